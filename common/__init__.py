@@ -1,0 +1,32 @@
+"""parquetry without a framework: schema, layout, selection, order, engine, sidecar."""
+
+from .errors import ParquetryError
+from .pipeline import Pipeline
+from .ragged import RaggedArray
+from .schema import (
+    CompressedImageCodec,
+    CompressedNdarrayCodec,
+    ListCodec,
+    NdarrayCodec,
+    ScalarCodec,
+    TensorCodec,
+    Unischema,
+    UnischemaField,
+)
+from .write import DatasetWriter, write_dataset
+
+__all__ = [
+    "CompressedImageCodec",
+    "CompressedNdarrayCodec",
+    "DatasetWriter",
+    "ListCodec",
+    "NdarrayCodec",
+    "ParquetryError",
+    "Pipeline",
+    "RaggedArray",
+    "ScalarCodec",
+    "TensorCodec",
+    "Unischema",
+    "UnischemaField",
+    "write_dataset",
+]

@@ -1,0 +1,203 @@
+"""Making the columns of one batch from loaded windows: gather, decode into place, transform, form n-gram windows.
+
+Pure but for the arena it allocates from; runs in threads and in worker processes alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import NullValueError
+from ..schema.dtypes import delivered_dtype, is_string_like
+from ..schema.field import UnischemaField
+from .arena import Arena
+from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column
+from .columns import CodedColumn
+from .recipe import Recipe, WindowStep
+from .transform import apply_step
+from .window import LoadedWindow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The rows that a batch takes from one window.
+
+    Attributes:
+        window: where the rows are.
+        cells: int64 ``[items, T]``: the window rows of each item.
+        places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
+    """
+
+    window: LoadedWindow
+    cells: np.ndarray
+    places: np.ndarray | None
+
+
+def assemble(recipe: Recipe, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool) -> list[Column]:
+    """The columns of a batch of ``count`` items, one for each of the recipe's outputs.
+
+    Raises:
+        DecodeError, TransformError: with file, row group and row.
+        NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
+    """
+    if recipe.row_steps:
+        columns = _transformed_rows(recipe, sources, count)
+    elif recipe.window is not None:
+        columns = _windows(recipe, recipe.window, sources, count, arena)
+    else:
+        columns = [gather(field, number, sources, count, arena) for number, field in enumerate(recipe.fields)]
+    describe = _describe(sources, count)
+    for step in recipe.item_steps:
+        columns = apply_step(step, columns, count, describe)
+    if strict_nulls:
+        _refuse_nulls(recipe, columns, describe)
+    return columns
+
+
+def gather(field: UnischemaField, number: int, sources: Sequence[Source], count: int, arena: Arena) -> Column:
+    """One field of all items of a batch (the only step of each), numbers straight into the arena."""
+    out = _out(field, (count,), arena)
+    if len(sources) == 1 and sources[0].places is None:
+        return sources[0].window.column(number).gather(sources[0].cells[:, 0], out)
+    parts = [_part(source, number, source.cells[:, 0], out) for source in sources]
+    order = np.concatenate([_places(source, count) for source in sources])
+    if out is None:
+        return _reordered(parts, order)
+    if all(part.valid is None for part in parts):
+        return Dense(out)
+    valid = np.ones(count, dtype=bool)
+    for source, part in zip(sources, parts, strict=True):
+        if part.valid is not None:
+            valid[_places(source, count)] = part.valid
+    return Dense(out, valid)
+
+
+def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
+    """One window's share of a field, written to its scattered places in ``out``."""
+    column = source.window.column(number)
+    places = source.places
+    if out is None or places is None:
+        return column.gather(rows, out)
+    if isinstance(column, CodedColumn):
+        scattered = [out[place] for place in places.tolist()]
+        return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views serves as well
+    part = column.gather(rows, np.empty((len(rows), *out.shape[1:]), out.dtype))
+    assert isinstance(part, Dense)
+    out[places] = part.values
+    return part
+
+
+def _windows(
+    recipe: Recipe, step: WindowStep, sources: Sequence[Source], count: int, arena: Arena
+) -> list[Column]:
+    """Windows gathered straight from stored rows; a row that several windows share is decoded once."""
+    columns: list[Column] = []
+    for _, number, offset in step.leaves:
+        field = recipe.fields[number]
+        steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
+        lead = (count,) if offset is not None else (count, len(steps))
+        flat = [
+            Source(
+                window=source.window,
+                cells=source.cells[:, steps].reshape(-1, 1),
+                places=None if source.places is None else _cell_places(source.places, len(steps)),
+            )
+            for source in sources
+        ]
+        column = gather(field, number, flat, count * len(steps), arena)
+        columns.append(column if offset is not None else _with_lead(column, lead))
+    return columns
+
+
+def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> list[Column]:
+    """Applies the row steps to each distinct row once, then lays the results out for the items."""
+    distinct, index = [], []
+    base = 0
+    for source in sources:
+        rows, inverse = np.unique(source.cells, return_inverse=True)
+        distinct.append(Source(window=source.window, cells=rows[:, None], places=np.arange(base, base + len(rows))))
+        index.append(inverse.reshape(source.cells.shape) + base)
+        base += len(rows)
+    heap = HeapArena()
+    columns = [gather(field, number, distinct, base, heap) for number, field in enumerate(recipe.fields)]
+    describe = _describe(distinct, base)
+    for step in recipe.row_steps:
+        columns = apply_step(step, columns, base, describe)
+    steps = index[0].shape[1]
+    cells = np.empty((count, steps), dtype=np.int64)
+    for source, numbers in zip(sources, index, strict=True):
+        cells[_places(source, count)] = numbers
+    if recipe.window is None:
+        return [take_column(column, cells[:, 0], (count,)) for column in columns]
+    made = []
+    for _, number, offset in recipe.window.leaves:
+        if offset is None:
+            made.append(take_column(columns[number], cells.reshape(-1), (count, steps)))
+        else:
+            made.append(take_column(columns[number], cells[:, recipe.window.offsets.index(offset)], (count,)))
+    return made
+
+
+class HeapArena:
+    """An arena of ordinary arrays, for intermediate results."""
+
+    def allocate(self, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """A new array."""
+        return np.empty(shape, dtype)
+
+
+def _out(field: UnischemaField, lead: tuple[int, ...], arena: Arena) -> np.ndarray | None:
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    return arena.allocate(delivered_dtype(field.dtype), (*lead, *field.shape))  # type: ignore[arg-type]
+
+
+def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
+    """The same column with its first axis split in two."""
+    valid = None if column.valid is None else column.valid.reshape(lead)
+    if isinstance(column, Dense):
+        return Dense(column.values.reshape(*lead, *column.values.shape[1:]), valid)
+    if isinstance(column, Strings):
+        return Strings(column.offsets, column.data, (*lead, *column.shape[1:]), valid)
+    return Ragged(column.shapes, column.values, lead, valid)
+
+
+def _reordered(parts: Sequence[Column], order: np.ndarray) -> Column:
+    joined = concat_columns(parts)
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return take_column(joined, inverse, (len(order),))
+
+
+def _places(source: Source, count: int) -> np.ndarray:
+    return np.arange(count) if source.places is None else source.places
+
+
+def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
+    return (places[:, None] * steps + np.arange(steps)).reshape(-1)
+
+
+def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
+    def describe(item: int) -> str:
+        for source in sources:
+            places = _places(source, count)
+            found = np.flatnonzero(places == item)
+            if len(found):
+                return source.window.describe(int(source.cells[found[0], 0]))
+        return f"row {item} of the batch"
+
+    return describe
+
+
+def _refuse_nulls(recipe: Recipe, columns: Sequence[Column], describe: Callable[[int], str]) -> None:
+    for field, column in zip(recipe.outputs, columns, strict=True):
+        if column.valid is not None:
+            valid = column.valid.reshape(len(column.valid), -1).all(axis=1)
+            item = int(np.flatnonzero(~valid)[0])
+            raise NullValueError(
+                f"field '{field.name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. "
+                f"Filter it out with where(pc.is_valid(pc.field('{field.name}'))), fill it in a transform, or deselect it."
+            )

@@ -1,0 +1,163 @@
+"""Column batches: the three forms in which a field of a batch exists between the engine and the faces.
+
+`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values). They carry no Python object per
+row; `to_numpy` makes what Python users see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..ragged import RaggedArray
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Values of one shape, ``[*lead, *shape]``; ``valid`` (bool ``[*lead]``) is ``None`` when nothing is null."""
+
+    values: np.ndarray
+    valid: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Strings of any length: ``offsets`` int64 ``[n + 1]`` into ``data`` (uint8); ``shape`` has ``n`` elements."""
+
+    offsets: np.ndarray
+    data: np.ndarray
+    shape: tuple[int, ...]
+    valid: np.ndarray | None = None
+
+    def to_objects(self, *, text: bool) -> np.ndarray:
+        """An object array of ``str`` or ``bytes``, ``None`` where null."""
+        count = len(self.offsets) - 1
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(self.offsets)), pa.py_buffer(np.ascontiguousarray(self.data))]
+        array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), count, buffers)
+        objects = array.to_numpy(zero_copy_only=False)
+        if objects.dtype != object:
+            objects = objects.astype(object)
+        if self.valid is not None:
+            objects = objects.copy()
+            objects[~self.valid.reshape(-1)] = None
+        return objects.reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Values of different shapes: ``shapes`` int64 ``[cells, axes]``, flat ``values``; ``lead`` multiplies to cells."""
+
+    shapes: np.ndarray
+    values: np.ndarray | Strings
+    lead: tuple[int, ...]
+    valid: np.ndarray | None = None
+
+
+Column = Dense | Strings | Ragged
+
+
+def to_numpy(column: Column, *, text: bool) -> Any:
+    """What a Python user gets for a batch: an array (masked where null), an object array, or a `RaggedArray`."""
+    if isinstance(column, Dense):
+        if column.valid is None:
+            return column.values
+        valid = column.valid.reshape(column.valid.shape + (1,) * (column.values.ndim - column.valid.ndim))
+        return np.ma.MaskedArray(column.values, np.broadcast_to(~valid, column.values.shape))
+    if isinstance(column, Strings):
+        return column.to_objects(text=text)
+    values = column.values.to_objects(text=text) if isinstance(column.values, Strings) else column.values
+    ragged = RaggedArray(values, column.shapes, column.lead)
+    if column.valid is None:
+        return ragged
+    rows = np.empty(column.lead, dtype=object)
+    flat, cells = rows.reshape(-1), RaggedArray(values, column.shapes)
+    for number, valid in enumerate(column.valid.reshape(-1)):
+        flat[number] = cells[number] if valid else None
+    return rows
+
+
+def rows_of(column: Column, *, text: bool) -> list[Any]:
+    """What a Python user gets for each row: scalars, arrays (views), strings; ``None`` where null."""
+    batch = to_numpy(column, text=text)
+    valid = column.valid
+    if isinstance(column, Dense) and valid is not None and valid.ndim == 1:
+        return [value if ok else None for value, ok in zip(column.values, valid, strict=True)]
+    return list(batch)
+
+
+def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Column:
+    """Rows of a column by number (flat int64), laid out with leading axes ``lead`` (whose product is ``len(index)``)."""
+    valid = None if column.valid is None else column.valid.reshape(-1)[index].reshape(lead)
+    if valid is not None and valid.all():
+        valid = None
+    if isinstance(column, Dense):
+        return Dense(column.values[index].reshape(*lead, *column.values.shape[1:]), valid)
+    if isinstance(column, Strings):
+        rows = int(np.prod(column.shape[:1]))
+        each = (len(column.offsets) - 1) // rows if rows else 0
+        wanted = (index[:, None] * each + np.arange(each)).reshape(-1)
+        taken = take_strings(column, wanted)
+        return Strings(taken.offsets, taken.data, (*lead, *column.shape[1:]), valid)
+    sizes = np.prod(column.shapes, axis=1, dtype=np.int64)
+    begins = np.concatenate([[0], np.cumsum(sizes)])[:-1]
+    wanted = spans(begins[index], sizes[index])
+    values = take_strings(column.values, wanted) if isinstance(column.values, Strings) else column.values[wanted]
+    return Ragged(column.shapes[index], values, lead, valid)
+
+
+def take_strings(column: Strings, index: np.ndarray) -> Strings:
+    """Strings by number, as a flat column."""
+    lengths = np.diff(column.offsets)[index]
+    data = column.data[spans(column.offsets[:-1][index], lengths)]
+    return Strings(np.concatenate([[0], np.cumsum(lengths)]), data, (len(index),))
+
+
+def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers ``begin .. begin + length`` of every span, laid end to end."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
+
+
+def concat_columns(columns: Sequence[Column]) -> Column:
+    """Columns of one field, one after the other; each has a single leading axis."""
+    if len(columns) == 1:
+        return columns[0]
+    valid = None
+    if any(column.valid is not None for column in columns):
+        valid = np.concatenate(
+            [np.ones(leading(c), bool) if c.valid is None else c.valid.reshape(-1) for c in columns]
+        )
+    first = columns[0]
+    if isinstance(first, Dense):
+        return Dense(np.concatenate([c.values for c in columns if isinstance(c, Dense)]), valid)
+    if isinstance(first, Strings):
+        joined = _join_strings([c for c in columns if isinstance(c, Strings)])
+        return Strings(joined.offsets, joined.data, (sum(leading(c) for c in columns), *first.shape[1:]), valid)
+    ragged = [c for c in columns if isinstance(c, Ragged)]
+    flat = [c.values for c in ragged]
+    values: np.ndarray | Strings
+    if isinstance(flat[0], Strings):
+        values = _join_strings([v for v in flat if isinstance(v, Strings)])
+    else:
+        values = np.concatenate([v for v in flat if isinstance(v, np.ndarray)])
+    shapes = np.concatenate([c.shapes for c in ragged])
+    return Ragged(shapes, values, (len(shapes),), valid)
+
+
+def leading(column: Column) -> int:
+    """The length of a column's first axis."""
+    if isinstance(column, Dense):
+        return len(column.values)
+    return column.shape[0] if isinstance(column, Strings) else column.lead[0]
+
+
+def _join_strings(columns: Sequence[Strings]) -> Strings:
+    ends = np.cumsum([len(column.data) for column in columns])
+    offsets = [column.offsets[1:] + (end - len(column.data)) for column, end in zip(columns, ends, strict=True)]
+    joined = np.concatenate([np.zeros(1, np.int64), *offsets])
+    return Strings(joined, np.concatenate([column.data for column in columns]), (len(joined) - 1,))

@@ -1,0 +1,369 @@
+"""Window columns: one field of all rows of a loaded window, ready to be gathered by row number.
+
+Four kinds, chosen by `window_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and coded
+values that are decoded one by one. Each gathers rows into a `batch.Column`, allocating from an arena; values of fixed shape
+go straight to their place in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import DecodeError
+from ..schema.codec import Codec
+from ..schema.codecs import NdarrayCodec, TensorCodec
+from ..schema.dtypes import delivered_dtype, is_string_like
+from ..schema.field import UnischemaField
+from ..schema.npy import npy_header
+from .batch import Column, Dense, Ragged, Strings
+
+Describe = Callable[[int], str]
+_LARGE_ROW_BYTES = 4096
+
+
+class WindowColumn(Protocol):
+    """One field of a loaded window."""
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        """The values of some rows (int64, any order, repeats allowed).
+
+        A column of fixed-shape numbers writes them into ``out``, ``[rows, *shape]``, and returns it as `Dense`.
+        """
+
+
+def window_column(field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> WindowColumn:
+    """The column of a field from its normalised parts (one for each row group of the window).
+
+    Args:
+        describe: names the place of a row of the window, for errors.
+    """
+    codec = field.storage
+    if codec.coded:
+        fixed = _fixed_views(field, codec, parts)
+        return FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe)
+    if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(part.type) for part in parts):
+        return FixedColumn([_plain_numbers(field, part) for part in parts], parts)
+    return ArrowColumn(field, parts)
+
+
+class FixedColumn:
+    """Numbers of one shape: small values in one array, large ones left where they were read."""
+
+    def __init__(self, values: list[np.ndarray], parts: Sequence[pa.Array]) -> None:
+        row_bytes = values[0].dtype.itemsize * int(np.prod(values[0].shape[1:], dtype=np.int64)) if values else 0
+        self._large = row_bytes >= _LARGE_ROW_BYTES
+        if not self._large:
+            values = [np.ascontiguousarray(values[0]) if len(values) == 1 else np.concatenate(values)]
+        self._values = values
+        self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        self._valid = _validity(parts)
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        assert out is not None
+        if self._large:
+            part = np.searchsorted(self._start, rows, side="right") - 1
+            local = rows - self._start[part]
+            for number, (p, i) in enumerate(zip(part.tolist(), local.tolist(), strict=True)):
+                out[number] = self._values[p][i]
+        else:
+            np.take(self._values[0], rows, axis=0, out=out, mode="clip")
+        return Dense(out, _take_valid(self._valid, rows))
+
+
+class ArrowColumn:
+    """Strings, and lists of anything, gathered by Arrow."""
+
+    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array]) -> None:
+        self._field = field
+        self._array = parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        taken = self._array.take(pa.array(rows))
+        valid = None if taken.null_count == 0 else taken.is_valid().to_numpy(zero_copy_only=False)
+        axes = len(self._field.shape)
+        if axes == 0:
+            return _strings(taken, (len(rows),), valid)
+        flat, shapes = _flat_list(self._field, taken)
+        if self._field.is_fixed:
+            full = (len(rows), *(axis or 0 for axis in self._field.shape))
+            if valid is not None:
+                return _spread(self._field, flat, full, valid, out)
+            if is_string_like(self._field.dtype):
+                return _strings(flat, full, None)
+            assert out is not None
+            out[...] = flat.to_numpy(zero_copy_only=False).reshape(full)
+            return Dense(out)
+        values = (
+            _strings(flat, (len(flat),), None)
+            if is_string_like(self._field.dtype)
+            else flat.to_numpy(zero_copy_only=False)
+        )
+        return Ragged(shapes, values, (len(rows),), valid)
+
+
+class CodedColumn:
+    """Byte strings that the field's codec decodes, each straight into its place."""
+
+    def __init__(self, field: UnischemaField, codec: Codec, parts: Sequence[pa.Array], describe: Describe) -> None:
+        self._field = field
+        self._codec = codec
+        self._describe = describe
+        self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        self._valid = _validity(parts)
+        self._offsets: list[np.ndarray] = []
+        self._data: list[memoryview] = []
+        for part in parts:
+            offsets, data = _binary_buffers(part)
+            self._offsets.append(offsets)
+            self._data.append(data)
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        valid = _take_valid(self._valid, rows)
+        if is_string_like(self._field.dtype):
+            return self._gather_strings(rows, valid)
+        if self._field.is_fixed:
+            assert out is not None
+            self._decode_all(rows, out, valid)
+            return Dense(out, valid)
+        return self._gather_ragged(rows, valid)
+
+    def _bytes(self, row: int) -> memoryview:
+        part = int(np.searchsorted(self._start, row, side="right")) - 1
+        offsets = self._offsets[part]
+        local = row - int(self._start[part])
+        return self._data[part][offsets[local] : offsets[local + 1]]
+
+    def _decode_all(self, rows: np.ndarray, out: Any, valid: np.ndarray | None) -> None:
+        decode, field = self._codec.decode_into, self._field
+        if isinstance(out, np.ndarray) and out.ndim == 1:
+            out = [out[number, ...] for number in range(len(out))]  # a scalar's place, not its value
+        first: dict[int, int] = {}
+        for number, row in enumerate(rows.tolist()):
+            if valid is not None and not valid[number]:
+                out[number][...] = 0
+                continue
+            if first.setdefault(row, number) != number:  # n-gram windows share rows: decode once, then copy
+                out[number][...] = out[first[row]]
+                continue
+            try:
+                decode(field, self._bytes(row), out[number])
+            except (ValueError, OSError) as error:
+                raise self._failed(row, error) from error
+
+    def _gather_ragged(self, rows: np.ndarray, valid: np.ndarray | None) -> Ragged:
+        field = self._field
+        shapes = np.zeros((len(rows), len(field.shape)), dtype=np.int64)
+        for number, row in enumerate(rows.tolist()):
+            if valid is None or valid[number]:
+                shapes[number] = self._checked_shape(row)
+        sizes = np.prod(shapes, axis=1, dtype=np.int64)
+        ends = np.cumsum(sizes)
+        values = np.empty(int(ends[-1]) if len(ends) else 0, delivered_dtype(field.dtype))
+        places = [
+            values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)
+        ]
+        self._decode_all(rows, places, valid)
+        return Ragged(shapes, values, (len(rows),), valid)
+
+    def _checked_shape(self, row: int) -> tuple[int, ...]:
+        try:
+            shape = self._codec.shape_of(self._field, self._bytes(row))
+        except (ValueError, OSError) as error:
+            raise self._failed(row, error) from error
+        self._check_shape(row, shape)
+        return shape
+
+    def _check_shape(self, row: int, shape: tuple[int, ...]) -> None:
+        wanted = self._field.shape
+        fits = len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=False))
+        if not fits:
+            raise self._failed(row, ValueError(f"expected shape {wanted}, got {shape}"))
+
+    def _gather_strings(self, rows: np.ndarray, valid: np.ndarray | None) -> Column:
+        assert isinstance(self._codec, NdarrayCodec)
+        shapes = np.zeros((len(rows), len(self._field.shape)), dtype=np.int64)
+        items: list[bytes] = []
+        for number, row in enumerate(rows.tolist()):
+            if valid is not None and not valid[number]:
+                continue
+            try:
+                array = self._codec.decode_strings(self._field, self._bytes(row))
+            except (ValueError, OSError) as error:
+                raise self._failed(row, error) from error
+            self._check_shape(row, array.shape)
+            shapes[number] = array.shape
+            flat = array.reshape(-1).tolist()
+            items += [item.encode("utf-8") if isinstance(item, str) else item for item in flat]
+        strings = _strings(pa.array(items, pa.large_binary()), (len(items),), None)
+        if self._field.is_fixed and valid is None:
+            return Strings(strings.offsets, strings.data, (len(rows), *self._field.shape))  # type: ignore[arg-type]
+        return Ragged(shapes, strings, (len(rows),), valid)
+
+    def _failed(self, row: int, error: Exception) -> DecodeError:
+        return DecodeError(
+            f"field '{self._field.name}', {self._describe(row)}: {type(self._codec).__name__} could not decode the "
+            f"stored value: {error}."
+        )
+
+
+def _is_plain(arrow: pa.DataType) -> bool:
+    while pa.types.is_fixed_size_list(arrow):
+        arrow = arrow.value_type
+    return pa.types.is_primitive(arrow)
+
+
+def _plain_numbers(field: UnischemaField, part: pa.Array) -> np.ndarray:
+    shape = (len(part), *(axis or 0 for axis in field.shape))
+    while pa.types.is_fixed_size_list(part.type):
+        part = part.flatten()
+    if part.null_count:
+        part = part.fill_null(False if pa.types.is_boolean(part.type) else 0)
+    return part.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def _fixed_views(field: UnischemaField, codec: Codec, parts: Sequence[pa.Array]) -> list[np.ndarray] | None:
+    """Arrays that look into the stored bytes without a copy, where every value of the window has one layout."""
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    if isinstance(codec, TensorCodec):
+        views = [_raw_view(field, codec, part) for part in parts]
+    elif type(codec) is NdarrayCodec:
+        views = [_npy_view(field, part) for part in parts]
+    else:
+        return None
+    return None if any(view is None for view in views) else [view for view in views if view is not None]
+
+
+def _raw_view(field: UnischemaField, codec: TensorCodec, part: pa.Array) -> np.ndarray | None:
+    size = codec.value_bytes(field)
+    dtype = delivered_dtype(field.dtype)
+    shape = (len(part), *(axis or 0 for axis in field.shape))
+    if size == 0:
+        return np.zeros(shape, dtype)
+    if pa.types.is_fixed_size_binary(part.type):
+        raw = np.frombuffer(part.buffers()[1], np.uint8)[part.offset * size : (part.offset + len(part)) * size]
+        values = raw.view(dtype.newbyteorder("<")).reshape(shape)
+        if part.null_count:
+            values = values.copy()
+            values[~part.is_valid().to_numpy(zero_copy_only=False)] = 0
+        return values
+    offsets, data = _binary_buffers(part)
+    if part.null_count or not np.all(np.diff(offsets) == size):
+        return None
+    return np.frombuffer(data[offsets[0] : offsets[-1]], dtype.newbyteorder("<")).reshape(shape)
+
+
+def _npy_view(field: UnischemaField, part: pa.Array) -> np.ndarray | None:
+    """All values of the part as one strided array, if they carry the same ``.npy`` header."""
+    if part.null_count or len(part) == 0:
+        return None
+    offsets, data = _binary_buffers(part)
+    first = data[offsets[0] : offsets[1]]
+    try:
+        header = npy_header(first)
+    except ValueError:
+        return None  # the plain path says which row is broken
+    dtype = np.dtype(np.int64) if header.dtype.kind in "mM" else header.dtype
+    same = header.shape == field.shape and dtype == delivered_dtype(field.dtype) and not header.fortran_order
+    stride = len(first)
+    if not same or not np.all(np.diff(offsets) == stride) or header.data_offset % dtype.itemsize:
+        return None
+    everything = np.frombuffer(data[offsets[0] : offsets[-1]], np.uint8).reshape(len(part), stride)
+    heads = everything[:, : header.data_offset]
+    if not np.array_equal(heads, np.broadcast_to(heads[0], heads.shape)):
+        return None
+    body = everything[:, header.data_offset : header.data_offset + header.data_bytes]
+    inner = np.zeros(header.shape, dtype).strides
+    return np.ndarray((len(part), *header.shape), dtype, body, 0, (stride, *inner)) if header.data_bytes else None
+
+
+def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
+    offsets = np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, part.offset * 8) if len(part) else np.zeros(1, np.int64)
+    data = part.buffers()[2] if len(part) else None
+    return offsets, memoryview(data if data is not None else b"")
+
+
+def _validity(parts: Sequence[pa.Array]) -> np.ndarray | None:
+    if all(part.null_count == 0 for part in parts):
+        return None
+    return np.concatenate([part.is_valid().to_numpy(zero_copy_only=False) for part in parts])
+
+
+def _take_valid(valid: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    if valid is None:
+        return None
+    taken = valid[rows]
+    return None if taken.all() else taken
+
+
+def _strings(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
+    """Offsets that begin at 0, and their bytes; a null is empty."""
+    if array.null_count:
+        array = array.fill_null(b"" if pa.types.is_large_binary(array.type) else "")
+    offsets, data = _binary_buffers(array)
+    raw = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return Strings(offsets - offsets[0], raw, shape, valid)
+
+
+def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
+    """Fixed-size and variable lists may meet in one window (a part with nulls); both become variable."""
+    kinds = {part.type for part in parts}
+    if len(kinds) == 1:
+        return list(parts)
+    return [part.cast(pa.large_list(part.type.value_type)) for part in parts]
+
+
+def _flat_list(field: UnischemaField, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """The innermost values of a column of lists, and the shape of each row's value.
+
+    Raises:
+        DecodeError: a nested list whose rows differ in length: it is no array.
+    """
+    count = len(array)
+    shapes = np.zeros((count, len(field.shape)), dtype=np.int64)
+    owner = np.arange(count)
+    for axis in range(len(field.shape)):
+        lengths = _list_lengths(array)
+        if axis == 0:
+            shapes[:, 0] = lengths
+        elif len(lengths):
+            shapes[owner, axis] = lengths
+            if not np.array_equal(shapes[owner, axis], lengths):
+                raise DecodeError(
+                    f"field '{field.name}': expected lists that form an array of {len(field.shape)} axes, found rows of "
+                    "different lengths in one value. Deselect the field, or store it as one array."
+                )
+        owner = np.repeat(owner, lengths)
+        array = array.flatten()
+    if array.null_count:
+        raise DecodeError(
+            f"field '{field.name}': expected lists without nulls inside, found {array.null_count}. "
+            "Fill them where the data are written, or deselect the field."
+        )
+    return array, shapes
+
+
+def _list_lengths(array: pa.Array) -> np.ndarray:
+    if pa.types.is_fixed_size_list(array.type):
+        return np.full(len(array), array.type.list_size)
+    lengths = array.value_lengths()
+    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _spread(
+    field: UnischemaField, flat: pa.Array, full: tuple[int, ...], valid: np.ndarray, out: np.ndarray | None
+) -> Column:
+    """Fixed-shape values of the valid rows, with zeros (or empty strings) for the null ones."""
+    if not is_string_like(field.dtype):
+        assert out is not None
+        out[...] = 0
+        out[valid] = flat.to_numpy(zero_copy_only=False).reshape(-1, *full[1:])
+        return Dense(out, valid)
+    each = int(np.prod(full[1:], dtype=np.int64))
+    index = np.where(np.repeat(valid, each), np.cumsum(np.repeat(valid, each)) - 1, -1)
+    taken = flat.take(pa.array(index, mask=index < 0))
+    return _strings(taken, full, valid)

@@ -1,0 +1,191 @@
+"""`Fetcher`: reads the wanted columns of the wanted rows of row groups, in canonical form.
+
+The columns come from storage, or from the local cache; rows that are not wanted are dropped before anything is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError, ParquetryError, SchemaError
+from ..layout.dataset import StoredDataset
+from ..schema.field import UnischemaField
+from .normalise import normalise
+from .window import LoadedWindow, WindowRows
+
+
+class TableCache(Protocol):
+    """A store of fetched row groups; see `engine.disk_cache`."""
+
+    def get(self, key: str) -> pa.Table | None:
+        """The table kept under the key, if there is a sound one."""
+
+    def put(self, key: str, table: pa.Table) -> None:
+        """Keeps a table."""
+
+
+class Fetcher:
+    """Reads windows of one dataset; thread-safe.
+
+    Args:
+        fields: what to read, in the order of the tables' columns.
+        cache: where fetched row groups are kept, or ``None``.
+    """
+
+    def __init__(
+        self, dataset: StoredDataset, fields: Sequence[UnischemaField], cache: TableCache | None = None
+    ) -> None:
+        self._dataset = dataset
+        self._fields = tuple(fields)
+        self._cache = cache
+        self._stored = [field for field in self._fields if field.name not in dataset.partitions]
+
+    def load(self, rows: WindowRows) -> LoadedWindow:
+        """Reads all row groups of a window."""
+        tables = [self.table(unit, wanted) for unit, wanted in zip(rows.units, rows.rows, strict=True)]
+        return self.assemble(rows, tables)
+
+    def assemble(self, rows: WindowRows, tables: Sequence[pa.Table]) -> LoadedWindow:
+        """A window from its row groups' tables."""
+        return LoadedWindow(tables, self.places(rows.units), rows.rows, self._fields)
+
+    def places(self, units: Sequence[int]) -> list[str]:
+        """The file and row group of each unit, in words."""
+        groups = self._dataset.row_groups
+        return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in units]
+
+    def stored(self, unit: int) -> pa.Table:
+        """The fields' columns of one row group as they are stored, partition columns included."""
+        table = self._stored_columns(unit)
+        count = int(self._dataset.row_groups.rows[unit])
+        columns = [
+            self._partition_value(field.name, unit, count)
+            if field.name in self._dataset.partitions
+            else table.column(field.name)
+            for field in self._fields
+        ]
+        return pa.table(columns, names=[field.name for field in self._fields])
+
+    def _partition_value(self, name: str, unit: int, count: int) -> pa.Array:
+        return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[unit])], count)
+
+    def table(self, unit: int, rows: np.ndarray | None) -> pa.Table:
+        """The fields' columns of some rows (ascending; ``None`` = all) of one row group, canonical.
+
+        Raises:
+            DatasetError: a file that cannot be read; names file and row group.
+            DecodeError, SchemaError: columns that do not fit the schema.
+        """
+        stored = self._stored_columns(unit)
+        total = int(self._dataset.row_groups.rows[unit])
+        stored = _take(stored, rows, total)
+        count = total if rows is None else len(rows)
+        columns = []
+        for field in self._fields:
+            if field.name in self._dataset.partitions:
+                column = self._partition_value(field.name, unit, count)
+            else:
+                column = stored.column(field.name)
+            try:
+                columns.append(normalise(field, column))
+            except ParquetryError as error:
+                raise type(error)(f"{self.places([unit])[0]}: {error}") from error
+        return pa.table(columns, names=[field.name for field in self._fields])
+
+    def _stored_columns(self, unit: int) -> pa.Table:
+        if not self._stored:
+            return pa.table({})
+        key = self._key(unit)
+        if self._cache is not None:
+            kept = self._cache.get(key)
+            if kept is not None:
+                return kept
+        table = read_row_group(self._dataset, unit, self._stored)
+        if self._cache is not None:
+            self._cache.put(key, table)
+        return table
+
+    def _key(self, unit: int) -> str:
+        groups = self._dataset.row_groups
+        file = self._dataset.files[groups.file[unit]]
+        names = "\0".join(field.name for field in self._stored)
+        return f"{file.path}\0{file.size_bytes}\0{file.mtime_ns}\0{groups.group[unit]}\0{names}"
+
+
+def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+    """The stored columns of a row group, named by field; a missing column of a nullable field is all null."""
+    groups = dataset.row_groups
+    file = dataset.files[groups.file[unit]]
+    place = f"file {file.path}, row group {groups.group[unit]}"
+    try:
+        with pq.ParquetFile(
+            file.path, filesystem=dataset.filesystem, metadata=dataset.footers[groups.file[unit]], pre_buffer=True
+        ) as reader:
+            names = {field.name: reader.schema_arrow for field in fields}
+            wanted = sorted({_top(name, reader.schema_arrow) for name in names} - {""})
+            table = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"{place}: expected readable columns {[field.name for field in fields]}, got: {error}. "
+            "The file is damaged or was replaced since it was opened."
+        ) from error
+    return pa.table([_column(table, field, place) for field in fields], names=[field.name for field in fields])
+
+
+def _top(name: str, arrow: pa.Schema) -> str:
+    """The column selection that reads a field: its own name, or the dotted path of a struct's child."""
+    if name in arrow.names:
+        return name
+    top = name.partition(".")[0]
+    if top not in arrow.names:
+        return ""
+    return top if pa.types.is_map(arrow.field(top).type) else name
+
+
+def _column(table: pa.Table, field: UnischemaField, place: str) -> pa.ChunkedArray:
+    if field.name in table.column_names:
+        return table.column(field.name)
+    top, *path = field.name.split(".")
+    if top in table.column_names:
+        column = table.column(top)
+        for part in path:
+            column = _child(column, part)
+        return column
+    if not field.nullable:
+        raise SchemaError(
+            f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
+            "Deselect the field, or declare it nullable=True."
+        )
+    return pa.chunked_array([pa.nulls(table.num_rows, field.storage.arrow_type(field))])
+
+
+def _child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
+    chunks = []
+    for chunk in column.chunks:
+        if pa.types.is_map(chunk.type):
+            values = chunk.keys if part == "key" else chunk.items
+            mask = chunk.is_null() if chunk.null_count else None
+            chunks.append(pa.ListArray.from_arrays(chunk.offsets, values, mask=mask))
+        else:
+            chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
+    return pa.chunked_array(chunks, chunks[0].type if chunks else column.type)
+
+
+def _masked(chunk: pa.StructArray, part: str) -> pa.Array:
+    """A struct's child, null where the struct is."""
+    return chunk.flatten()[chunk.type.get_field_index(part)]
+
+
+def _take(table: pa.Table, rows: np.ndarray | None, total: int) -> pa.Table:
+    if rows is None or len(rows) == total or table.num_columns == 0:
+        return table
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return table.slice(int(rows[0]), len(rows))
+    return table.take(pa.array(rows))
+
+

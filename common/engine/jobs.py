@@ -1,0 +1,206 @@
+"""Jobs: the steps of an iteration in order, each with the windows it draws from; and the windows, loaded ahead.
+
+`JobPlanner` says what comes next; `WindowStore` fetches windows in parallel, keeps those that are in use, and reads ahead as
+far as the memory budget allows. Both are driven by one thread; loading runs in a pool.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+
+import pyarrow as pa
+
+from ..errors import PipelineError
+from ..order.positions import BatchView
+from ..plan import Draw, Plan, WindowKey
+from .assemble import Source
+from .fetch import Fetcher
+from .window import LoadedWindow, WindowRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One step: a batch, or a chunk of rows.
+
+    Attributes:
+        number: counted from the first step of the iteration that is made.
+        count: rows.
+        draws: what to take from which window.
+    """
+
+    number: int
+    count: int
+    draws: tuple[Draw, ...]
+
+
+class JobPlanner:
+    """The jobs of one iteration, in order."""
+
+    def __init__(self, plan: Plan, steps: BatchView, iteration: int) -> None:
+        self._plan = plan
+        self._steps = steps
+        self._iteration = iteration
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Job]:
+        return self
+
+    def __next__(self) -> Job:
+        length = self._steps.length
+        if length is not None and self._number >= length:
+            raise StopIteration
+        passes, index = self._steps.rows(self._number)
+        job = Job(
+            number=self._number,
+            count=len(index),
+            draws=tuple(self._plan.draws(self._iteration, passes, index)),
+        )
+        self._number += 1
+        return job
+
+
+@dataclass(slots=True, kw_only=True)
+class Handle:
+    """A window that is loaded, or being loaded; ``users`` counts the jobs that hold it."""
+
+    key: WindowKey
+    num_bytes: int
+    future: Future[tuple[WindowRows, LoadedWindow]]
+    users: int = 0
+    parts: list[pa.Table | None] = field(default_factory=list)
+    missing: int = 0
+
+
+class WindowStore:
+    """Loads windows and keeps them while they are needed.
+
+    A window is needed while a job holds it, and while it is the latest one of its stream. Reading ahead stops where the
+    sum of loaded windows would pass ``memory_limit``; what a job needs is loaded in any case.
+    """
+
+    def __init__(self, plan: Plan, fetcher: Fetcher, *, threads: int, memory_limit: int) -> None:
+        self._plan = plan
+        self._fetcher = fetcher
+        self._memory_limit = memory_limit
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
+        self._handles: OrderedDict[WindowKey, Handle] = OrderedDict()
+        self._latest: dict[int, WindowKey] = {}
+        self._ahead: dict[int, WindowKey] = {}
+        self._lock = Lock()
+        self._closed = False
+
+    @property
+    def loaded_bytes(self) -> int:
+        """About how much memory the windows take."""
+        return sum(handle.num_bytes for handle in self._handles.values())
+
+    def admits(self, job: Job) -> bool:
+        """Whether the windows that a job needs and that are not loaded yet fit into the budget."""
+        new = [draw.key for draw in job.draws if draw.key not in self._handles]
+        return self.loaded_bytes + sum(self._plan.window_bytes(key) for key in new) <= self._memory_limit
+
+    def acquire(self, job: Job) -> list[Handle]:
+        """The windows of a job, held until `release`."""
+        handles = []
+        for draw in job.draws:
+            handle = self._handles.get(draw.key) or self._start(draw.key)
+            handle.users += 1
+            handles.append(handle)
+            self._latest[draw.key.stream] = draw.key
+        self._drop_unused()
+        return handles
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Gives back what `acquire` returned."""
+        for handle in handles:
+            handle.users -= 1
+        self._drop_unused()
+
+    def read_ahead(self) -> None:
+        """Starts to load the next window of each stream, as far as the budget allows."""
+        for stream, key in list(self._latest.items()):
+            following = self._plan.next_window(key)
+            if following is None or following in self._handles:
+                continue
+            if self.loaded_bytes + self._plan.window_bytes(following) > self._memory_limit:
+                return
+            self._ahead[stream] = following
+            self._start(following)
+
+    def close(self) -> None:
+        """Stops loading; whoever waits for a window gets an error. Idempotent."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for handle in list(self._handles.values()):
+            _fail(handle.future, PipelineError("iteration was closed."))
+        self._handles.clear()
+
+    def _drop_unused(self) -> None:
+        needed = {*self._latest.values(), *self._ahead.values()}
+        for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
+            del self._handles[key]
+
+    def _start(self, key: WindowKey) -> Handle:
+        handle = Handle(key=key, num_bytes=self._plan.window_bytes(key), future=Future())
+        self._handles[key] = handle
+        self._pool.submit(self._prepare, handle)
+        return handle
+
+    def _prepare(self, handle: Handle) -> None:
+        try:
+            rows = self._plan.window_rows(handle.key)
+            handle.parts = [None] * len(rows.units)
+            handle.missing = len(rows.units)
+            for number in range(1, len(rows.units)):
+                self._pool.submit(self._load_part, handle, rows, number)
+        except RuntimeError:  # the pool was shut down meanwhile
+            return
+        except BaseException as error:
+            _fail(handle.future, error)
+            return
+        self._load_part(handle, rows, 0)
+
+    def _load_part(self, handle: Handle, rows: WindowRows, number: int) -> None:
+        if self._closed or handle.future.done():
+            return
+        try:
+            unit, wanted = rows.units[number], rows.rows[number]
+            handle.parts[number] = self._fetcher.table(unit, wanted)
+            with self._lock:
+                handle.missing -= 1
+                last = handle.missing == 0
+            if last:
+                tables = [part for part in handle.parts if part is not None]
+                window = self._fetcher.assemble(rows, tables)
+                handle.num_bytes = max(window.num_bytes, 1)
+                handle.parts = []
+                _finish(handle.future, (rows, window))
+        except BaseException as error:
+            _fail(handle.future, error)
+
+
+def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
+    """The rows of a job, once its windows are loaded (waits for them)."""
+    result = []
+    for draw, handle in zip(job.draws, handles, strict=True):
+        rows, window = handle.future.result()
+        result.append(Source(window=window, cells=rows.cells[draw.items], places=draw.places))
+    return result
+
+
+def _finish(future: Future[tuple[WindowRows, LoadedWindow]], value: tuple[WindowRows, LoadedWindow]) -> None:
+    try:
+        future.set_result(value)
+    except InvalidStateError:
+        pass  # closed meanwhile
+
+
+def _fail(future: Future[tuple[WindowRows, LoadedWindow]], error: BaseException) -> None:
+    try:
+        future.set_exception(error)
+    except InvalidStateError:
+        pass  # done already

@@ -1,0 +1,144 @@
+"""Bringing a stored Arrow column into the one form that its field is gathered from.
+
+Numbers become their field's dtype (time types int64 in the field's unit), text ``large_string``, bytes and coded values
+``large_binary`` (raw tensors keep their fixed size), decimals exact text, lists ``large_list`` or fixed-size lists of those.
+"""
+
+from __future__ import annotations
+
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import DecodeError
+from ..schema.codecs import TensorCodec
+from ..schema.dtypes import is_bytes, is_text
+from ..schema.field import UnischemaField
+
+
+def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column's canonical form, as one array.
+
+    Raises:
+        DecodeError: values that do not fit the field (out of range, another type).
+    """
+    array = _one_array(column)
+    codec = field.storage
+    try:
+        if codec.coded:
+            wanted = codec.arrow_type(field)
+            fixed = isinstance(codec, TensorCodec) and array.type == wanted
+            return array if fixed else _to_binary(array)
+        return _values(field, array, axes=len(field.shape))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise DecodeError(
+            f"field '{field.name}': expected a column that holds {field.dtype} {field.shape}, "
+            f"found {array.type}: {error}"
+        ) from error
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # combine_chunks keeps chunks that would overflow 32-bit offsets
+        column = pa.concat_arrays([chunk.cast(_wide(chunk.type)) for chunk in column.chunks])
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column
+
+
+def _wide(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_string(arrow):
+        return pa.large_string()
+    if pa.types.is_binary(arrow):
+        return pa.large_binary()
+    if pa.types.is_list(arrow):
+        return pa.large_list(_wide(arrow.value_type))
+    return arrow
+
+
+def _to_binary(array: pa.Array) -> pa.Array:
+    if pa.types.is_fixed_size_binary(array.type):
+        return array.cast(pa.binary()).cast(pa.large_binary())
+    return array.cast(pa.large_binary())
+
+
+def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
+    if axes == 0:
+        return _scalars(field, array)
+    array = _one_array(array)
+    length = field.shape[len(field.shape) - axes]
+    if pa.types.is_fixed_size_list(array.type):
+        if array.null_count == 0 and length is not None:
+            return _fixed(field, array.flatten(), len(array), axes, length)
+        array = array.cast(pa.large_list(array.type.value_type))
+    elif not pa.types.is_large_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_type))
+    if length is not None and array.null_count == 0 and _all_of_length(array, length):
+        return _fixed(field, array.flatten(), len(array), axes, length)
+    if length is not None and array.null_count < len(array) and not _all_of_length(array.drop_null(), length):
+        raise pa.ArrowInvalid(f"a list whose length is not {length}")
+    offsets = array.offsets
+    children = _values(field, array.values, axes=axes - 1)
+    return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
+
+
+def _fixed(field: UnischemaField, flat: pa.Array, count: int, axes: int, length: int) -> pa.Array:
+    children = _values(field, flat, axes=axes - 1)
+    if length == 0:
+        return pa.array([[]] * count, pa.list_(children.type, 0))
+    return pa.FixedSizeListArray.from_arrays(children, length)
+
+
+def _all_of_length(array: pa.Array, length: int) -> bool:
+    return len(array) == 0 or bool(np.all(np.diff(array.offsets.to_numpy()) == length))
+
+
+def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
+    array = _one_array(array)
+    if field.dtype is decimal.Decimal:
+        return decimal_text(array)
+    if is_text(field.dtype):
+        return array.cast(pa.large_string())
+    if is_bytes(field.dtype):
+        return _to_binary(array)
+    dtype = np.dtype(field.dtype)
+    if dtype.kind in "mM":
+        return _times(array, dtype)
+    if pa.types.is_decimal(array.type):
+        return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
+    return array.cast(pa.from_numpy_dtype(dtype))
+
+
+def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:
+    unit = np.datetime_data(dtype)[0]
+    kind = array.type
+    if pa.types.is_integer(kind):
+        return array.cast(pa.int64())
+    if unit == "D":
+        return array.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        zone = getattr(kind, "tz", None)
+        return array.cast(pa.timestamp(unit, zone)).view(pa.int64())
+    if pa.types.is_time32(kind) or pa.types.is_time64(kind):
+        wide = array.view(pa.int32()).cast(pa.int64()) if pa.types.is_time32(kind) else array.view(pa.int64())
+        return wide.view(pa.duration(kind.unit)).cast(pa.duration(unit)).view(pa.int64())
+    return array.cast(pa.duration(unit)).view(pa.int64())
+
+
+def decimal_text(array: pa.Array) -> pa.Array:
+    """Decimals as plain text without trailing zeros: 1.50 -> ``"1.5"``, 100 -> ``"100"``; never an exponent."""
+    if not pa.types.is_decimal(array.type):
+        array = array.cast(pa.large_string())
+        return pa.array([None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string())
+    text = array.cast(pa.string())
+    if array.type.scale > 0:
+        text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+    if pc.any(pc.match_substring(text, "E")).as_py() or array.type.scale < 0:
+        values = [None if v is None else format(v.normalize(), "f") for v in array.to_pylist()]
+        return pa.array(values, pa.large_string())
+    return text.cast(pa.large_string())

@@ -1,0 +1,74 @@
+"""`Recipe`: how the rows of a loaded window become elements; a value that also travels to worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..schema.field import UnischemaField
+from .outputs import OutputField, Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformStep:
+    """One user function.
+
+    Attributes:
+        function: row dict -> row dict, or dict of arrays with a leading row axis -> the same.
+        inputs: what the function gets.
+        outputs: what remains after it.
+        batched: which of the two.
+        name: for messages.
+    """
+
+    function: Callable[[Any], Any]
+    inputs: tuple[OutputField, ...]
+    outputs: tuple[OutputField, ...]
+    batched: bool
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Keeping only the columns at positions ``keep``."""
+
+    keep: tuple[int, ...]
+
+
+Step = TransformStep | Projection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStep:
+    """Forming windows out of rows.
+
+    Attributes:
+        offsets: the offset of each step of the window, ascending; negative ones come before the anchor.
+        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of them,
+            stacked).
+    """
+
+    offsets: tuple[int, ...]
+    leaves: tuple[tuple[Path, int, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``."""
+
+    fields: tuple[UnischemaField, ...]
+    row_steps: tuple[Step, ...]
+    window: WindowStep | None
+    item_steps: tuple[Step, ...]
+    outputs: tuple[OutputField, ...]
+
+    @property
+    def has_user_code(self) -> bool:
+        """Whether user Python runs for every row or batch."""
+        return any(isinstance(step, TransformStep) for step in (*self.row_steps, *self.item_steps))
+
+    @property
+    def costly(self) -> bool:
+        """Whether making rows costs far more than copying them."""
+        return self.has_user_code or any(field.storage.costly for field in self.fields)

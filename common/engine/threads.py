@@ -1,0 +1,100 @@
+"""The `threads` executor: everything in this process; decoders and Arrow release the interpreter lock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ..plan import Plan
+from .arena import SHARED_REGIONS
+from .assemble import assemble
+from .batch import Column
+from .fetch import Fetcher, TableCache
+from .jobs import Handle, Job, JobPlanner, WindowStore, sources_of
+
+
+class ThreadedEngine:
+    """Makes the steps of one iteration in order, ahead of the consumer by a few steps.
+
+    Args:
+        plan: of the pipeline.
+        iteration: which iterator of the pipeline this is (decides the epoch).
+        start: elements to leave out at the beginning.
+        worker, workers: the part of a loader worker; see `Plan.steps`.
+        threads: how many steps are decoded at once.
+        memory_limit: bytes of encoded windows in flight.
+        strict_nulls: whether nulls are errors.
+
+    One consumer at a time; `close` may be called from any thread, and more than once.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        iteration: int,
+        start: int,
+        worker: int,
+        workers: int,
+        threads: int,
+        memory_limit: int,
+        strict_nulls: bool,
+        cache: TableCache | None,
+    ) -> None:
+        self._plan = plan
+        self._strict_nulls = strict_nulls
+        self._ahead = 2 * threads + 1
+        steps = plan.steps(start=start, worker=worker, workers=workers)
+        self._jobs = JobPlanner(plan, steps, iteration)
+        self._waiting: Job | None = None
+        self._store = WindowStore(
+            plan, Fetcher(plan.dataset, plan.recipe.fields, cache), threads=max(2, threads), memory_limit=memory_limit
+        )
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+        self._pending: deque[tuple[Future[list[Column]], list[Handle], int]] = deque()
+
+    def __iter__(self) -> Iterator[tuple[int, list[Column]]]:
+        return self
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        """The row count and the columns of the next step."""
+        self._top_up()
+        if not self._pending:
+            self.close()
+            raise StopIteration
+        future, handles, count = self._pending.popleft()
+        try:
+            columns = future.result()
+        except BaseException:
+            self.close()
+            raise
+        self._store.release(handles)
+        return count, columns
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._store.close()
+        self._pending.clear()
+
+    def _top_up(self) -> None:
+        while len(self._pending) < self._ahead:
+            job = self._waiting or next(self._jobs, None)
+            if job is None:
+                break
+            if self._pending and not self._store.admits(job):
+                self._waiting = job
+                return
+            self._waiting = None
+            handles = self._store.acquire(job)
+            self._pending.append((self._pool.submit(self._make, job, handles), handles, job.count))
+        self._store.read_ahead()
+
+    def _make(self, job: Job, handles: list[Handle]) -> list[Column]:
+        sources = sources_of(job, handles)
+        region = SHARED_REGIONS.acquire()
+        try:
+            return assemble(self._plan.recipe, sources, job.count, region, strict_nulls=self._strict_nulls)
+        finally:
+            region.end()

@@ -1,0 +1,201 @@
+"""`PipelineIterator`: numpy rows or batches of a pipeline, from either executor, with its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .engine.batch import Column, rows_of, to_numpy
+from .engine.disk_cache import DiskCache
+from .engine.outputs import Element, nest
+from .engine.threads import ThreadedEngine
+from .errors import StateError
+from .state import parse_state, state_of
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+
+
+class StepSource(Protocol):
+    """Makes the steps of one iteration; both executors have this form."""
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        """The next step: its rows, and a column for each output."""
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+
+
+class StepIterator:
+    """The steps of one iteration as columns, opened at the first one, and closed at the end, on errors, and when dropped.
+
+    Args:
+        strict_nulls: whether a null is an error (where the consumer has no form for it).
+        worker, workers: a loader worker's part.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, iteration: int, *, strict_nulls: bool, worker: int = 0, workers: int = 1
+    ) -> None:
+        self.pipeline = pipeline
+        self.iteration = iteration
+        self.worker = worker
+        self.workers = workers
+        self.start = 0
+        self._strict_nulls = strict_nulls
+        self._source: StepSource | None = None
+        self._finished = False
+        self._lock = threading.Lock()
+
+    @property
+    def element(self) -> Element:
+        """What each step gives."""
+        return self.pipeline.element
+
+    def __iter__(self) -> Iterator[tuple[int, list[Column]]]:
+        return self
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        with self._lock:
+            if self._finished:
+                raise StopIteration
+            if self._source is None:
+                self._source = open_source(self, strict_nulls=self._strict_nulls)
+                weakref.finalize(self, self._source.close)
+            try:
+                return next(self._source)
+            except BaseException:
+                self._finished = True
+                self._source.close()
+                raise
+
+    def state(self, consumed: int) -> str:
+        """The state after ``consumed`` elements."""
+        return state_of(
+            self.pipeline.plan(),
+            iteration=self.iteration,
+            consumed=consumed,
+            worker=self.worker,
+            workers=self.workers,
+        ).to_json()
+
+    def restore(self, state: str | dict[str, Any]) -> int:
+        """Goes on from a state; returns the elements consumed before it. Must come before the first step.
+
+        Raises:
+            StateError: iteration has begun, or the state belongs to something else.
+        """
+        if self._source is not None:
+            raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
+        found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers)
+        self.iteration, self.start = found.iteration, found.consumed
+        return found.consumed
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._finished = True
+        if self._source is not None:
+            self._source.close()
+
+
+class PipelineIterator:
+    """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows)."""
+
+    def __init__(self, pipeline: Pipeline, iteration: int) -> None:
+        self._steps = StepIterator(pipeline, iteration, strict_nulls=False)
+        self._rows: Iterator[dict[Any, Any]] = iter(())
+        self._consumed = 0
+
+    def __iter__(self) -> PipelineIterator:
+        return self
+
+    def __next__(self) -> dict[Any, Any]:
+        element = self._steps.element
+        while True:
+            row = next(self._rows, None)
+            if row is not None:
+                self._consumed += 1
+                return row
+            _, columns = next(self._steps)
+            if element.batched:
+                self._consumed += 1
+                return batch_to_numpy(element, columns)
+            self._rows = rows_to_numpy(element, columns)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this iterator has come: a small JSON-serialisable dict."""
+        result: dict[str, Any] = json.loads(self._steps.state(self._consumed))
+        return result
+
+    def load_state_dict(self, state: dict[str, Any] | str) -> None:
+        """Goes on where a state was taken: the next element is the one that would have come next.
+
+        Raises:
+            StateError: iteration has begun, or the state belongs to another dataset or pipeline.
+        """
+        self._consumed = self._steps.restore(state)
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._steps.close()
+
+
+def batch_to_numpy(element: Element, columns: list[Column]) -> dict[Any, Any]:
+    """A batch as the nested dict of numpy arrays."""
+    values = [to_numpy(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)]
+    return nest(element.outputs, values)
+
+
+def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any, Any]]:
+    """The rows of a chunk as nested dicts."""
+    lists = [rows_of(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)]
+    if all(len(output.path) == 1 for output in element.outputs):
+        names = [output.path[0] for output in element.outputs]
+        return (dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True))
+    return (nest(element.outputs, values) for values in zip(*lists, strict=True))
+
+
+def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
+    """Starts the executor that the pipeline asks for."""
+    pipeline = steps.pipeline
+    plan = pipeline.plan()
+    plan.check_not_empty()
+    if executor_of(pipeline) == "sidecar":
+        from .sidecar.client import SidecarSource
+
+        return SidecarSource(steps, strict_nulls=strict_nulls)
+    cache = plan.order.cache
+    return ThreadedEngine(
+        plan,
+        iteration=steps.iteration,
+        start=steps.start,
+        worker=steps.worker,
+        workers=steps.workers,
+        threads=pipeline.workers or usable_processors(),
+        memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+        strict_nulls=strict_nulls,
+        cache=None if cache is None else DiskCache(cache.directory, cache.max_bytes),
+    )
+
+
+def executor_of(pipeline: Pipeline) -> str:
+    """The executor that a pipeline runs on when iterated in Python."""
+    if pipeline.executor is not None:
+        return pipeline.executor
+    return "sidecar" if pipeline.plan().recipe.has_user_code else "threads"
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1
+
+

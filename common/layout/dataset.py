@@ -1,0 +1,187 @@
+"""`StoredDataset`: the files, the schema, and the table of row groups of one dataset.
+
+In: URLs. Out: numpy columns, one entry per row group, in the order (file by full path, row group). Footers are read at
+most once, and only when something needs more than the schema.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError, SchemaError
+from ..schema.field import Unischema, match_names
+from ..schema.infer import flatten_fields, infer_schema
+from ..schema.metadata import schema_from_metadata
+from ..schema.petastorm_metadata import schema_from_petastorm
+from .files import DataFile, FileListing, list_files
+from .footers import read_footer, read_footers
+from .partitions import partition_columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroups:
+    """One entry per row group: its file, its number in the file, and its rows (int64 arrays of one length)."""
+
+    file: np.ndarray
+    group: np.ndarray
+    rows: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class StoredDataset:
+    """A dataset as it stands on storage; reading it is lazy, and done once.
+
+    Raises:
+        DatasetError: URLs that do not exist, or hold no Parquet.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+    ) -> None:
+        self._listing = list_files(
+            list(urls), filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
+        )
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """The data files, sorted by full path."""
+        return self._listing.files
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """Where the files are."""
+        return self._listing.filesystem
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The directories or files that were named."""
+        return self._listing.roots
+
+    @cached_property
+    def _described(self) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+        return _describe(self._listing)
+
+    @property
+    def schema(self) -> Unischema:
+        """Every field that can be read, partition columns included."""
+        return self._described[0]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Columns that cannot become tensors, with the reason."""
+        return self._described[1]
+
+    @property
+    def partitions(self) -> dict[str, pa.Array]:
+        """For each partition column, its value in each file."""
+        return self._described[2]
+
+    @cached_property
+    def footers(self) -> list[pq.FileMetaData]:
+        """The footer of each file."""
+        return read_footers(self.filesystem, self.files)
+
+    @cached_property
+    def row_groups(self) -> RowGroups:
+        """The table of row groups."""
+        per_file = [footer.num_row_groups for footer in self.footers]
+        rows = [
+            footer.row_group(number).num_rows
+            for footer, count in zip(self.footers, per_file, strict=True)
+            for number in range(count)
+        ]
+        file = np.repeat(np.arange(len(per_file)), per_file)
+        starts = np.concatenate([[0], np.cumsum(per_file)[:-1]]) if per_file else np.zeros(0, np.int64)
+        group = np.arange(len(file)) - starts[file] if len(file) else np.zeros(0, np.int64)
+        return RowGroups(file=file.astype(np.int64), group=group.astype(np.int64), rows=np.asarray(rows, np.int64))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """What the dataset is, wherever it lies: relative paths, sizes, rows of every row group, and the schema."""
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files:
+            digest.update(f"{file.relative}\0{file.size_bytes}\0".encode())
+        digest.update(self.row_groups.file.tobytes() + self.row_groups.rows.tobytes())
+        digest.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
+        return digest.hexdigest()
+
+    @cached_property
+    def version(self) -> str:
+        """The fingerprint together with where and when the files were written: the key of what is kept about them."""
+        digest = hashlib.blake2b(self.fingerprint.encode(), digest_size=16)
+        for file in self.files:
+            digest.update(f"{file.path}\0{file.mtime_ns}\0".encode())
+        return digest.hexdigest()
+
+    def match(self, patterns: Sequence[str] | None) -> list[str]:
+        """The fields that the patterns select, in schema order; all of them for ``None``.
+
+        Raises:
+            FieldNotFoundError: a pattern that matches nothing.
+            SchemaError: a selected column that cannot become a tensor.
+        """
+        if patterns is None:
+            for reason in self.refused.values():
+                raise SchemaError(reason)
+            return list(self.schema.fields)
+        names = [*self.schema.fields, *self.refused]
+        wanted: set[str] = set()
+        for pattern in patterns:
+            if isinstance(pattern, str) and pattern in self.refused:
+                raise SchemaError(self.refused[pattern])
+            found = match_names(pattern, names)
+            usable = [name for name in found if name not in self.refused]
+            if not usable:
+                raise SchemaError(self.refused[found[0]])
+            wanted.update(usable)
+        return [name for name in self.schema.fields if name in wanted]
+
+    def describe_row(self, unit: int, row: int) -> str:
+        """A row's place in words, for messages."""
+        groups = self.row_groups
+        return f"file {self.files[groups.file[unit]].path}, row group {groups.group[unit]}, row {row}"
+
+
+def _describe(listing: FileListing) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+    declared = _declared_schema(listing)
+    first = read_footer(listing.filesystem, listing.files[0])
+    arrow = first.schema.to_arrow_schema()
+    stored = {path for path, _ in flatten_fields(arrow)} | set(arrow.names)
+    refused: dict[str, str] = {}
+    schema = declared
+    if schema is None:
+        schema, refused = infer_schema(arrow)
+    partitions, inferred = partition_columns(listing.files, schema, stored)
+    if inferred:
+        schema = Unischema(schema.name, [*schema, *inferred])
+    return schema, refused, partitions
+
+
+def _declared_schema(listing: FileListing) -> Unischema | None:
+    for path in sorted(listing.metadata_files):
+        try:
+            metadata = pq.read_schema(path, filesystem=listing.filesystem).metadata
+        except (pa.ArrowInvalid, OSError) as error:
+            raise DatasetError(f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again.") from error
+        schema = _schema_in(metadata, path)
+        if schema is not None:
+            return schema
+    file = listing.files[0]
+    footer = read_footer(listing.filesystem, file)
+    return _schema_in(footer.metadata, file.path) or _schema_in(footer.schema.to_arrow_schema().metadata, file.path)
+
+
+def _schema_in(metadata: Mapping[bytes, bytes] | None, where: str) -> Unischema | None:
+    return schema_from_metadata(metadata, where=where) or schema_from_petastorm(metadata or {}, where=where)

@@ -1,0 +1,159 @@
+"""From a URL or a path to the file system that serves it.
+
+In comes what a user writes (``data/train``, ``~/train``, ``file:///data/my%20set``, ``s3://bucket/train``,
+``gcs+anything-fsspec-knows://...``), out come a ``pyarrow.fs.FileSystem`` and the path within it. A path that comes out
+is never relative to a working directory and never ends in a slash, so it means the same in every process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..errors import DatasetError
+
+# Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
+_ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
+
+
+def resolve(
+    url: str | os.PathLike[str],
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[pafs.FileSystem, str]:
+    """The file system of ``url``, and the path within it.
+
+    Args:
+        url: a local path (relative ones and ``~`` are made absolute), a ``file://`` URL (percent-decoded), or a URL
+            of any scheme that pyarrow or fsspec knows. With ``filesystem``, a path or URL within that file system.
+        filesystem: a ``pyarrow.fs.FileSystem`` or an fsspec file system, used as it is.
+        storage_options: keyword arguments for fsspec; with them even ``s3://`` and ``gs://`` go through fsspec.
+
+    Raises:
+        DatasetError: an unknown scheme, a missing library, or a file system that cannot be set up.
+    """
+    text = os.fspath(url) if isinstance(url, os.PathLike) else url
+    if not isinstance(text, str) or not text:
+        raise DatasetError(f"dataset URL: expected a non-empty string or path, got {url!r}.")
+    if filesystem is not None:
+        if storage_options:
+            raise DatasetError(
+                f"storage_options for '{text}': expected none beside filesystem=, got {sorted(storage_options)}. "
+                "Give them to the file system itself."
+            )
+        return _given(filesystem, text)
+    found = _SCHEME.match(text)
+    if found is None or found.group(1).lower() == "file":
+        if storage_options:
+            raise DatasetError(
+                f"storage_options for '{text}': expected none for a local path, got {sorted(storage_options)}. "
+                "Leave them out."
+            )
+        return pafs.LocalFileSystem(), local_path(text)
+    scheme = found.group(1).lower()
+    if scheme in _ARROW_SCHEMES and not storage_options and text.startswith("://", found.end()):
+        return _from_arrow(text, scheme)
+    return _from_fsspec(text, scheme, dict(storage_options or {}))
+
+
+def local_path(text: str) -> str:
+    """The absolute path that a local path or a ``file://`` URL names.
+
+    Raises:
+        DatasetError: a ``file://`` URL of another host.
+    """
+    if text.lower().startswith("file://"):
+        host, slash, rest = text[len("file://") :].partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise DatasetError(
+                f"dataset URL '{text}': expected a file URL of this machine, got host '{host}'. "
+                "Write three slashes and an absolute path, as in file:///data/train, or a plain path."
+            )
+        return os.path.abspath(unquote(slash + rest))
+    if text.lower().startswith("file:/"):  # the short form of RFC 8089, which Java writes
+        return os.path.abspath(unquote(text[len("file:") :]))
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _given(filesystem: Any, text: str) -> tuple[pafs.FileSystem, str]:
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return filesystem, local_path(text)
+    if isinstance(filesystem, pafs.FileSystem):
+        found = _SCHEME.match(text)
+        path = text[found.end() + len("://") :] if found else text
+        return filesystem, _trimmed(path)
+    if not _is_fsspec(filesystem):
+        raise DatasetError(
+            f"filesystem for '{text}': expected a pyarrow.fs.FileSystem or an fsspec file system, "
+            f"got {type(filesystem).__name__}."
+        )
+    return _wrapped(filesystem), _trimmed(filesystem._strip_protocol(text))
+
+
+def _is_fsspec(filesystem: Any) -> bool:
+    try:
+        from fsspec import AbstractFileSystem
+    except ImportError:
+        return False  # nobody can hold a file system of a library that is not there
+    return isinstance(filesystem, AbstractFileSystem)
+
+
+def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(text)
+    except (pa.ArrowException, ImportError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]  # libhdfs lists every place where it looked
+        raise DatasetError(
+            f"file system of '{text}': pyarrow could not set up '{scheme}' ({reason}). Correct the URL, pass "
+            "storage_options=... to go through fsspec, or pass a ready filesystem=..."
+        ) from error
+    return filesystem, _trimmed(path)
+
+
+def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.FileSystem, str]:
+    fsspec = _import_fsspec(text, scheme)
+    try:
+        filesystem, path = fsspec.core.url_to_fs(text, **options)
+    except ImportError as error:
+        raise DatasetError(
+            f"file system of '{text}': the library for '{scheme}' is not installed ({error}). Install it, or pass a "
+            "ready filesystem=..."
+        ) from error
+    except ValueError as error:
+        raise DatasetError(
+            f"file system of '{text}': expected a scheme that pyarrow or fsspec knows, got '{scheme}' ({error}). "
+            "Correct the URL, or pass a ready filesystem=..."
+        ) from error
+    except (OSError, TypeError) as error:
+        raise DatasetError(
+            f"file system of '{text}': fsspec could not set up '{scheme}' with the options {sorted(options)} "
+            f"({error}). Correct storage_options, or pass a ready filesystem=..."
+        ) from error
+    return _wrapped(filesystem), _trimmed(path)
+
+
+def _import_fsspec(text: str, scheme: str) -> ModuleType:
+    try:
+        import fsspec.core
+    except ImportError as error:
+        raise DatasetError(
+            f"file system of '{text}': '{scheme}' needs fsspec, which is not installed. Run: pip install fsspec"
+        ) from error
+    return fsspec
+
+
+def _wrapped(filesystem: Any) -> pafs.FileSystem:
+    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+
+
+def _trimmed(path: str) -> str:
+    return path.rstrip("/") or path[:1]

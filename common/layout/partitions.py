@@ -1,0 +1,84 @@
+"""Hive partition columns: the text of the directories, cast to the field's type, one value for each file."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import DatasetError
+from ..schema.arrow_types import arrow_scalar_type
+from ..schema.field import Unischema, UnischemaField
+from .files import DataFile
+
+
+def partition_columns(
+    files: Sequence[DataFile], schema: Unischema | None, stored: set[str]
+) -> tuple[dict[str, pa.Array], list[UnischemaField]]:
+    """The value of every partition column for each file, and fields for columns that no schema declares.
+
+    Directories above the dataset's root count only for columns that the schema declares. A column that the files
+    themselves hold is not a partition column.
+
+    Raises:
+        DatasetError: a file without the directory of a partition column, or text that does not cast.
+    """
+    declared = set(schema.fields) if schema is not None else set()
+    texts: dict[str, list[str | None]] = {}
+    seen: dict[str, set[int]] = {}
+    for number, file in enumerate(files):
+        below = {part.partition("=")[0] for part in file.relative.split("/") if "=" in part}
+        for key, text in file.partition:
+            if key in stored or (key not in declared and key not in below):
+                continue
+            texts.setdefault(key, [None] * len(files))[number] = text
+            seen.setdefault(key, set()).add(number)
+    columns: dict[str, pa.Array] = {}
+    inferred: list[UnischemaField] = []
+    for key, values in texts.items():
+        if len(seen[key]) < len(files):
+            missing = next(file.path for number, file in enumerate(files) if number not in seen[key])
+            raise DatasetError(
+                f"file {missing}: expected a directory '{key}=...' as other files of the dataset have. "
+                "Move it there, or name fewer URLs."
+            )
+        if schema is not None and key in schema:
+            field = schema[key]
+        else:
+            field = _infer(key, values)
+            inferred.append(field)
+        columns[key] = _cast(field, values)
+    return columns, inferred
+
+
+def _infer(key: str, values: list[str | None]) -> UnischemaField:
+    present = [value for value in values if value is not None]
+    nullable = len(present) < len(values)
+    if present and all(_is_integer(value) for value in present):
+        return UnischemaField(key, np.int64, nullable=nullable)
+    return UnischemaField(key, str, nullable=nullable)
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        return str(int(text)) == text and -(1 << 63) <= int(text) < 1 << 63
+    except ValueError:
+        return False
+
+
+def _cast(field: UnischemaField, values: list[str | None]) -> pa.Array:
+    target = arrow_scalar_type(field.dtype, field=field.name)
+    texts = pa.array(values, pa.string())
+    try:
+        if field.dtype is decimal.Decimal:
+            return pa.array([None if value is None else decimal.Decimal(value) for value in values], target)
+        if pa.types.is_binary(target):
+            return texts.cast(pa.binary())
+        if pa.types.is_boolean(target):
+            return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "1"]))
+        return texts.cast(target)
+    except (pa.ArrowInvalid, decimal.InvalidOperation) as error:
+        raise DatasetError(f"partition column '{field.name}': expected {field.dtype} in every directory name: {error}.") from error

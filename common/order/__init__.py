@@ -1,0 +1,1 @@
+"""In which sequence items come: keyed permutations, streams, windows, and positions."""

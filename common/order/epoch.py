@@ -1,0 +1,150 @@
+"""`EpochOrder`: the global order of one pass over the items, found by position and never materialised.
+
+In: how many items each row group holds, and an `OrderSpec`. Out: for a stream and a position, the shuffle window that
+holds it and the place inside; for a window, its items in order. Always holds: nothing depends on ranks, workers, or
+timing, and every item stands in exactly one window of one stream.
+
+Source of the rules: `docs/architecture.md`, "Order".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+from .keyed import permutation
+
+Even = Literal["pad", "drop", "none"]
+
+_GROUPS_KEY = 1
+_WINDOW_KEY = 2
+_STREAM_GROUPS_KEY = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSpec:
+    """What the global order is made of.
+
+    Attributes:
+        seed: of the shuffle.
+        buffer_size: fewest items in a shuffle window; ``None`` for the natural order.
+        streams: canonical streams, C.
+        even: what happens to the items that do not divide by C.
+        shard_first: whether streams are cut before row groups are permuted (``shard().shuffle()``), so that each stream
+            keeps its own items in every epoch.
+    """
+
+    seed: int = 0
+    buffer_size: int | None = None
+    streams: int = 1
+    even: Even = "none"
+    shard_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamWindows:
+    """The windows of one stream.
+
+    Attributes:
+        unit: row group of each segment, int64 ``[S]``.
+        first: index of the segment's first item among all items, int64 ``[S]``.
+        position: stream position where each segment begins, int64 ``[S + 1]``.
+        window_segment: first segment of each window, int64 ``[W + 1]``.
+        window_position: stream position where each window begins, int64 ``[W + 1]``.
+    """
+
+    unit: np.ndarray
+    first: np.ndarray
+    position: np.ndarray
+    window_segment: np.ndarray
+    window_position: np.ndarray
+
+
+class EpochOrder:
+    """The order of one epoch; a pure function of its arguments, with small caches.
+
+    Args:
+        items_before: int64 ``[units + 1]``: how many items lie before each row group; the last entry is N.
+        spec: what the order is made of.
+        epoch: which pass.
+    """
+
+    def __init__(self, items_before: np.ndarray, spec: OrderSpec, epoch: int) -> None:
+        self.spec = spec
+        self.epoch = epoch
+        self._items_before = items_before
+        self._total = int(items_before[-1])
+        counts = np.diff(items_before)
+        self._units = np.flatnonzero(counts)
+        if spec.buffer_size is not None and not spec.shard_first:
+            self._units = self._units[permutation(len(self._units), _GROUPS_KEY, spec.seed, epoch)]
+        self._laid = np.concatenate([[0], np.cumsum(counts[self._units])])
+        self.stream = lru_cache(maxsize=max(64, spec.streams))(self._stream)
+
+    def stream_items(self, stream: int) -> int:
+        """How many different items the stream holds (before padding or dropping)."""
+        size, extra = divmod(self._total, self.spec.streams)
+        return size + (stream < extra)
+
+    def locate(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """``(stream, position)`` of the items at global positions ``index`` (int64) of the epoch.
+
+        Position ``g`` belongs to stream ``g % C``; past a stream's end (padding) it wraps round inside the stream, and a
+        stream that has nothing borrows from one that has.
+        """
+        streams = self.spec.streams
+        stream, position = index % streams, index // streams
+        if self._total < streams:
+            stream = stream % max(self._total, 1)
+        size, extra = divmod(self._total, streams)
+        return stream, position % np.maximum(size + (stream < extra), 1)
+
+    def _stream(self, stream: int) -> StreamWindows:
+        size, extra = divmod(self._total, self.spec.streams)
+        start = stream * size + min(stream, extra)
+        stop = start + self.stream_items(stream)
+        lo = int(np.searchsorted(self._laid, start, side="right")) - 1
+        hi = int(np.searchsorted(self._laid, stop, side="left"))
+        unit = self._units[lo:hi]
+        begin = np.maximum(self._laid[lo:hi], start)
+        length = np.minimum(self._laid[lo + 1 : hi + 1], stop) - begin
+        first = self._items_before[unit] + (begin - self._laid[lo:hi])
+        if self.spec.buffer_size is not None and self.spec.shard_first:
+            order = permutation(len(unit), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
+            unit, first, length = unit[order], first[order], length[order]
+        position = np.concatenate([[0], np.cumsum(length)])
+        window_segment = _group(position, self.spec.buffer_size)
+        return StreamWindows(
+            unit=unit,
+            first=first,
+            position=position,
+            window_segment=window_segment,
+            window_position=position[window_segment],
+        )
+
+    def window_items(self, stream: int, window: int) -> np.ndarray:
+        """The items of a window, in the order in which they are handed out (int64 item indices)."""
+        plan = self.stream(stream)
+        lo, hi = plan.window_segment[window], plan.window_segment[window + 1]
+        length = np.diff(plan.position[lo : hi + 1])
+        items = np.repeat(plan.first[lo:hi] - plan.position[lo:hi], length) + np.arange(
+            plan.position[lo], plan.position[hi]
+        )
+        if self.spec.buffer_size is None:
+            return items
+        return items[permutation(len(items), _WINDOW_KEY, self.spec.seed, self.epoch, stream, window)]
+
+
+def _group(position: np.ndarray, buffer_size: int | None) -> np.ndarray:
+    """The first segment of each window, and the number of segments: windows of at least ``buffer_size`` items."""
+    segments = len(position) - 1
+    if buffer_size is None or segments <= 1 or int(np.diff(position).min()) >= buffer_size:
+        return np.arange(segments + 1)
+    bounds = [0]
+    while bounds[-1] < segments:
+        target = position[bounds[-1]] + buffer_size
+        bounds.append(min(int(np.searchsorted(position, target, side="left")), segments))
+    return np.asarray(bounds, dtype=np.int64)

@@ -1,0 +1,206 @@
+"""Position views: ``shard``, ``take``, ``skip``, ``repeat`` and ``batch`` as maps from an element to where it comes from.
+
+Each view is an immutable value over an inner view, with an exact length (``None`` = endless) and a pure mapping of element
+numbers, so any element is found without walking. Rows map arrays of numbers to ``(passes, index)``: the pass over the data
+and the global position in that pass's order. Batches map one number to the rows it holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from .epoch import Even
+
+
+class RowView(Protocol):
+    """A sequence of rows."""
+
+    @property
+    def length(self) -> int | None:
+        """How many rows; ``None`` = endless."""
+
+    @property
+    def passes(self) -> int | None:
+        """How many passes over the data the sequence spans; ``None`` = endless."""
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers (int64) -> ``(passes, index)``, both int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """All positions of one pass: N items in C streams, evened out."""
+
+    items: int
+    streams: int
+    even: Even
+
+    @property
+    def length(self) -> int:
+        if self.even == "none" or self.items == 0:
+            return self.items
+        size = -(-self.items // self.streams) if self.even == "pad" else self.items // self.streams
+        return size * self.streams
+
+    @property
+    def passes(self) -> int:
+        return 1
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros_like(number), number
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Rank ``index`` of ``num_shards``: every ``num_shards``-th row, evened out by ``even``."""
+
+    inner: RowView
+    num_shards: int
+    index: int
+    even: Even
+
+    @property
+    def length(self) -> int | None:
+        total = self.inner.length
+        if total is None:
+            return None
+        if self.even == "pad":
+            return -(-total // self.num_shards)
+        if self.even == "drop":
+            return total // self.num_shards
+        return max(0, -(-(total - self.index) // self.num_shards))
+
+    @property
+    def passes(self) -> int | None:
+        return self.inner.passes
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        index = number * self.num_shards + self.index
+        total = self.inner.length
+        return self.inner.resolve(index if total is None else index % max(total, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Elements ``start .. stop`` of the inner view (``take`` and ``skip``)."""
+
+    inner: RowView | BatchView
+    start: int
+    stop: int | None
+
+    @property
+    def length(self) -> int | None:
+        total = self.inner.length
+        ends = [end for end in (total, self.stop) if end is not None]
+        return max(0, min(ends) - self.start) if ends else None
+
+    @property
+    def passes(self) -> int | None:
+        return self.inner.passes
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.inner.resolve(number + self.start)  # type: ignore[union-attr]  # rows over rows
+
+    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.inner.rows(number + self.start)  # type: ignore[union-attr]  # batches over batches
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The inner view ``count`` times (``None`` = for ever), each time as further passes over the data."""
+
+    inner: RowView | BatchView
+    count: int | None
+
+    @property
+    def length(self) -> int | None:
+        total = self.inner.length
+        if total == 0 or self.count == 0:
+            return 0
+        return None if total is None or self.count is None else total * self.count
+
+    @property
+    def passes(self) -> int | None:
+        inner = self.inner.passes
+        return None if inner is None or self.count is None else inner * self.count
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        total = self.inner.length
+        if total is None:
+            return self.inner.resolve(number)  # type: ignore[union-attr]  # rows over rows
+        passes, index = self.inner.resolve(number % max(total, 1))  # type: ignore[union-attr]
+        return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
+
+    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        total = self.inner.length
+        if total is None:
+            return self.inner.rows(number)  # type: ignore[union-attr]  # batches over batches
+        passes, index = self.inner.rows(number % max(total, 1))  # type: ignore[union-attr]
+        return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
+
+
+class BatchView(Protocol):
+    """A sequence of batches."""
+
+    @property
+    def length(self) -> int | None:
+        """How many batches; ``None`` = endless."""
+
+    @property
+    def passes(self) -> int | None:
+        """How many passes over the data; ``None`` = endless."""
+
+    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of one batch as ``(passes, index)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Rows grouped by ``batch_size``; the last batch is shorter, or dropped."""
+
+    inner: RowView
+    batch_size: int
+    drop_remainder: bool
+
+    @property
+    def length(self) -> int | None:
+        total = self.inner.length
+        if total is None:
+            return None
+        return total // self.batch_size if self.drop_remainder else -(-total // self.batch_size)
+
+    @property
+    def passes(self) -> int | None:
+        return self.inner.passes
+
+    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        start = number * self.batch_size
+        stop = start + self.batch_size
+        total = self.inner.length
+        if total is not None:
+            stop = min(stop, total)
+        return self.inner.resolve(np.arange(start, stop, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Every ``step``-th batch from ``first``: one loader worker's part of its rank's batches."""
+
+    inner: BatchView
+    first: int
+    step: int
+
+    @property
+    def length(self) -> int | None:
+        total = self.inner.length
+        return None if total is None else max(0, -(-(total - self.first) // self.step))
+
+    @property
+    def passes(self) -> int | None:
+        return self.inner.passes
+
+    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.inner.rows(number * self.step + self.first)

@@ -1,0 +1,403 @@
+"""`Pipeline`: what is wanted, as one immutable value; every verb returns a new one.
+
+It compares, hashes, prints, and goes to JSON (user functions as cloudpickle). Iterating it gives numpy rows or batches;
+`ParquetDataset` and `ParquetPipe` carry one and hand the same elements to their framework.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import pyarrow.compute as pc
+
+from .errors import PipelineError
+from .functions import UserFunction
+from .iteration import PipelineIterator
+from .order.epoch import Even
+from .plan import Plan
+from .engine.outputs import Element
+from .layout.dataset import StoredDataset
+from .schema.field import Unischema, UnischemaField
+from .selection.expression import as_expression
+from .stage_order import accepts, order_stages
+from .stages import (
+    Batch,
+    Cache,
+    Ngram,
+    Repeat,
+    Select,
+    Shard,
+    Shuffle,
+    Skip,
+    Stage,
+    Take,
+    Transform,
+    Where,
+    WhereFunction,
+    normalise_gap,
+    stage_from_json,
+)
+
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+EXECUTORS = ("threads", "sidecar")
+
+
+class _Opened:
+    """What the pipelines of one chain share: the dataset, opened when it is first needed."""
+
+    def __init__(self) -> None:
+        self.dataset: StoredDataset | None = None
+
+
+@dataclass(frozen=True, init=False)
+class Pipeline:
+    """Rows of a Parquet dataset, and what is to be done with them.
+
+    Args:
+        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
+        fields: names or regexes of the fields wanted; ``None`` = all.
+        filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
+        storage_options: options for an fsspec filesystem.
+        workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
+        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
+        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the sidecar
+            for pipelines with user functions.
+
+    Raises:
+        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+    """
+
+    urls: tuple[str, ...]
+    stages: tuple[Stage, ...] = ()
+    storage_options: tuple[tuple[str, Any], ...] = ()
+    workers: int | None = None
+    memory_limit: int | None = None
+    executor: str | None = None
+    filesystem: Any = field(default=None, hash=False)
+    _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
+    _plans: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    _iterations: Iterator[int] = field(default_factory=itertools.count, compare=False, repr=False)
+
+    def __init__(
+        self,
+        url_or_urls: Urls,
+        fields: Iterable[str | UnischemaField] | None = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        memory_limit: int | None = None,
+        executor: str | None = None,
+    ) -> None:
+        _check_options(workers, memory_limit, executor)
+        if isinstance(fields, str | UnischemaField):
+            fields = [fields]
+        values = {
+            "urls": _as_urls(url_or_urls),
+            "stages": () if fields is None else (Select(tuple(fields)),),  # type: ignore[arg-type]  # checked there
+            "storage_options": tuple(sorted((storage_options or {}).items())),
+            "workers": workers,
+            "memory_limit": memory_limit,
+            "executor": executor,
+            "filesystem": filesystem,
+            "_opened": _Opened(),
+            "_plans": {},
+            "_iterations": itertools.count(),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    # --- verbs ---
+
+    def select(self, *names: str | UnischemaField) -> Pipeline:
+        """Only the fields that the names or regexes (matched in full) select, in schema order."""
+        return self._with(Select(names))  # type: ignore[arg-type]  # Select takes fields by their names
+
+    def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
+        """Only the rows for which ``predicate`` is true (null is not true).
+
+        Args:
+            predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, or a function.
+            fields: for a function: the fields that it reads; only these are loaded and decoded.
+            batched: the function gets a dict of arrays and returns a bool array.
+        """
+        if callable(predicate) and not isinstance(predicate, pc.Expression):
+            if not fields:
+                raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
+            names = (fields,) if isinstance(fields, str) else tuple(fields)
+            return self._with(WhereFunction(UserFunction(predicate), names, batched))
+        if fields is not None:
+            raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
+        return self._with(Where.of(as_expression(predicate)))
+
+    def ngram(
+        self,
+        fields: Mapping[int, Sequence[str]] | Sequence[str] | None = None,
+        timestamp: str | UnischemaField | None = None,
+        max_gap: Any = None,
+        group_by: str | Sequence[str] | None = None,
+        stride: int = 1,
+        overlap: bool = True,
+        span_row_groups: bool = True,
+        *,
+        length: int | None = None,
+    ) -> Pipeline:
+        """Windows over consecutive rows.
+
+        Args:
+            fields: ``{offset: [names or regexes]}`` gives ``{offset: {name: value}}``; with ``length`` every field (or
+                those of a list) is stacked to ``[T, ...]``.
+            timestamp: the field whose values must not decrease inside a sequence.
+            max_gap: largest difference of adjacent time stamps inside a window (inclusive): a number in the field's own
+                unit, or a ``timedelta``.
+            group_by: fields whose change ends a sequence, and whose equality continues it across files.
+            stride: rows between the starts that are tried, from the first row of each sequence.
+            overlap: whether windows may share rows.
+            span_row_groups: whether windows cross row-group boundaries.
+        """
+        base = self
+        offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
+        if isinstance(fields, Mapping):
+            try:
+                offsets = tuple(sorted((int(offset), _names(names)) for offset, names in fields.items()))
+            except (TypeError, ValueError) as error:
+                raise PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.") from error
+        elif fields is not None:
+            base = self.select(*_names(fields))
+        stamp = timestamp.name if isinstance(timestamp, UnischemaField) else timestamp
+        return base._with(
+            Ngram(
+                length=length,
+                offsets=offsets,
+                timestamp=stamp,
+                max_gap=normalise_gap(max_gap),
+                group_by=() if group_by is None else _names(group_by),
+                stride=stride,
+                overlap=overlap,
+                span_row_groups=span_row_groups,
+            )
+        )
+
+    def shard(
+        self, num_shards: int, index: int, even: Even = "pad", canonical_shards: int | None = None
+    ) -> Pipeline:
+        """Part ``index`` of ``num_shards``; every part has the same number of rows.
+
+        Args:
+            even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
+            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of each
+                global batch stay the same.
+        """
+        return self._with(Shard(num_shards, index, even, canonical_shards))
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Pipeline:
+        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
+
+        ``seed=None`` draws a seed here and keeps it; 0 is a seed like any other.
+        """
+        return self._with(Shuffle(buffer_size, secrets.randbits(62) if seed is None else seed, reshuffle_each_iteration))
+
+    def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Pipeline:
+        """Keeps fetched columns in a local directory: read once, shared by processes, least recently used goes first."""
+        return self._with(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))
+
+    def transform(
+        self,
+        fn: Callable[[Any], Any],
+        output: Sequence[UnischemaField] | Unischema | None = None,
+        remove: Sequence[str] = (),
+        batched: bool = False,
+    ) -> Pipeline:
+        """Applies a function to every row (or batch) in the workers.
+
+        Args:
+            fn: row dict -> row dict; with ``batched`` or after ``batch()``, dict of arrays -> dict of arrays.
+            output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
+            remove: fields that do not remain.
+        """
+        declared = None if output is None else tuple(output)
+        return self._with(Transform(UserFunction(fn), declared, _names(remove), batched))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
+        """Groups rows under a leading axis."""
+        return self._with(Batch(batch_size, drop_remainder))
+
+    def repeat(self, count: int | None = None) -> Pipeline:
+        """``count`` passes (``None`` or -1: endless)."""
+        return self._with(Repeat(None if count == -1 else count))
+
+    def take(self, rows: int) -> Pipeline:
+        """The first elements only (rows; batches after ``batch()``)."""
+        return self._with(Take(rows))
+
+    def skip(self, rows: int) -> Pipeline:
+        """All but the first elements."""
+        return self._with(Skip(rows))
+
+    def with_options(self, **options: Any) -> Pipeline:
+        """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
+        known = {"workers", "memory_limit", "executor"}
+        if options.keys() - known:
+            raise PipelineError(f"with_options: expected {sorted(known)}, got {sorted(options.keys() - known)}.")
+        merged = {name: getattr(self, name) for name in known} | options
+        _check_options(merged["workers"], merged["memory_limit"], merged["executor"])
+        return self._replace(**options)
+
+    def accepts(self, verb: str) -> bool:
+        """Whether the verb may follow here."""
+        return accepts(self.stages, verb)
+
+    # --- what it gives ---
+
+    @property
+    def dataset(self) -> StoredDataset:
+        """The stored dataset; opened when first used, and shared by the pipelines derived from this one."""
+        if self._opened.dataset is None:
+            self._opened.dataset = StoredDataset(
+                self.urls, filesystem=self.filesystem, storage_options=dict(self.storage_options)
+            )
+        return self._opened.dataset
+
+    @property
+    def schema(self) -> Unischema:
+        """The dataset's schema: every field that could be read."""
+        return self.dataset.schema
+
+    def plan(self) -> Plan:
+        """The plan; made once."""
+        if "plan" not in self._plans:
+            self._plans["plan"] = Plan(self.dataset, self.stages)
+        return self._plans["plan"]
+
+    @property
+    def element(self) -> Element:
+        """What one step gives: fields, dtypes, shapes."""
+        return self.plan().element
+
+    def __len__(self) -> int:
+        """Elements in one iteration, exact.
+
+        Raises:
+            TypeError: the pipeline is endless.
+        """
+        length = self.plan().length
+        if length is None:
+            raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
+        return length
+
+    def __iter__(self) -> PipelineIterator:
+        """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
+        return PipelineIterator(self, next(self._iterations))
+
+    def explain(self) -> str:
+        """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
+        from .explain import explain  # only when asked: it measures the shuffle
+
+        return explain(self)
+
+    # --- as a value ---
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with everything that another process needs.
+
+        Raises:
+            PipelineError: a function or filesystem that cannot be pickled.
+        """
+        return {
+            "version": 1,
+            "urls": list(self.urls),
+            "stages": [stage.to_json() for stage in self.stages],
+            "storage_options": dict(self.storage_options),
+            "workers": self.workers,
+            "memory_limit": self.memory_limit,
+            "executor": self.executor,
+            "filesystem": None if self.filesystem is None else UserFunction(_Constant(self.filesystem)).to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Pipeline:
+        """The inverse of `to_json`."""
+        if value.get("version") != 1:
+            raise PipelineError(f"stored pipeline: expected version 1, got {value.get('version')!r}. Update parquetry.")
+        stored = value.get("filesystem")
+        pipeline = cls(
+            value["urls"],
+            filesystem=None if stored is None else UserFunction.from_json(stored)(),
+            storage_options=value["storage_options"],
+            workers=value["workers"],
+            memory_limit=value["memory_limit"],
+            executor=value["executor"],
+        )
+        return pipeline._replace(stages=tuple(stage_from_json(stage) for stage in value["stages"]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _from_json, (self.to_json(),)
+
+    def __str__(self) -> str:
+        shown = repr(self.urls[0] if len(self.urls) == 1 else list(self.urls))
+        return f"Pipeline({shown})" + "".join(f"\n  .{stage}" for stage in self.stages)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _with(self, stage: Stage) -> Pipeline:
+        stages = (*self.stages, stage)
+        order_stages(stages)
+        return self._replace(stages=stages)
+
+    def _replace(self, **changes: Any) -> Pipeline:
+        result = object.__new__(Pipeline)
+        for item in fields(self):
+            object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))
+        object.__setattr__(result, "_plans", {})
+        object.__setattr__(result, "_iterations", itertools.count())
+        return result
+
+
+class _Constant:
+    """A callable that gives one value; lets a filesystem travel the way functions do."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self) -> Any:
+        return self._value
+
+
+def _from_json(value: dict[str, Any]) -> Pipeline:
+    return Pipeline.from_json(value)
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str | UnischemaField):
+        names = (names,)
+    return tuple(name.name if isinstance(name, UnischemaField) else name for name in names)
+
+
+def _as_urls(url_or_urls: Urls) -> tuple[str, ...]:
+    if isinstance(url_or_urls, str | os.PathLike):
+        url_or_urls = [url_or_urls]
+    try:
+        urls = tuple(os.fspath(url) for url in url_or_urls)
+    except TypeError as error:
+        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
+    if not urls or not all(isinstance(url, str) for url in urls):
+        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.")
+    return urls
+
+
+def _check_options(workers: Any, memory_limit: Any, executor: Any) -> None:
+    for name, value in (("workers", workers), ("memory_limit", memory_limit)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise PipelineError(f"Pipeline: expected {name} to be an integer >= 1 or None, got {value!r}.")
+    if executor is not None and executor not in EXECUTORS:
+        raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
+
+

@@ -1,0 +1,323 @@
+"""`Plan`: everything about a pipeline that is decided before the first row is decoded.
+
+In: the stored dataset and the stages. Out: the element's description (from the schema alone), the exact selection, the
+order, and for any element the windows it needs and the rows it takes from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from .engine.fetch import Fetcher
+from .engine.outputs import Element
+from .engine.recipe import Recipe
+from .engine.window import WindowRows
+from .errors import EmptySelectionError
+from .flow import build_recipe, element_of
+from .layout.dataset import StoredDataset
+from .order.epoch import EpochOrder, OrderSpec
+from .order.positions import Batches, BatchView, Epoch, Repeat, RowView, Shard, Slice, Strided
+from .schema.field import UnischemaField
+from .selection.select import Selection, evaluate
+from .selection.statistics import decoded_bytes
+from .selection.store import load_selection, save_selection, selection_key
+from .stage_order import StageOrder, order_stages
+from .stages import Batch, Ngram, Skip, Stage, Take, WhereFunction
+from .stages import Repeat as RepeatStage
+from .stages import Shard as ShardStage
+from .where_function import test_rows
+
+_CHUNK_BYTES = 4 << 20
+_MAX_CHUNK_ROWS = 256
+_SELECT_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowKey:
+    """Names a shuffle window: the epoch, the stream, and the number of the window in it."""
+
+    epoch: int
+    stream: int
+    window: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all)."""
+
+    key: WindowKey
+    items: np.ndarray
+    places: np.ndarray | None
+
+
+class Plan:
+    """The plan of one pipeline; every part is computed when it is first asked for, and once.
+
+    Raises:
+        ParquetryError: whatever does not fit, before anything is decoded.
+    """
+
+    def __init__(self, dataset: StoredDataset, stages: Sequence[Stage]) -> None:
+        self.dataset = dataset
+        self.stages = tuple(stages)
+        self.order: StageOrder = order_stages(stages)
+        self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
+        self._unit_bytes = lru_cache(maxsize=65536)(self._bytes_of_unit)
+
+    # --- from the schema alone ---
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """How rows become elements."""
+        recipe = build_recipe(self.order.flow, self._resolve)
+        for step in self.order.selection:
+            if isinstance(step, WhereFunction):
+                self._resolve(step.fields)
+            elif isinstance(step, Ngram):
+                for name in (*step.group_by, *([step.timestamp] if step.timestamp else [])):
+                    self.dataset.schema[name]
+        return recipe
+
+    @cached_property
+    def element(self) -> Element:
+        """What one step gives."""
+        batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
+        if batch is None:
+            return element_of(self.recipe, None, static_batch=False)
+        return element_of(self.recipe, batch, static_batch=batch.drop_remainder or self._endless_before_batch())
+
+    def _endless_before_batch(self) -> bool:
+        endless = False
+        for view in self.order.views:
+            if isinstance(view, Batch):
+                break
+            endless = (endless or (isinstance(view, RepeatStage) and view.count is None)) and not isinstance(view, Take)
+        return endless
+
+    def _resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
+        return [self.dataset.schema[name] for name in self.dataset.match(patterns)]
+
+    # --- the selection ---
+
+    @cached_property
+    def selection(self) -> Selection:
+        """Exactly which rows or windows are wanted."""
+        key = selection_key(self.dataset, self.order.selection)
+        selection = load_selection(key) if key is not None else None
+        if selection is None:
+            selection = evaluate(
+                self.dataset, self.order.selection, read=self._read_stored, test=self._test_rows, threads=_SELECT_THREADS
+            )
+            if key is not None and self.order.selection:
+                save_selection(key, selection)
+        return self._fixed_part(selection) if self.order.part else selection
+
+    def _read_stored(self, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+        return Fetcher(self.dataset, fields).stored(unit)
+
+    def _test_rows(self, step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
+        return test_rows(Fetcher(self.dataset, self._resolve(step.fields)), self._resolve(step.fields), step, unit, rows)
+
+    def _fixed_part(self, selection: Selection) -> Selection:
+        """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
+        shard = self.order.shard
+        assert shard is not None
+        spec = OrderSpec(streams=shard.canonical_shards or shard.num_shards, even=shard.even)
+        epoch = EpochOrder(selection.items_before, spec, 0)
+        view = _row_view(self.order.part, selection.num_items, spec)
+        _, index = view.resolve(np.arange(view.length or 0, dtype=np.int64))
+        items = np.empty(len(index), dtype=np.int64)
+        for stream, window, local, places in _by_window(epoch, index):
+            items[places] = epoch.window_items(stream, window)[local]
+        items.sort()
+        return replace(selection, starts=items if selection.starts is None else selection.starts[items])
+
+    # --- the order ---
+
+    @cached_property
+    def order_spec(self) -> OrderSpec:
+        """What the global order is made of."""
+        shuffle, shard = self.order.shuffle, None if self.order.part else self.order.shard
+        return OrderSpec(
+            seed=0 if shuffle is None else shuffle.seed,
+            buffer_size=None if shuffle is None else shuffle.buffer_size,
+            streams=1 if shard is None else shard.canonical_shards or shard.num_shards,
+            even=shard.even if shard is not None and self.order.views[:1] == [shard] else "none",
+            shard_first=self.order.shard_first,
+        )
+
+    @cached_property
+    def row_view(self) -> RowView:
+        """The rows of this rank, over all passes, before batching."""
+        before = []
+        for view in self.order.views:
+            if isinstance(view, Batch):
+                break
+            before.append(view)
+        return _row_view(before, self.selection.num_items, self.order_spec)
+
+    @cached_property
+    def batch_view(self) -> BatchView | None:
+        """The batches of this rank, or ``None`` for an unbatched pipeline."""
+        result: BatchView | None = None
+        for stage in self.order.views:
+            if isinstance(stage, Batch):
+                result = Batches(self.row_view, stage.batch_size, stage.drop_remainder)
+            elif result is not None:
+                result = _viewed(stage, result)  # type: ignore[assignment]  # batches over batches
+        return result
+
+    @property
+    def length(self) -> int | None:
+        """Elements in one iteration; ``None`` = endless."""
+        view = self.batch_view
+        return self.row_view.length if view is None else view.length
+
+    def check_not_empty(self) -> None:
+        """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
+        files, groups = len(self.dataset.files), len(self.dataset.row_groups)
+        if self.selection.matched == 0:
+            steps = "".join(f" Then {report.step} left {report.rows_after}." for report in self.selection.reports)
+            raise EmptySelectionError(
+                f"pipeline: expected at least one item, got none from {files} files with {groups} row groups and "
+                f"{int(self.dataset.row_groups.rows.sum())} rows.{steps} Loosen the filter, or check the URL; "
+                "explain() shows the plan."
+            )
+        shard = self.order.shard
+        if shard is not None and shard.even == "drop" and self.selection.num_items and self.row_view.length == 0:
+            raise EmptySelectionError(
+                f"pipeline: even='drop' leaves nothing, because {self.selection.num_items} items are fewer than "
+                f"{self.order_spec.streams} shards. Use even='pad', or fewer shards."
+            )
+
+    def epoch_order(self, epoch: int) -> EpochOrder:
+        """The global order of an epoch."""
+        return self._epoch_order(epoch)
+
+    def _make_epoch_order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self._items_before, self.order_spec, epoch)
+
+    @cached_property
+    def _items_before(self) -> np.ndarray:
+        return self.selection.items_before
+
+    def epoch_of(self, iteration: int, passes: int) -> int:
+        """The epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
+        shuffle = self.order.shuffle
+        if shuffle is None or not shuffle.reshuffle_each_iteration:
+            return 0
+        return iteration * (self.row_view.passes or 1) + passes
+
+    # --- elements ---
+
+    @cached_property
+    def chunk_rows(self) -> int:
+        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
+        row_bytes = 64
+        for output in self.element.outputs:
+            size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
+            row_bytes += size * (output.dtype.itemsize if output.kind == "dense" else 32)
+        return int(np.clip(_CHUNK_BYTES // row_bytes, 1, _MAX_CHUNK_ROWS))
+
+    def steps(self, *, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
+        """What the engine makes, step by step: batches, or chunks of rows.
+
+        Args:
+            start: elements to leave out.
+            worker, workers: this loader worker takes every ``workers``-th batch (or row) from ``worker``.
+        """
+        batches = self.batch_view
+        if batches is not None:
+            mine = batches if workers == 1 else Strided(batches, worker, workers)
+            return Slice(mine, start, None) if start else mine
+        rows: RowView = self.row_view if workers == 1 else Shard(self.row_view, workers, worker, "none")
+        return Batches(Slice(rows, start, None) if start else rows, self.chunk_rows, False)
+
+    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+        """Where the rows of one element come from.
+
+        Args:
+            passes, index: as `BatchView.rows` gives them.
+        """
+        result = []
+        for number in np.unique(passes).tolist():
+            chosen = None if passes[0] == passes[-1] else np.flatnonzero(passes == number)
+            epoch = self.epoch_of(iteration, number)
+            part = index if chosen is None else index[chosen]
+            for stream, window, local, places in _by_window(self.epoch_order(epoch), part):
+                where: np.ndarray | None = places if chosen is None else chosen[places]
+                if len(places) == len(index):
+                    where = None
+                key = WindowKey(epoch=epoch, stream=stream, window=window)
+                result.append(Draw(key=key, items=local, places=where))
+        return result
+
+    def window_rows(self, key: WindowKey) -> WindowRows:
+        """The rows that a window needs; each once, in storage order."""
+        items = self.epoch_order(key.epoch).window_items(key.stream, key.window)
+        cells = self.selection.cells(items)
+        positions, inverse = np.unique(cells, return_inverse=True)
+        unit, row = self.selection.rows.locate(positions)
+        bounds = np.flatnonzero(np.diff(unit, prepend=-1, append=-1))
+        return WindowRows(
+            units=tuple(unit[bounds[:-1]].tolist()),
+            rows=tuple(row[lo:hi] for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)),
+            cells=inverse.reshape(cells.shape),
+        )
+
+    def window_bytes(self, key: WindowKey) -> int:
+        """About how much memory the encoded columns of a window take."""
+        stream = self.epoch_order(key.epoch).stream(key.stream)
+        lo, hi = stream.window_segment[key.window], stream.window_segment[key.window + 1]
+        items = self._items_before
+        total = 0
+        for unit, taken in zip(stream.unit[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True):
+            share = min(1.0, taken / max(int(items[unit + 1] - items[unit]), 1))
+            wanted = int(self.selection.rows.before[unit + 1] - self.selection.rows.before[unit])
+            total += int(self._unit_bytes(unit) * share * wanted / max(int(self.dataset.row_groups.rows[unit]), 1))
+        return total
+
+    def next_window(self, key: WindowKey) -> WindowKey | None:
+        """The window after this one in its stream and epoch."""
+        windows = len(self.epoch_order(key.epoch).stream(key.stream).window_segment) - 1
+        return replace(key, window=key.window + 1) if key.window + 1 < windows else None
+
+    def _bytes_of_unit(self, unit: int) -> int:
+        return decoded_bytes(self.dataset, unit, [field.name for field in self.recipe.fields])
+
+
+def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
+    view: RowView = Epoch(items, spec.streams, spec.even)
+    for stage in stages:
+        view = _viewed(stage, view)  # type: ignore[assignment]  # rows over rows
+    return view
+
+
+def _viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
+    if isinstance(stage, Take):
+        return Slice(inner, 0, stage.count)
+    if isinstance(stage, Skip):
+        return Slice(inner, stage.count, None)
+    if isinstance(stage, RepeatStage):
+        return Repeat(inner, stage.count)
+    assert isinstance(stage, ShardStage)
+    return Shard(inner, stage.num_shards, stage.index, stage.even)  # type: ignore[arg-type]  # rows over rows
+
+
+def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Groups global positions by window: ``(stream, window, item numbers in the window, places in index)``."""
+    stream, position = epoch.locate(index)
+    result = []
+    for number in np.unique(stream).tolist():
+        mine = np.flatnonzero(stream == number)
+        starts = epoch.stream(number).window_position
+        window = np.searchsorted(starts, position[mine], side="right") - 1
+        for found in np.unique(window).tolist():
+            places = mine[window == found]
+            result.append((number, found, position[places] - starts[found], places))
+    return result

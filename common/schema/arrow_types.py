@@ -1,0 +1,91 @@
+"""Arrow types and fields: which Arrow type holds a dtype, and which field an Arrow column becomes.
+
+`infer_field` is what gives a dataset without our metadata its schema. Columns that cannot become tensors raise here, at
+plan time, with the field's name, unless they are deselected.
+"""
+
+from __future__ import annotations
+
+import base64
+import decimal
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import SchemaError
+from .dtypes import FieldDtype
+
+_UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+
+
+def arrow_scalar_type(dtype: FieldDtype, *, field: str) -> pa.DataType:
+    """The Arrow type that stores one scalar of ``dtype``."""
+    if dtype is decimal.Decimal:
+        return pa.decimal128(38, 18)
+    assert isinstance(dtype, np.dtype)
+    if dtype.kind == "U":
+        return pa.string()
+    if dtype.kind == "S":
+        return pa.binary()
+    if dtype.kind in "mM":
+        unit = np.datetime_data(dtype)[0]
+        if dtype.kind == "M" and unit == "D":
+            return pa.date32()
+        if unit not in _UNITS:
+            raise SchemaError(
+                f"dtype of field '{field}': Parquet stores time stamps in s, ms, us or ns (or days), got unit '{unit}'."
+            )
+        return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
+    return pa.from_numpy_dtype(dtype)
+
+
+def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
+    """The field dtype of one value of an Arrow type.
+
+    Raises:
+        SchemaError: a type that cannot become a tensor element.
+    """
+    if pa.types.is_dictionary(arrow):
+        return scalar_dtype(arrow.value_type, field=field)
+    if pa.types.is_boolean(arrow) or pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        return np.dtype(arrow.to_pandas_dtype())
+    if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or arrow == pa.string_view():
+        return np.dtype("U")
+    if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow):
+        return np.dtype("S")
+    if pa.types.is_date(arrow):
+        return np.dtype("datetime64[D]") if pa.types.is_date32(arrow) else np.dtype("datetime64[ms]")
+    if pa.types.is_timestamp(arrow):
+        return np.dtype(f"datetime64[{arrow.unit}]")
+    if pa.types.is_time(arrow) or pa.types.is_duration(arrow):
+        return np.dtype(f"timedelta64[{arrow.unit}]")
+    if pa.types.is_decimal(arrow):
+        return decimal.Decimal
+    raise SchemaError(
+        f"field '{field}': Arrow type {arrow} cannot become a tensor. Deselect it with select(...) or fields=[...]."
+    )
+
+
+def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int | None, ...], FieldDtype]:
+    """The shape and dtype of a column's values: lists add an axis, fixed-size lists one of known length."""
+    if isinstance(arrow, pa.FixedShapeTensorType):
+        return tuple(arrow.shape), scalar_dtype(arrow.value_type, field=field)
+    if isinstance(arrow, pa.BaseExtensionType):
+        return infer_shape_and_dtype(arrow.storage_type, field=field)
+    if pa.types.is_fixed_size_list(arrow):
+        shape, dtype = infer_shape_and_dtype(arrow.value_type, field=field)
+        return (arrow.list_size, *shape), dtype
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        shape, dtype = infer_shape_and_dtype(arrow.value_type, field=field)
+        return (None, *shape), dtype
+    return (), scalar_dtype(arrow, field=field)
+
+
+def arrow_type_to_json(arrow: pa.DataType) -> str:
+    """An Arrow type as text: its schema message of one field, base64."""
+    return base64.b64encode(pa.schema([pa.field("t", arrow)]).serialize().to_pybytes()).decode("ascii")
+
+
+def arrow_type_from_json(text: str) -> pa.DataType:
+    """The inverse of `arrow_type_to_json`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))).field(0).type

@@ -1,0 +1,254 @@
+"""Whether a value fits its field: the one gate in front of every codec.
+
+In comes any Python or numpy value, out comes the same value in the field's own dtype. A value passes only if it reads
+back equal; the one exception is a Python float, which is rounded to the field's precision. Nothing wraps, truncates,
+or turns into a string.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+
+from ..errors import EncodeError
+from .dtypes import dtype_to_json, is_bytes, is_string_like
+from .field import UnischemaField
+
+
+def check_value(field: UnischemaField, value: Any) -> Any:
+    """The value in the field's own type; ``None`` and ``NaT`` become ``None`` where the field is nullable.
+
+    Raises:
+        EncodeError: a null in a field that has none, another dtype, another shape, a number out of range.
+    """
+    if value is None:
+        _refuse_null(field, "None")
+        return None
+    if field.shape == ():
+        return _check_scalar(field, value)
+    array = _check_array(field, value)
+    _check_shape(field, array.shape)
+    return array
+
+
+def wrong_type(field: UnischemaField, value: Any) -> EncodeError:
+    """The error for a value of another type than the field's."""
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return EncodeError(
+        f"field '{field.name}': expected {dtype_to_json(field.dtype)}, got {type(value).__name__} {shown}."
+    )
+
+
+def _refuse_null(field: UnischemaField, shown: str) -> None:
+    if not field.nullable:
+        raise EncodeError(f"field '{field.name}': expected a value, got {shown}. Declare the field nullable=True.")
+
+
+def _check_scalar(field: UnischemaField, value: Any) -> Any:
+    dtype = field.dtype
+    if isinstance(value, np.ndarray) and value.shape == ():
+        value = value[()]
+    if dtype is decimal.Decimal:
+        return _check_decimal(field, value)
+    if is_bytes(dtype):
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
+        raise wrong_type(field, value)
+    if is_string_like(dtype):
+        if isinstance(value, str):
+            return str(value)
+        raise wrong_type(field, value)
+    if dtype.kind in "mM":
+        moment = _check_time(field, value)
+        if np.isnat(moment):
+            _refuse_null(field, "NaT")
+            return None
+        return moment
+    return _check_number(field, value)
+
+
+def _check_decimal(field: UnischemaField, value: Any) -> decimal.Decimal:
+    if isinstance(value, bool) or not isinstance(value, decimal.Decimal | str | int):
+        raise wrong_type(field, value)
+    try:
+        result = decimal.Decimal(value)
+    except decimal.InvalidOperation:
+        raise wrong_type(field, value) from None
+    if not result.is_finite():
+        raise wrong_type(field, value)
+    return result
+
+
+def _check_number(field: UnischemaField, value: Any) -> Any:
+    dtype = field.dtype
+    if isinstance(value, np.generic):
+        if value.dtype == dtype:
+            return value
+        if value.dtype.kind not in "biuf":
+            raise wrong_type(field, value)
+        value = value.item()
+    allowed = {"b": bool, "i": int, "u": int, "f": int | float}[dtype.kind]
+    if not isinstance(value, allowed) or (isinstance(value, bool) and dtype.kind != "b"):
+        raise wrong_type(field, value)
+    if dtype.kind == "f":
+        return _check_float(field, value)
+    if dtype.kind != "b":
+        _check_range(field, value, value)
+    return dtype.type(value)
+
+
+def _check_float(field: UnischemaField, value: int | float) -> Any:
+    try:
+        with np.errstate(over="ignore"):
+            result = field.dtype.type(value)
+    except OverflowError:
+        raise _out_of_float_range(field, value) from None
+    if np.isinf(result) and not math.isinf(value):
+        raise _out_of_float_range(field, value)
+    if isinstance(value, int) and int(result) != value:
+        raise EncodeError(f"field '{field.name}': expected an integer that {field.dtype} holds exactly, got {value}.")
+    return result
+
+
+def _out_of_float_range(field: UnischemaField, value: Any) -> EncodeError:
+    limit = float(np.finfo(field.dtype).max)
+    shown = f"{value:.6g}" if isinstance(value, float) else f"an integer of {len(str(abs(int(value))))} digits"
+    return EncodeError(f"field '{field.name}': expected {-limit:.6g} to {limit:.6g} ({field.dtype}), got {shown}.")
+
+
+def _check_range(field: UnischemaField, low: int, high: int) -> None:
+    limits = np.iinfo(field.dtype)
+    if low < limits.min or high > limits.max:
+        wrong = low if low < limits.min else high
+        raise EncodeError(f"field '{field.name}': expected {limits.min} to {limits.max} ({field.dtype}), got {wrong}.")
+
+
+def _check_time(field: UnischemaField, value: Any) -> Any:
+    """The value as ``datetime64`` or ``timedelta64`` in the field's unit; an integer counts that unit."""
+    moment = _moment(field, value)
+    try:
+        result = moment.astype(field.dtype)
+        exact = np.isnat(moment) or result.astype(moment.dtype) == moment
+    except TypeError:
+        raise wrong_type(field, value) from None
+    except OverflowError:
+        exact = False
+    if not exact:
+        raise EncodeError(f"field '{field.name}': expected a value that {field.dtype} holds exactly, got {value!r}.")
+    return result
+
+
+def _moment(field: UnischemaField, value: Any) -> Any:
+    wanted = field.dtype.kind
+    if isinstance(value, np.generic) and value.dtype.kind == wanted:
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "iu":
+        value = value.item()
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not -(2**63) <= value < 2**63:
+            raise EncodeError(f"field '{field.name}': expected a count of {field.dtype} in 64 bits, got {value}.")
+        return np.int64(value).astype(field.dtype)
+    if wanted == "M" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)  # numpy's time stamps are UTC
+    if wanted == "M" and isinstance(value, datetime.date):
+        return np.datetime64(value)
+    if wanted == "m" and isinstance(value, datetime.timedelta):
+        return np.timedelta64(value)
+    raise wrong_type(field, value)
+
+
+def _check_array(field: UnischemaField, value: Any) -> np.ndarray:
+    if is_string_like(field.dtype):
+        return _check_string_array(field, value)
+    if not isinstance(value, np.ndarray):
+        return _array_from_list(field, value)
+    if value.dtype.newbyteorder("=") != field.dtype:
+        raise EncodeError(
+            f"field '{field.name}': expected dtype {field.dtype}, got {value.dtype}. "
+            f"Convert it yourself, e.g. with .astype('{field.dtype}')."
+        )
+    return value
+
+
+def _check_string_array(field: UnischemaField, value: Any) -> np.ndarray:
+    """Objects for a plain list column, because Arrow keeps every byte; fixed-width numpy strings for ``.npy`` bytes."""
+    wanted = "S" if is_bytes(field.dtype) else "U"
+    if isinstance(value, np.ndarray) and value.dtype.kind == wanted and field.dtype is not decimal.Decimal:
+        return value if field.storage.coded else value.astype(object)
+    array = _object_array(field, value)
+    if field.dtype is decimal.Decimal:
+        items: list[Any] = [_check_decimal(field, item) for item in array.flat]
+    elif all(isinstance(item, bytes if wanted == "S" else str) for item in array.flat):
+        items = list(array.flat)
+    else:
+        raise wrong_type(field, value)
+    if not field.storage.coded:
+        return _objects(items, array.shape)
+    texts: list[Any] = [str(item) for item in items] if wanted == "U" else items
+    for text in texts:
+        if text[-1:] in ("\0", b"\0"):
+            raise EncodeError(
+                f"field '{field.name}': expected strings without a NUL at the end, which .npy cannot hold, "
+                f"got {text!r}. Use ListCodec()."
+            )
+    return np.array(texts, dtype=wanted).reshape(array.shape)
+
+
+def _array_from_list(field: UnischemaField, value: Any) -> np.ndarray:
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise wrong_type(field, value) from error
+    kind = field.dtype.kind
+    if found.size == 0:
+        return found.astype(field.dtype)
+    if kind in "mM":
+        items = [_check_time(field, item) for item in _object_array(field, value).flat]
+        return np.array(items, dtype=field.dtype).reshape(found.shape)
+    if kind in "iu" and found.dtype.kind in "iu":
+        _check_range(field, int(found.min()), int(found.max()))
+        return found.astype(field.dtype)
+    if kind == "f" and found.dtype.kind == "f":
+        return _round_floats(field, found)
+    if kind == "b" and found.dtype.kind == "b":
+        return found
+    if found.dtype.kind not in "biufO" or found.dtype.kind == "b":
+        raise wrong_type(field, value)
+    # Integers beyond 64 bits, and integers in a float field: rare, so one by one.
+    items = [_check_number(field, item) for item in _object_array(field, value).flat]
+    return np.array(items, dtype=field.dtype).reshape(found.shape)
+
+
+def _round_floats(field: UnischemaField, found: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        result = found.astype(field.dtype)
+    too_large = np.isinf(result) & ~np.isinf(found)
+    if too_large.any():
+        raise _out_of_float_range(field, float(found[too_large][0]))
+    return result
+
+
+def _object_array(field: UnischemaField, value: Any) -> np.ndarray:
+    try:
+        return np.array(value, dtype=object)
+    except (TypeError, ValueError) as error:
+        raise wrong_type(field, value) from error
+
+
+def _objects(items: list[Any], shape: tuple[int, ...]) -> np.ndarray:
+    result = np.empty(len(items), dtype=object)
+    result[:] = items
+    return result.reshape(shape)
+
+
+def _check_shape(field: UnischemaField, shape: tuple[int, ...]) -> None:
+    fits = len(shape) == len(field.shape) and all(
+        want is None or want == got for want, got in zip(field.shape, shape, strict=True)
+    )
+    if not fits:
+        raise EncodeError(f"field '{field.name}': expected shape {field.shape}, got {shape}.")

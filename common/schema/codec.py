@@ -1,0 +1,86 @@
+"""`Codec`: the contract between a field's value and the Parquet column that holds it.
+
+A codec is an immutable value with a JSON form. It knows the Arrow type of its column, how to encode one checked value,
+and how to decode one stored value into an array that somebody else owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import SchemaError
+
+if TYPE_CHECKING:
+    from .field import UnischemaField
+
+_REGISTRY: dict[str, type[Codec]] = {}
+
+
+class Codec:
+    """Base of all codecs; subclasses are frozen dataclasses.
+
+    Attributes:
+        kind: the name in JSON.
+        coded: whether a stored value is a byte string that `decode` must turn into an array; otherwise the column holds
+            plain Arrow values (scalars, strings, lists).
+        costly: whether decoding costs far more than a copy (compressed images, zip), so that it pays to send it to
+            worker processes.
+    """
+
+    kind: ClassVar[str]
+    coded: ClassVar[bool] = True
+    costly: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "kind" in cls.__dict__:
+            _REGISTRY[cls.kind] = cls
+
+    def check_field(self, field: UnischemaField) -> None:
+        """Raises `SchemaError` if this codec cannot hold the field's dtype and shape."""
+
+    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+        """The Arrow type of the stored column."""
+        return pa.binary()
+
+    def encode(self, field: UnischemaField, value: Any) -> Any:
+        """The stored form of one value that is already known to fit the field (see `encoding.check_value`)."""
+        raise NotImplementedError
+
+    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+        """The shape of the stored value, read from its header; raises `DecodeError`-compatible ``ValueError``."""
+        raise NotImplementedError
+
+    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+        """Writes the value into ``out``, which has the value's shape and the field's dtype.
+
+        Raises:
+            ValueError: bytes that do not decode, or decode to another dtype or shape; the caller adds file and row.
+        """
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"kind": ..., **parameters}``."""
+        return {"kind": self.kind}
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
+        """Builds the codec from the JSON form's parameters (without ``kind``)."""
+        return cls(**parameters)
+
+
+def codec_from_json(value: Mapping[str, Any]) -> Codec:
+    """The codec that `Codec.to_json` described.
+
+    Raises:
+        SchemaError: a codec that this release does not know.
+    """
+    parameters = dict(value)
+    kind = parameters.pop("kind", None)
+    if kind not in _REGISTRY:
+        raise SchemaError(f"stored codec: expected one of {sorted(_REGISTRY)}, got {kind!r}. Update parquetry to read it.")
+    return _REGISTRY[kind].from_parameters(parameters)

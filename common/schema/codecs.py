@@ -1,0 +1,212 @@
+"""The codecs: scalar, list, ndarray, compressed ndarray, and raw tensor. Images have their own module.
+
+See `codec.Codec` for the contract and `docs/format.md` for the bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import SchemaError
+from .arrow_types import arrow_scalar_type, arrow_type_from_json, arrow_type_to_json, scalar_dtype
+from .codec import Codec
+from .dtypes import FieldDtype, delivered_dtype, dtype_to_json, is_string_like
+from .npy import npy_array, npy_header
+
+if TYPE_CHECKING:
+    from .field import UnischemaField
+
+_ZIP_MEMBER = "arr.npy"
+_FAMILIES = {"b": "number", "i": "number", "u": "number", "f": "number", "m": "duration", "M": "time"}
+
+
+def _family(dtype: FieldDtype) -> str:
+    """Dtypes of one family convert into each other, exactly or with an error."""
+    return _FAMILIES.get(dtype.kind, dtype.kind) if isinstance(dtype, np.dtype) else "decimal"
+
+
+def default_codec(field: UnischemaField) -> Codec:
+    """How a field without a codec is stored: plain Parquet up to one axis, raw or ``.npy`` bytes beyond."""
+    if len(field.shape) == 0:
+        return ScalarCodec()
+    if len(field.shape) == 1:
+        return ListCodec()
+    if field.is_fixed and not is_string_like(field.dtype):
+        return TensorCodec()
+    return NdarrayCodec()
+
+
+@dataclass(frozen=True)
+class ScalarCodec(Codec):
+    """One plain Parquet value per row.
+
+    Args:
+        arrow: the stored Arrow type where the dtype's own is not the wanted one, such as
+            ``pa.decimal128(9, 2)`` for a ``Decimal`` or ``pa.int16()`` for a ``uint8``.
+    """
+
+    kind: ClassVar[str] = "scalar"
+    coded: ClassVar[bool] = False
+    arrow: pa.DataType | None = None
+
+    def check_field(self, field: UnischemaField) -> None:
+        if field.shape != ():
+            raise SchemaError(
+                f"codec of field '{field.name}': ScalarCodec expected shape (), got {field.shape}. "
+                "Use NdarrayCodec, TensorCodec, or no codec."
+            )
+        if self.arrow is not None and _family(scalar_dtype(self.arrow, field=field.name)) != _family(field.dtype):
+            raise SchemaError(
+                f"codec of field '{field.name}': expected an Arrow type that can hold {dtype_to_json(field.dtype)}, "
+                f"got {self.arrow}."
+            )
+
+    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+        return self.arrow if self.arrow is not None else arrow_scalar_type(field.dtype, field=field.name)
+
+    def encode(self, field: UnischemaField, value: Any) -> Any:
+        return value
+
+    def to_json(self) -> dict[str, Any]:
+        if self.arrow is None:
+            return {"kind": self.kind}
+        return {"kind": self.kind, "arrow_type": arrow_type_to_json(self.arrow)}
+
+    @classmethod
+    def from_parameters(cls, parameters: Any) -> Codec:
+        stored = parameters.get("arrow_type")
+        return cls(None if stored is None else arrow_type_from_json(stored))
+
+
+@dataclass(frozen=True)
+class ListCodec(Codec):
+    """Plain Parquet lists, one level for each axis; what a 1-D field without a codec uses."""
+
+    kind: ClassVar[str] = "list"
+    coded: ClassVar[bool] = False
+
+    def check_field(self, field: UnischemaField) -> None:
+        if len(field.shape) == 0:
+            raise SchemaError(f"codec of field '{field.name}': ListCodec expected one axis or more, got shape ().")
+
+    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+        result = arrow_scalar_type(field.dtype, field=field.name)
+        for length in reversed(field.shape):
+            # Parquet cannot read fixed-size lists of no elements back.
+            result = pa.list_(result, length) if length else pa.list_(result)
+        return result
+
+    def encode(self, field: UnischemaField, value: Any) -> Any:
+        kind = value.dtype.kind
+        if kind in "mM" and np.isnat(value).any():
+            raise ValueError("expected no NaT inside a list, got one; NdarrayCodec can store it")
+        if kind == "O" or value.dtype == "datetime64[D]":  # Arrow takes days only as dates
+            return value.tolist()
+        return _lists_of_rows(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("=")))
+
+
+def _lists_of_rows(array: np.ndarray) -> Any:
+    """Nested lists down to 1-D arrays, which Arrow converts without a Python object for each element."""
+    return array if array.ndim == 1 else [_lists_of_rows(part) for part in array]
+
+
+@dataclass(frozen=True)
+class NdarrayCodec(Codec):
+    """An array as ``.npy`` bytes (NPY 1.0): any shape, also variable, and arrays of strings."""
+
+    kind: ClassVar[str] = "ndarray"
+
+    def encode(self, field: UnischemaField, value: Any) -> bytes:
+        stream = io.BytesIO()
+        np.save(stream, value, allow_pickle=False)
+        return stream.getvalue()
+
+    def npy_bytes(self, data: memoryview) -> memoryview:
+        """The ``.npy`` bytes inside the stored value."""
+        return data
+
+    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+        return npy_header(self.npy_bytes(data)).shape
+
+    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+        array = npy_array(self.npy_bytes(data))
+        if array.shape != out.shape:
+            raise ValueError(f"expected shape {out.shape}, got {array.shape}")
+        if array.dtype.kind in "mM":
+            if array.dtype.newbyteorder("=") != field.dtype:
+                raise ValueError(f"expected dtype {field.dtype}, got {array.dtype}")
+            array = array.view(np.int64) if array.dtype.isnative else array.astype(np.int64)
+        if array.dtype.newbyteorder("=") != out.dtype:
+            raise ValueError(f"expected dtype {out.dtype}, got {array.dtype}")
+        out[...] = array
+
+    def decode_strings(self, field: UnischemaField, data: memoryview) -> np.ndarray:
+        """The array of a string field: dtype ``S`` or ``U``, shape as stored."""
+        array = npy_array(self.npy_bytes(data))
+        if array.dtype.kind not in "SU":
+            raise ValueError(f"expected an array of strings, got {array.dtype}")
+        return array
+
+
+@dataclass(frozen=True)
+class CompressedNdarrayCodec(NdarrayCodec):
+    """An array as a zip file with one deflated member ``arr.npy``: what ``numpy.savez_compressed`` writes."""
+
+    kind: ClassVar[str] = "compressed_ndarray"
+    costly: ClassVar[bool] = True
+
+    def encode(self, field: UnischemaField, value: Any) -> bytes:
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+            # A fixed date, so that equal arrays give equal bytes.
+            member = zipfile.ZipInfo(_ZIP_MEMBER, date_time=(1980, 1, 1, 0, 0, 0))
+            archive.writestr(member, super().encode(field, value), zipfile.ZIP_DEFLATED)
+        return stream.getvalue()
+
+    def npy_bytes(self, data: memoryview) -> memoryview:
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                return memoryview(archive.read(_ZIP_MEMBER))
+        except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
+            raise ValueError(f"expected a zip file with the member {_ZIP_MEMBER}: {error}") from error
+
+
+@dataclass(frozen=True)
+class TensorCodec(Codec):
+    """Raw little-endian bytes in C order of one fixed shape: decoded with a single copy into the batch."""
+
+    kind: ClassVar[str] = "tensor"
+
+    def check_field(self, field: UnischemaField) -> None:
+        if not field.is_fixed or is_string_like(field.dtype):
+            raise SchemaError(
+                f"codec of field '{field.name}': TensorCodec expected a fixed shape of numbers, got {field.dtype} "
+                f"{field.shape}. Use NdarrayCodec for variable shapes and strings."
+            )
+
+    def value_bytes(self, field: UnischemaField) -> int:
+        """The stored size of every value."""
+        return delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
+
+    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+        size = self.value_bytes(field)
+        return pa.binary(size) if size else pa.binary()
+
+    def encode(self, field: UnischemaField, value: Any) -> bytes:
+        return np.ascontiguousarray(value, dtype=np.dtype(field.dtype).newbyteorder("<")).tobytes()
+
+    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+        return field.shape  # type: ignore[return-value]  # check_field refuses None
+
+    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+        if len(data) != out.nbytes:
+            raise ValueError(f"expected {out.nbytes} bytes of {out.dtype} {out.shape}, got {len(data)}")
+        out[...] = np.frombuffer(data, dtype=out.dtype.newbyteorder("<")).reshape(out.shape)

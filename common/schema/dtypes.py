@@ -1,0 +1,93 @@
+"""The element types of a field: normalising what users write, and naming them in JSON.
+
+A field's dtype is a ``numpy.dtype`` (``"U"`` for text, ``"S"`` for bytes, ``datetime64[unit]`` for time stamps, which
+are delivered as int64 in that unit) or the class ``decimal.Decimal`` (delivered as its exact text).
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import numpy as np
+
+from ..errors import SchemaError
+
+FieldDtype = np.dtype[Any] | type[decimal.Decimal]
+
+_TEXT = np.dtype("U")
+_BYTES = np.dtype("S")
+_ALIASES: dict[Any, Any] = {
+    str: _TEXT,
+    bytes: _BYTES,
+    "str": _TEXT,
+    "string": _TEXT,
+    "bytes": _BYTES,
+    "binary": _BYTES,
+    datetime.datetime: np.dtype("datetime64[us]"),
+    datetime.date: np.dtype("datetime64[D]"),
+}
+
+
+def normalise_dtype(dtype: Any, *, field: str) -> FieldDtype:
+    """The one form of ``dtype`` that the rest of the code sees; raises `SchemaError` for what cannot be a tensor."""
+    if dtype is decimal.Decimal or (isinstance(dtype, str) and dtype.lower() == "decimal"):
+        return decimal.Decimal
+    try:
+        known = dtype in _ALIASES
+    except TypeError:
+        known = False
+    if known:
+        return np.dtype(_ALIASES[dtype])
+    try:
+        result = np.dtype(dtype)
+    except TypeError as error:
+        raise SchemaError(
+            f"dtype of field '{field}': expected a numpy dtype, str, bytes or Decimal, got {dtype!r}."
+        ) from error
+    if result.kind in "US":
+        return np.dtype(result.kind)  # lengths belong to values, not to fields
+    if result.kind == "M" and np.datetime_data(result)[0] == "generic":
+        return np.dtype("datetime64[ns]")
+    if result.kind not in "biufMm":
+        raise SchemaError(
+            f"dtype of field '{field}': expected bool, integer, float, datetime64, timedelta64, str, bytes or Decimal, "
+            f"got {result}. Store objects as bytes of your own."
+        )
+    return result.newbyteorder("=")
+
+
+def is_text(dtype: FieldDtype) -> bool:
+    """Whether values are strings for the user (text or exact decimals)."""
+    return dtype is decimal.Decimal or (isinstance(dtype, np.dtype) and dtype.kind == "U")
+
+
+def is_bytes(dtype: FieldDtype) -> bool:
+    """Whether values are raw byte strings for the user."""
+    return isinstance(dtype, np.dtype) and dtype.kind == "S"
+
+
+def is_string_like(dtype: FieldDtype) -> bool:
+    """Whether values have no fixed size in memory (text, bytes, decimals)."""
+    return is_text(dtype) or is_bytes(dtype)
+
+
+def delivered_dtype(dtype: FieldDtype) -> np.dtype[Any]:
+    """The dtype of the arrays that a reader hands out: time types are int64 in their own unit, strings ``object``."""
+    if is_string_like(dtype):
+        return np.dtype(object)
+    assert isinstance(dtype, np.dtype)
+    return np.dtype(np.int64) if dtype.kind in "mM" else dtype
+
+
+def dtype_to_json(dtype: FieldDtype) -> str:
+    """A stable name: ``"uint8"``, ``"str"``, ``"bytes"``, ``"datetime64[us]"``, ``"decimal"``."""
+    if not isinstance(dtype, np.dtype):
+        return "decimal"
+    return {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)
+
+
+def dtype_from_json(name: str, *, field: str) -> FieldDtype:
+    """The inverse of `dtype_to_json`."""
+    return normalise_dtype(name, field=field)

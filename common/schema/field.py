@@ -1,0 +1,235 @@
+"""`UnischemaField` and `Unischema`: what one row of a dataset is.
+
+Both are immutable values: they compare, hash, pickle, and go to JSON and back unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import FieldNotFoundError, SchemaError
+from .codec import Codec, codec_from_json
+from .dtypes import FieldDtype, dtype_from_json, dtype_to_json, normalise_dtype
+
+Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class UnischemaField:
+    """One field of a row.
+
+    Args:
+        name: the column's name in Parquet and the key in every row.
+        dtype: a numpy dtype, ``str``, ``bytes`` or ``decimal.Decimal``.
+        shape: the shape of one value; ``None`` marks an axis of variable length. ``()`` is a scalar.
+        codec: how a value is stored; ``None`` stores scalars and 1-D arrays as plain Parquet values and lists, and
+            arrays of more axes as raw tensors (fixed shape) or ``.npy`` bytes (variable shape).
+        nullable: whether a row may have no value.
+        dims: optional axis names, such as ``("H", "W", "C")``.
+
+    Raises:
+        SchemaError: a dtype that cannot be a tensor, a negative axis, a codec that cannot hold this dtype or shape.
+    """
+
+    name: str
+    dtype: Any
+    shape: Shape = ()
+    codec: Codec | None = None
+    nullable: bool = False
+    dims: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise SchemaError(f"name of a field: expected a non-empty string, got {self.name!r}.")
+        object.__setattr__(self, "dtype", normalise_dtype(self.dtype, field=self.name))
+        object.__setattr__(self, "shape", _normalise_shape(self.shape, self.name))
+        object.__setattr__(self, "nullable", bool(self.nullable))
+        if self.dims is not None:
+            object.__setattr__(self, "dims", tuple(self.dims))
+            if len(self.dims) != len(self.shape):
+                raise SchemaError(
+                    f"dims of field '{self.name}': expected {len(self.shape)} names for shape {self.shape}, "
+                    f"got {self.dims}."
+                )
+        if self.codec is not None and not isinstance(self.codec, Codec):
+            raise SchemaError(
+                f"codec of field '{self.name}': expected a parquetry codec such as ScalarCodec() or None, "
+                f"got {self.codec!r}."
+            )
+        self.storage.check_field(self)
+
+    @property
+    def storage(self) -> Codec:
+        """The codec that is really used: the given one, or the default for this dtype and shape."""
+        from .codecs import default_codec  # the codecs know fields, not the other way round
+
+        return self.codec if self.codec is not None else default_codec(self)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every value has the same shape."""
+        return None not in self.shape
+
+    def replace(self, **changes: Any) -> UnischemaField:
+        """A copy with some attributes changed."""
+        values = {key: getattr(self, key) for key in ("name", "dtype", "shape", "codec", "nullable", "dims")}
+        return UnischemaField(**{**values, **changes})
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; see `Unischema.to_json`."""
+        return {
+            "name": self.name,
+            "dtype": dtype_to_json(self.dtype),
+            "shape": list(self.shape),
+            "codec": None if self.codec is None else self.codec.to_json(),
+            "nullable": self.nullable,
+            "dims": None if self.dims is None else list(self.dims),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> UnischemaField:
+        """The inverse of `to_json`; unknown keys of newer versions are ignored."""
+        codec, dims = value.get("codec"), value.get("dims")
+        return cls(
+            name=value["name"],
+            dtype=dtype_from_json(value["dtype"], field=value["name"]),
+            shape=tuple(value.get("shape", ())),
+            codec=None if codec is None else codec_from_json(codec),
+            nullable=value.get("nullable", False),
+            dims=None if dims is None else tuple(dims),
+        )
+
+
+class Unischema:
+    """An ordered set of fields: what a row of a dataset is.
+
+    Iterating gives the fields in order; ``schema["image"]`` and ``schema.image`` give one field.
+
+    Raises:
+        SchemaError: two fields of one name.
+    """
+
+    __slots__ = ("_fields", "name")
+
+    def __init__(self, name: str, fields: Iterable[UnischemaField]) -> None:
+        by_name: dict[str, UnischemaField] = {}
+        for field in fields:
+            if field.name in by_name:
+                raise SchemaError(f"schema '{name}': expected unique field names, got '{field.name}' twice.")
+            by_name[field.name] = field
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "_fields", by_name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a Unischema is immutable; build a new one")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unischema, (self.name, tuple(self._fields.values()))
+
+    @property
+    def fields(self) -> dict[str, UnischemaField]:
+        """The fields by name, in order (a copy)."""
+        return dict(self._fields)
+
+    def __iter__(self) -> Iterator[UnischemaField]:
+        return iter(self._fields.values())
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __getitem__(self, name: str) -> UnischemaField:
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise FieldNotFoundError(no_such_field(name, self._fields)) from None
+
+    def __getattr__(self, name: str) -> UnischemaField:
+        if not name.startswith("_") and name in self._fields:
+            return self._fields[name]
+        raise AttributeError(f"schema '{self.name}' has no field '{name}'")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Unischema) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        lines = "".join(f"\n  {field!r}," for field in self)
+        return f"Unischema('{self.name}', [{lines}\n])"
+
+    def match(self, patterns: Iterable[str | UnischemaField]) -> list[str]:
+        """The names that the patterns select, in schema order.
+
+        A pattern is a field, a name, or a regular expression that must match a name in full.
+
+        Raises:
+            FieldNotFoundError: a pattern that matches nothing.
+        """
+        wanted: set[str] = set()
+        for pattern in patterns:
+            text = pattern.name if isinstance(pattern, UnischemaField) else pattern
+            wanted.update(match_names(text, self._fields))
+        return [name for name in self._fields if name in wanted]
+
+    def view(self, patterns: Iterable[str | UnischemaField]) -> Unischema:
+        """The schema of the selected fields only, in this schema's order."""
+        return Unischema(self.name, (self._fields[name] for name in self.match(patterns)))
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"version": 1, "name": ..., "fields": [...]}``, the form stored under ``parquetry.unischema.v1``."""
+        return {"version": 1, "name": self.name, "fields": [field.to_json() for field in self]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Unischema:
+        """The inverse of `to_json`.
+
+        Raises:
+            SchemaError: a version that this release does not know.
+        """
+        if value.get("version") != 1:
+            raise SchemaError(
+                f"stored schema: expected version 1, got {value.get('version')!r}. Update parquetry to read it."
+            )
+        return cls(value["name"], (UnischemaField.from_json(field) for field in value["fields"]))
+
+
+def match_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that one pattern selects: the name itself, else every name that the regex matches in full."""
+    names = list(names)
+    if not isinstance(pattern, str):
+        raise FieldNotFoundError(f"field pattern: expected a name, a regular expression or a field, got {pattern!r}.")
+    if pattern in names:
+        return [pattern]
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise FieldNotFoundError(f"field pattern '{pattern}': not a name, and not a regular expression ({error}).") from error
+    found = [name for name in names if regex.fullmatch(name)]
+    if not found:
+        raise FieldNotFoundError(no_such_field(pattern, names))
+    return found
+
+
+def no_such_field(pattern: str, names: Iterable[str]) -> str:
+    """The text of the error for a name that matches nothing."""
+    known = sorted(names)
+    shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+    return f"field '{pattern}': expected the name of a field or a regex that matches one in full. Fields are: {shown}."
+
+
+def _normalise_shape(shape: Any, name: str) -> Shape:
+    if shape is None:
+        return ()
+    if isinstance(shape, int):
+        shape = (shape,)
+    result = tuple(None if axis is None else int(axis) for axis in shape)
+    if any(axis is not None and axis < 0 for axis in result):
+        raise SchemaError(f"shape of field '{name}': expected axes >= 0 or None, got {result}.")
+    return result

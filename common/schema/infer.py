@@ -1,0 +1,56 @@
+"""A `Unischema` from Arrow: what plain Parquet files (of pyarrow, Spark, or anything else) hold.
+
+Structs are flattened to ``parent.child`` fields and maps to ``field.key`` and ``field.value`` lists. Columns that cannot
+become tensors are returned beside the schema with the reason, so that they fail only when somebody selects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ..errors import SchemaError
+from .arrow_types import infer_shape_and_dtype
+from .codecs import ListCodec
+from .field import Unischema, UnischemaField
+
+
+def infer_schema(arrow: pa.Schema, *, name: str = "inferred") -> tuple[Unischema, dict[str, str]]:
+    """The fields of an Arrow schema, and the refused columns by name with the text of the error."""
+    fields: list[UnischemaField] = []
+    refused: dict[str, str] = {}
+    for path, column in flatten_fields(arrow):
+        try:
+            fields.append(infer_field(path, column))
+        except SchemaError as error:
+            refused[path] = str(error)
+    return Unischema(name, fields), refused
+
+
+def flatten_fields(arrow: pa.Schema) -> Iterator[tuple[str, pa.Field]]:
+    """Every leaf column as ``(dotted path, field)``; structs are opened, an optional parent makes its children optional."""
+    for column in arrow:
+        yield from _flatten(column.name, column)
+
+
+def _flatten(path: str, column: pa.Field) -> Iterator[tuple[str, pa.Field]]:
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        for child in column.type:
+            yield from _flatten(f"{path}.{child.name}", child.with_nullable(child.nullable or column.nullable))
+    elif pa.types.is_map(column.type):
+        nullable = column.nullable
+        yield f"{path}.key", pa.field("key", pa.list_(column.type.key_type), nullable)
+        yield f"{path}.value", pa.field("value", pa.list_(column.type.item_type), nullable)
+    else:
+        yield path, column
+
+
+def infer_field(path: str, column: pa.Field) -> UnischemaField:
+    """The field that one Arrow column becomes.
+
+    Raises:
+        SchemaError: a type that cannot become a tensor.
+    """
+    shape, dtype = infer_shape_and_dtype(column.type, field=path)
+    return UnischemaField(path, dtype, shape, ListCodec() if shape else None, nullable=column.nullable)

@@ -1,0 +1,74 @@
+"""The header of a ``.npy`` byte string, parsed once per distinct header.
+
+Source of the rule: numpy's NPY format specification, versions 1.0 to 3.0 (``numpy.lib.format``). Never unpickles:
+object arrays are refused.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+_MAGIC = b"\x93NUMPY"
+_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpyHeader:
+    """What a ``.npy`` header says: ``data_offset`` is in bytes from the start of the byte string."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran_order: bool
+    data_offset: int
+
+    @property
+    def data_bytes(self) -> int:
+        """The length of the array's own bytes."""
+        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+def npy_header(data: memoryview) -> NpyHeader:
+    """Parses the header at the start of ``data``.
+
+    Raises:
+        ValueError: not NPY, an object array, or fewer bytes than the header promises.
+    """
+    if bytes(data[:6]) != _MAGIC or len(data) < 10:  # an Arrow buffer has signed bytes, which would not compare equal
+        raise ValueError(f"expected .npy bytes, got {bytes(data[:8])!r}")
+    version = data[6]
+    size_bytes = _LENGTH_BYTES.get(version)
+    if size_bytes is None:
+        raise ValueError(f"expected .npy format version 1 to 3, got {version}")
+    offset = 8 + size_bytes + int.from_bytes(bytes(data[8 : 8 + size_bytes]), "little")
+    header = _parse(bytes(data[:offset]))
+    if len(data) < header.data_offset + header.data_bytes:
+        raise ValueError(
+            f"expected {header.data_bytes} bytes of {header.dtype} {header.shape}, got {len(data) - header.data_offset}"
+        )
+    return header
+
+
+@lru_cache(maxsize=1024)
+def _parse(header: bytes) -> NpyHeader:
+    stream = io.BytesIO(header)
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("expected an array of plain values, got pickled objects, which are never loaded")
+    if any(axis < 0 for axis in shape):
+        raise ValueError(f"expected axes >= 0, got shape {shape}")
+    return NpyHeader(dtype=dtype, shape=shape, fortran_order=fortran_order, data_offset=stream.tell())
+
+
+def npy_array(data: memoryview) -> np.ndarray:
+    """A read-only view of the array in ``data``, without a copy."""
+    header = npy_header(data)
+    count = int(np.prod(header.shape, dtype=np.int64))
+    flat = np.frombuffer(data, dtype=header.dtype, count=count, offset=header.data_offset)
+    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")

@@ -1,0 +1,128 @@
+"""The names that a Petastorm pickle may hold, and the inert values that stand for them.
+
+In: module and name as written by Python 2 or 3 and by any release of Petastorm. Out: a `Global` under today's name.
+Always holds: the list is exact, and a name is never more than a name.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+KEY_TYPES = (str, bytes, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Global:
+    """The name of a class or function in a pickle; only a name."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class InertObject:
+    """What a pickle says about an object: its class's name, the arguments of ``__new__``, and its state."""
+
+    cls: Global
+    args: tuple[Any, ...] = ()
+    state: Any = None
+
+    def attributes(self) -> dict[Any, Any]:
+        """The state as a dict, empty if there is none."""
+        return self.state if type(self.state) is dict else {}
+
+
+_SPARK_TYPES = (
+    "ArrayType BinaryType BooleanType ByteType CalendarIntervalType CharType DataType DateType DayTimeIntervalType "
+    "DecimalType DoubleType FloatType IntegerType LongType MapType NullType ShortType StringType StructField "
+    "StructType TimestampNTZType TimestampType VarcharType YearMonthIntervalType"
+)
+_NUMPY_TYPES = (
+    "bool bool_ bytes_ complex64 complex128 datetime64 float16 float32 float64 int8 int16 int32 int64 intc longlong "
+    "object_ str_ string_ timedelta64 uint8 uint16 uint32 uint64 uintc ulonglong unicode_"
+)
+
+
+def names(module: str, text: str) -> frozenset[Global]:
+    """The names in ``text``, which are separated by spaces, of one module."""
+    return frozenset(Global(module, name) for name in text.split())
+
+
+DTYPE = Global("numpy", "dtype")
+FIELD = Global("petastorm.unischema", "UnischemaField")
+SCHEMA = Global("petastorm.unischema", "Unischema")
+
+CLASSES = (
+    frozenset([FIELD, SCHEMA])
+    | names("petastorm.codecs", "ScalarCodec NdarrayCodec CompressedNdarrayCodec CompressedImageCodec")
+    | names("petastorm.etl.rowgroup_indexers", "SingleFieldIndexer FieldNotNullIndexer")
+    | names("pyspark.sql.types", _SPARK_TYPES)
+)
+"""What may be instantiated, as an `InertObject`."""
+
+SYMBOLS = (
+    names("numpy", _NUMPY_TYPES)
+    | names("decimal", "Decimal")
+    | names("builtins", "object tuple list dict set frozenset int long float bool str unicode bytes")
+)
+"""What may be named."""
+
+RENAMED_MODULES = {
+    "__builtin__": "builtins",
+    "copy_reg": "copyreg",
+    "numpy._core.multiarray": "numpy.core.multiarray",
+    **{
+        f"{package}.{module}": f"petastorm.{module}"
+        for package in ("av.experimental.deepdrive.dataset_toolkit", "av.ml.dataset_toolkit")
+        for module in ("codecs", "unischema", "etl.rowgroup_indexers")
+    },
+}
+
+_TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
+
+
+def dtype_of(described: InertObject) -> np.dtype[Any]:
+    """The numpy dtype that a pickled ``numpy.dtype`` describes.
+
+    Raises:
+        ValueError: records, objects and whatever else is not a plain number, string or time.
+    """
+    text = described.args[0] if described.args else None
+    if type(text) is not str or not re.fullmatch(r"[biufcSUmM][0-9]{0,9}", text):
+        raise ValueError(f"expected a plain numpy dtype, got {describe(text)}")
+    state = described.state if type(described.state) is tuple else ()
+    unit = _time_unit(state)
+    swapped = len(state) > 1 and type(state[1]) is str and state[1] == (">" if sys.byteorder == "little" else "<")
+    try:
+        dtype = np.dtype(f"{text}[{unit}]" if unit and text[0] in "mM" else text)
+        return dtype.newbyteorder("S") if swapped else dtype
+    except TypeError as error:
+        raise ValueError(f"expected a plain numpy dtype, got {text!r}") from error
+
+
+def _time_unit(state: tuple[Any, ...]) -> str | None:
+    """The unit in the last item, ``({}, (b"ns", 1, 1, 1))``, of the state of a time dtype."""
+    details = state[8] if len(state) > 8 else None
+    unit_and_counts = details[1] if type(details) is tuple and len(details) == 2 else None
+    unit = unit_and_counts[0] if type(unit_and_counts) is tuple and unit_and_counts else None
+    text = unit.decode("latin1") if type(unit) is bytes else unit
+    return text if type(text) is str and text in _TIME_UNITS else None
+
+
+def describe(value: Any) -> str:
+    """A short text for errors, whatever the pickle held."""
+    if isinstance(value, str | bytes):
+        return repr(value[:80]) + ("..." if len(value) > 80 else "")
+    if type(value) in KEY_TYPES:
+        return repr(value)
+    if isinstance(value, InertObject):
+        return f"an object of {value.cls}"
+    return str(value) if isinstance(value, Global) else f"a {type(value).__name__}"

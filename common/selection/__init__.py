@@ -1,0 +1,1 @@
+"""Which items are wanted: predicates, pruning by statistics, and window starts."""

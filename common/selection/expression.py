@@ -1,0 +1,427 @@
+"""Predicates: what a `pyarrow.compute.Expression` says, as a tree, as text, and as a mask over rows.
+
+In comes an expression or DNF tuples, written over the schema's dotted names. Out comes a frozen tree for pruning, the
+columns that are read, a JSON form and a cache key, and the rows for which the predicate is true. A null is not true.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import operator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import acero
+
+from ..errors import FieldNotFoundError, PipelineError
+from ..schema.field import no_such_field
+
+_COMPARE = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+}
+_ASSOCIATIVE = ("and_kleene", "or_kleene")
+_MAX_DEPTH = 200  # keeps every walk over the tree far from Python's recursion limit
+_DNF = (
+    "Write ('field', op, value), a list of them (all must hold), or a list of such lists (any must hold); "
+    "op is one of == != < > <= >= in, not in."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRef:
+    """A column; ``path`` has several parts where the expression reaches into a struct."""
+
+    path: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The dotted name, as in the schema."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant."""
+
+    value: pa.Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An Arrow compute function; chains of ``and_kleene`` and of ``or_kleene`` are one call of many arguments."""
+
+    name: str
+    args: tuple[Node, ...]
+    options: tuple[tuple[str, pa.Scalar], ...] = ()
+
+    def option(self, name: str) -> pa.Scalar | None:
+        """One field of the call's options, ``None`` if there is no such option."""
+        return dict(self.options).get(name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Opaque:
+    """An expression that could not be looked into: it can be evaluated, and nothing is known about it."""
+
+    expression: pc.Expression
+
+
+Node = Call | FieldRef | Literal | Opaque
+
+
+def parse_expression(expression: pc.Expression) -> Node:
+    """The tree of an expression; `Opaque` where pyarrow's serialised form does not tell.
+
+    pyarrow has no public introspection. An expression serialises as an Arrow IPC file whose schema metadata lists the
+    nodes in prefix order, with literals and options in the columns of its only batch (Arrow C++, ``expression.cc``,
+    ``Serialize``).
+    """
+    try:
+        batch = pa.ipc.open_file(_serialize(expression)).get_batch(0)
+        return _build_tree(_metadata_pairs(batch.schema), batch)
+    except Exception:  # the form is pyarrow's own business: whatever goes wrong only costs the pruning
+        return Opaque(expression)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """The node and everything below it, in reading order."""
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        yield current
+        if isinstance(current, Call):
+            pending.extend(reversed(current.args))
+
+
+def field_names(expression: pc.Expression | Node, schema_names: Collection[str]) -> tuple[str, ...]:
+    """The dotted names of the columns that the expression reads, each once, in reading order.
+
+    Raises:
+        FieldNotFoundError: a column that is not in ``schema_names``.
+        PipelineError: an expression that cannot be looked into.
+    """
+    names: dict[str, None] = {}
+    for node in walk(_as_node(expression)):
+        if isinstance(node, Opaque):
+            raise PipelineError(
+                f"columns of predicate '{node.expression}': expected an expression over column names, got one that "
+                "cannot be read. Refer to columns by name, or use where(fn, fields=[...])."
+            )
+        if isinstance(node, FieldRef):
+            if node.name not in schema_names:
+                raise FieldNotFoundError(no_such_field(node.name, schema_names))
+            names[node.name] = None
+    return tuple(names)
+
+
+def as_expression(where: Any) -> pc.Expression:
+    """An expression as it is, or one made of DNF tuples.
+
+    Raises:
+        PipelineError: neither of the two.
+    """
+    return where if isinstance(where, pc.Expression) else from_tuples(where)
+
+
+def from_tuples(filters: Any) -> pc.Expression:
+    """The expression of filters in the form that ``pyarrow.parquet`` takes, with its meaning.
+
+    Raises:
+        PipelineError: filters of another form.
+    """
+    if _is_predicate(filters):
+        return _predicate(filters)
+    groups = _non_empty_list(filters)
+    if all(_is_predicate(group) for group in groups):
+        groups = [groups]
+    return _fold(operator.or_, [_fold(operator.and_, [_predicate(p) for p in _non_empty_list(g)]) for g in groups])
+
+
+def expression_to_json(expression: pc.Expression) -> str:
+    """The expression as base64 text.
+
+    Raises:
+        PipelineError: an expression without a serialised form.
+    """
+    try:
+        return base64.b64encode(_serialize(expression)).decode("ascii")
+    except pa.ArrowException as error:
+        raise PipelineError(
+            f"serialising predicate '{expression}': expected columns by name and functions of Arrow, got: {error}. "
+            "Refer to columns by name, or use where(fn, fields=[...])."
+        ) from error
+
+
+def expression_from_json(text: str) -> pc.Expression:
+    """The inverse of `expression_to_json`.
+
+    Raises:
+        PipelineError: damaged text, or an expression that this pyarrow does not know.
+    """
+    try:
+        return pc.Expression._deserialize(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (ValueError, pa.ArrowException) as error:
+        raise PipelineError(
+            f"reading a stored predicate: expected an expression of pyarrow {pa.__version__}, got: {error}. "
+            "State the predicate again."
+        ) from error
+
+
+def expression_key(expression: pc.Expression) -> str:
+    """Canonical text for hashing: equal expressions have equal keys, in every process.
+
+    Raises:
+        PipelineError: an expression without a serialised form.
+    """
+    node = parse_expression(expression)
+    return f"opaque:{expression_to_json(expression)}" if isinstance(node, Opaque) else _node_text(node)
+
+
+def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
+    """Which rows of the table the expression is true for: bool ``(rows,)``; columns have dotted names.
+
+    A table without rows still has its types checked.
+
+    Raises:
+        FieldNotFoundError: a column that the table does not have.
+        PipelineError: an expression that Arrow refuses for these column types, or that is no condition.
+    """
+    node = parse_expression(expression)
+    source = table if isinstance(node, Opaque) else _nested_columns(table, node)
+    try:
+        return _evaluate(source, expression)
+    except pa.ArrowMemoryError:
+        raise
+    except pa.ArrowException as error:
+        types = ", ".join(f"{column.name}: {column.type}" for column in source.schema)
+        raise PipelineError(
+            f"predicate '{expression}' for columns {types}: expected literals and functions that fit the column types, "
+            f"got: {error}. Write the literal in the column's type, or cast the column in the expression."
+        ) from error
+
+
+def _as_node(expression: pc.Expression | Node) -> Node:
+    return parse_expression(expression) if isinstance(expression, pc.Expression) else expression
+
+
+def _serialize(expression: pc.Expression) -> pa.Buffer:
+    return expression.__reduce__()[1][0]
+
+
+class _ArrowSchema(ctypes.Structure):
+    # The head of the Arrow C data interface's ArrowSchema.
+    _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
+
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def _metadata_pairs(schema: pa.Schema) -> list[tuple[str, str]]:
+    """The key-value metadata in order; ``Schema.metadata`` is a dict and would lose the repeated keys."""
+    capsule = schema.__arrow_c_schema__()
+    address = _ArrowSchema.from_address(_capsule_pointer(capsule, b"arrow_schema")).metadata
+
+    def take_int() -> int:
+        nonlocal address
+        address += 4
+        return ctypes.c_int32.from_address(address - 4).value
+
+    def take_text() -> str:
+        nonlocal address
+        length = take_int()
+        address += length
+        return ctypes.string_at(address - length, length).decode()
+
+    return [(take_text(), take_text()) for _ in range(take_int())]
+
+
+def _build_tree(pairs: list[tuple[str, str]], batch: pa.RecordBatch) -> Node:
+    root: list[Node] = []
+    open_calls: list[tuple[list[Node], tuple[tuple[str, pa.Scalar], ...]]] = [(root, ())]
+    entries = iter(pairs)
+    for kind, value in entries:
+        args = open_calls[-1][0]
+        if kind == "call":
+            open_calls.append(([], ()))
+        elif kind == "field_ref":
+            args.append(FieldRef((value,)))
+        elif kind == "nested_field_ref":
+            args.append(FieldRef(tuple(next(entries)[1] for _ in range(int(value)))))
+        elif kind == "literal":
+            args.append(Literal(batch.column(int(value))[0]))
+        elif kind == "options":
+            open_calls[-1] = (args, tuple(batch.column(int(value))[0].items()))
+        elif kind == "end":
+            closed, options = open_calls.pop()
+            open_calls[-1][0].append(Call(value, _flat(value, closed), options))
+        else:
+            raise ValueError(kind)
+    (node,) = root
+    if _depth(node) > _MAX_DEPTH:
+        raise ValueError("too deep")
+    return node
+
+
+def _flat(name: str, args: list[Node]) -> tuple[Node, ...]:
+    if name not in _ASSOCIATIVE:
+        return tuple(args)
+    nested = [arg.args if isinstance(arg, Call) and arg.name == name else (arg,) for arg in args]
+    return tuple(arg for part in nested for arg in part)
+
+
+def _depth(node: Node) -> int:
+    level: list[Node] = [node]
+    depth = 0
+    while level:
+        depth += 1
+        level = [arg for current in level if isinstance(current, Call) for arg in current.args]
+    return depth
+
+
+def _is_predicate(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) > 0 and isinstance(value[0], str)
+
+
+def _non_empty_list(value: Any) -> list[Any]:
+    if not isinstance(value, (tuple, list)) or len(value) == 0:
+        raise PipelineError(f"filters: expected an expression or a list of tuples, got {value!r}. {_DNF}")
+    return list(value)
+
+
+def _predicate(value: Any) -> pc.Expression:
+    refuse = partial(_refuse_predicate, value)
+    if not _is_predicate(value) or len(value) != 3:
+        raise refuse("expected ('field', op, value)")
+    name, op, operand = value
+    try:
+        if op in ("in", "not in"):
+            found = pc.field(name).isin(_members(operand, refuse))
+            return found if op == "in" else ~found
+        if op not in _COMPARE:
+            raise refuse("expected an operator of == != < > <= >= in, not in")
+        if operand is None:
+            raise refuse("expected a value to compare with (nothing equals null; use pc.field(...).is_null())")
+        if isinstance(operand, np.generic):
+            operand = pa.array(np.asarray([operand]))[0]  # pc.scalar() refuses a datetime64 of days
+        return _COMPARE[op](pc.field(name), pc.scalar(operand))
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise refuse(f"expected a value that Arrow can hold ({error})") from error
+
+
+def _refuse_predicate(value: Any, rule: str) -> PipelineError:
+    return PipelineError(f"filter {value!r}: {rule}, got {value!r}. {_DNF}")
+
+
+def _members(operand: Any, refuse: Any) -> pa.Array:
+    if isinstance(operand, (set, frozenset)):
+        operand = sorted(operand, key=lambda member: (str(type(member)), repr(member)))  # one order in every process
+    if not isinstance(operand, (list, tuple, range, np.ndarray, pa.Array, pa.ChunkedArray)):
+        raise refuse("expected a list, tuple, set or array after 'in' and 'not in'")
+    if isinstance(operand, pa.ChunkedArray):
+        return operand.combine_chunks()
+    if isinstance(operand, (list, tuple)) and operand and all(isinstance(member, np.generic) for member in operand):
+        operand = np.asarray(operand)  # pa.array() refuses a list of datetime64 of days
+    return operand if isinstance(operand, pa.Array) else pa.array(operand)
+
+
+def _fold(join: Any, parts: Sequence[pc.Expression]) -> pc.Expression:
+    """Joins in a balanced tree: pyarrow recurses over expressions, and filters may have thousands of parts."""
+    if len(parts) == 1:
+        return parts[0]
+    half = len(parts) // 2
+    return join(_fold(join, parts[:half]), _fold(join, parts[half:]))
+
+
+def _node_text(node: Node) -> str:
+    if isinstance(node, FieldRef):
+        return f"field({node.name!r})"
+    if isinstance(node, Literal):
+        return f"{node.value.type}:{_scalar_text(node.value)}"
+    assert isinstance(node, Call)
+    parts = [_node_text(arg) for arg in node.args]
+    for name, value in node.options:
+        ordered = node.name == "is_in" and name == "value_set"  # a set: the order of its members says nothing
+        parts.append(f"{name}={value.type}:{_scalar_text(value, as_set=ordered)}")
+    return f"{node.name}({', '.join(parts)})"
+
+
+def _scalar_text(value: pa.Scalar, *, as_set: bool = False) -> str:
+    if not value.is_valid:
+        return "null"
+    if isinstance(value, pa.StructScalar):
+        return "{" + ", ".join(f"{key}: {_scalar_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value.type, (pa.DictionaryType, pa.BaseExtensionType)):
+        return _scalar_text(value.value)
+    if hasattr(value, "values"):
+        members = [_scalar_text(member) for member in value.values]
+        return "[" + ", ".join(sorted(members) if as_set else members) + "]"
+    if pa.types.is_temporal(value.type) and hasattr(value, "value"):
+        return str(value.value)  # as_py() of nanoseconds needs pandas
+    return repr(float(value.as_py()) if pa.types.is_floating(value.type) else value.as_py())
+
+
+def _nested_columns(table: pa.Table, node: Node) -> pa.Table:
+    """The columns that the expression reads, with structs put together again where it reaches into one."""
+    field_names(node, table.column_names)
+    tree: dict[str, Any] = {}
+    for ref in (ref for ref in walk(node) if isinstance(ref, FieldRef)):
+        branch = tree
+        for parent in ref.path[:-1]:
+            branch = branch.setdefault(parent, {})
+            if not isinstance(branch, dict):
+                raise _ambiguous(ref)
+        if isinstance(branch.setdefault(ref.path[-1], table.column(ref.name)), dict):
+            raise _ambiguous(ref)
+    # A table of no columns has no rows either, so the row count of an expression of literals needs a column.
+    columns = {name: _column(branch) for name, branch in tree.items()}
+    return pa.table(columns) if columns else pa.table({"": pa.nulls(table.num_rows)})
+
+
+def _ambiguous(ref: FieldRef) -> PipelineError:
+    return PipelineError(
+        f"predicate on field '{ref.name}': expected either a column or the struct around it, got both. "
+        f"Write pc.field('{ref.name}')."
+    )
+
+
+def _column(branch: pa.ChunkedArray | dict[str, Any]) -> pa.ChunkedArray:
+    if not isinstance(branch, dict):
+        return branch
+    members = pa.table({name: _column(member) for name, member in branch.items()})
+    fields = list(members.schema)
+    chunks = [pa.StructArray.from_arrays(batch.columns, fields=fields) for batch in members.to_batches()]
+    return pa.chunked_array(chunks, type=pa.struct(fields))
+
+
+def _evaluate(table: pa.Table, expression: pc.Expression) -> np.ndarray:
+    rows = "#"
+    while rows in table.column_names:
+        rows += "#"
+    numbered = table.append_column(rows, pa.array(np.arange(table.num_rows, dtype=np.int64)))
+    plan = acero.Declaration.from_sequence(
+        [
+            acero.Declaration("table_source", acero.TableSourceNodeOptions(numbered)),
+            acero.Declaration("project", acero.ProjectNodeOptions([expression, pc.field(rows)], ["keep", "row"])),
+        ]
+    )
+    result = plan.to_table(use_threads=False)  # callers run several of these in threads of their own
+    keep = result.column("keep")
+    if not pa.types.is_boolean(keep.type):
+        raise pa.ArrowTypeError(f"a value of type {keep.type}, not a condition")
+    mask = np.zeros(table.num_rows, dtype=np.bool_)
+    mask[result.column("row").to_numpy()] = keep.fill_null(False).to_numpy()  # acero promises no order
+    return mask

@@ -1,0 +1,112 @@
+"""`RowSet`: which rows of each row group are wanted, as a handful of numpy arrays.
+
+Row groups that are wanted whole cost nothing; positions number the wanted rows from 0 in storage order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSet:
+    """Wanted rows.
+
+    Attributes:
+        before: int64 ``[units + 1]``: wanted rows before each row group; the last entry is their number.
+        whole: bool ``[units]``: every row of the row group is wanted.
+        start: int64 ``[units]``: where the row numbers of a row group that is not whole begin in ``values``.
+        values: int32: row numbers inside their row groups, ascending.
+    """
+
+    before: np.ndarray
+    whole: np.ndarray
+    start: np.ndarray
+    values: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """How many rows are wanted."""
+        return int(self.before[-1])
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Wanted rows of each row group, int64 ``[units]``."""
+        return np.diff(self.before)
+
+    def of(self, unit: int) -> np.ndarray:
+        """The wanted rows of one row group, ascending."""
+        count = int(self.before[unit + 1] - self.before[unit])
+        if self.whole[unit]:
+            return np.arange(count)
+        first = int(self.start[unit])
+        return self.values[first : first + count].astype(np.int64)
+
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions (int64) -> ``(unit, row)``."""
+        unit = np.searchsorted(self.before, positions, side="right") - 1
+        row = positions - self.before[unit]
+        partial = ~self.whole[unit]
+        if partial.any():
+            row = row.copy()
+            row[partial] = self.values[self.start[unit[partial]] + row[partial]]
+        return unit, row
+
+    def replace(self, rows: Mapping[int, np.ndarray | None]) -> RowSet:
+        """A copy in which some row groups have other rows; ``None`` leaves a row group as it is."""
+        counts = self.counts
+        whole = self.whole.copy()
+        start = self.start.copy()
+        pieces = [self.values]
+        end = len(self.values)
+        for unit, chosen in rows.items():
+            if chosen is None:
+                continue
+            if len(chosen) != counts[unit]:
+                whole[unit] = False
+                start[unit] = end
+                end += len(chosen)
+                pieces.append(chosen.astype(np.int32))
+                counts[unit] = len(chosen)
+        return _row_set(counts, whole, start, np.concatenate(pieces))
+
+    def keep_units(self, keep: np.ndarray) -> RowSet:
+        """A copy without the rows of the row groups where ``keep`` (bool ``[units]``) is False."""
+        return _row_set(np.where(keep, self.counts, 0), self.whole & keep, self.start, self.values)
+
+    def slice(self, first: int, stop: int | None) -> RowSet:
+        """The rows at positions ``first .. stop`` only."""
+        stop = self.total if stop is None else min(stop, self.total)
+        first = min(first, stop)
+        lo = np.clip(first - self.before[:-1], 0, self.counts)
+        hi = np.clip(stop - self.before[:-1], 0, self.counts)
+        cut = {
+            int(unit): self.of(int(unit))[lo[unit] : hi[unit]]
+            for unit in np.flatnonzero((hi > lo) & (hi - lo < self.counts))
+        }
+        return self.keep_units(hi > lo).replace(cut)
+
+
+def all_rows(rows_per_unit: np.ndarray) -> RowSet:
+    """Every row of every row group."""
+    units = len(rows_per_unit)
+    return _row_set(
+        rows_per_unit, np.ones(units, dtype=bool), np.zeros(units, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    )
+
+
+def row_set_of_positions(base: RowSet, positions: np.ndarray) -> RowSet:
+    """The rows at some positions of ``base`` (ascending, distinct)."""
+    unit, row = base.locate(positions)
+    bounds = np.searchsorted(unit, np.arange(len(base.whole) + 1))
+    keep = np.diff(bounds) > 0
+    chosen = {int(u): row[bounds[u] : bounds[u + 1]] for u in np.flatnonzero(keep)}
+    return base.keep_units(keep).replace(chosen)
+
+
+def _row_set(counts: np.ndarray, whole: np.ndarray, start: np.ndarray, values: np.ndarray) -> RowSet:
+    before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return RowSet(before=before, whole=whole, start=start, values=values)

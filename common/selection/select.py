@@ -1,0 +1,296 @@
+"""Evaluating what is wanted: from the steps of a pipeline to the exact rows, or window starts, of every row group.
+
+Order of work: partitions and statistics prune row groups, then only the predicate's columns (and, for windows, time stamp
+and group) of the remaining ones are read, in parallel. A row group that statistics prove needs no read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from tqdm import tqdm
+
+from ..errors import DatasetError, PipelineError
+from ..layout.dataset import StoredDataset
+from .statistics import column_bytes, column_statistics
+from ..schema.field import UnischemaField
+from ..stages import Ngram, Skip, Stage, Take, Where, WhereFunction
+from .expression import field_names, parse_expression, row_mask
+from .pruning import prune
+from .rows import RowSet, all_rows
+from .windows import WindowRule, decreasing_stamp, window_starts
+
+_PROGRESS_AFTER_S = 2.0
+
+ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
+"""Reads stored columns of a whole row group, named by field, partition columns included."""
+
+RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
+"""Evaluates a Python predicate on some rows of a row group: (stage, row group, rows) -> bool mask."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one step of the selection did, for `explain`.
+
+    Attributes:
+        step: the stage in words.
+        units: row groups before it; ``pruned`` of them were excluded and ``proven`` kept whole without being read.
+        read: row groups whose predicate columns were read, ``read_bytes`` stored bytes in all.
+        rows_before, rows_after: rows (or windows) before and after.
+    """
+
+    step: str
+    units: int
+    pruned: int
+    proven: int
+    read: int
+    read_bytes: int
+    rows_before: int
+    rows_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Exactly what is wanted.
+
+    Attributes:
+        rows: the wanted rows.
+        starts: for windows, the positions (among the wanted rows) of their first rows, int64; ``None`` for rows.
+        steps: offsets of a window's steps from its first row, int64; ``[0]`` for rows.
+        reports: what each step did.
+        matched: items before any ``take`` or ``skip`` cut them.
+    """
+
+    rows: RowSet
+    starts: np.ndarray | None
+    steps: np.ndarray
+    reports: tuple[Report, ...]
+    matched: int
+
+    @property
+    def num_items(self) -> int:
+        """How many rows or windows are wanted."""
+        return self.rows.total if self.starts is None else len(self.starts)
+
+    @property
+    def items_before(self) -> np.ndarray:
+        """Items that begin before each row group, int64 ``[units + 1]``."""
+        if self.starts is None:
+            return self.rows.before
+        return np.searchsorted(self.starts, self.rows.before, side="left")
+
+    def cells(self, items: np.ndarray) -> np.ndarray:
+        """The row positions of items, ``[items, T]``."""
+        first = items if self.starts is None else self.starts[items]
+        return first[:, None] + self.steps
+
+    def slice(self, first: int, stop: int | None) -> Selection:
+        """Only items ``first .. stop``."""
+        if self.starts is None:
+            return replace(self, rows=self.rows.slice(first, stop))
+        return replace(self, starts=self.starts[first:stop])
+
+
+def evaluate(
+    dataset: StoredDataset, steps: Iterable[Stage], *, read: ReadStored, test: RowPredicate, threads: int
+) -> Selection:
+    """Applies ``where``, ``ngram``, ``take`` and ``skip`` stages in order to all rows of the dataset.
+
+    Raises:
+        DatasetError: time stamps that are null or decrease; says in which file and row.
+        PipelineError: an expression that does not fit the columns.
+    """
+    rows = all_rows(dataset.row_groups.rows)
+    selection = Selection(rows=rows, starts=None, steps=np.zeros(1, np.int64), reports=(), matched=rows.total)
+    cut = False
+    for step in steps:
+        before = selection.num_items
+        if isinstance(step, Where):
+            rows, report = _where(dataset, selection.rows, step, read, threads)
+            selection = replace(selection, rows=rows, reports=(*selection.reports, report))
+        elif isinstance(step, WhereFunction):
+            rows, report = _where_function(dataset, selection.rows, step, test, threads)
+            selection = replace(selection, rows=rows, reports=(*selection.reports, report))
+        elif isinstance(step, Ngram):
+            selection = _ngram(dataset, selection, step, read, threads)
+        elif isinstance(step, Take):
+            selection = selection.slice(0, step.count)
+        else:
+            assert isinstance(step, Skip)
+            selection = selection.slice(step.count, None)
+        cut = cut or (isinstance(step, Take | Skip) and selection.num_items < before)
+        if not cut:
+            selection = replace(selection, matched=selection.num_items)
+    return selection
+
+
+def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, threads: int) -> tuple[RowSet, Report]:
+    expression = step.expression
+    node = parse_expression(expression)
+    names = field_names(node, list(dataset.schema.fields))
+    fields = [dataset.schema[name] for name in names]
+    for field in fields:
+        if field.storage.coded:
+            raise PipelineError(
+                f"where({step.text}): field '{field.name}' is stored encoded ({type(field.storage).__name__}), so an "
+                f"expression cannot look into it. Use where(function, fields=['{field.name}'])."
+            )
+    units = len(dataset.row_groups)
+    statistics = {name: column_statistics(dataset, name) for name in names}
+    verdict = prune(node, statistics, units)
+    alive = rows.counts > 0
+    undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
+
+    def mask(unit: int) -> np.ndarray | None:
+        wanted = rows.of(unit)
+        found = row_mask(read(unit, fields), expression)
+        return wanted[found[wanted]]
+
+    chosen = _in_parallel(mask, undecided, f"filtering by {step.text}", threads)
+    kept = rows.keep_units(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
+    stored = [name for name in names if name not in dataset.partitions]
+    report = Report(
+        step=str(step),
+        units=int(alive.sum()),
+        pruned=int((alive & ~verdict.may_match).sum()),
+        proven=int((alive & verdict.all_match).sum()),
+        read=len(undecided),
+        read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in undecided) if stored else 0,
+        rows_before=rows.total,
+        rows_after=kept.total,
+    )
+    return kept, report
+
+
+def _where_function(
+    dataset: StoredDataset, rows: RowSet, step: WhereFunction, test: RowPredicate, threads: int
+) -> tuple[RowSet, Report]:
+    units = np.flatnonzero(rows.counts > 0)
+
+    def keep(unit: int) -> np.ndarray:
+        wanted = rows.of(unit)
+        return wanted[test(step, unit, wanted)]
+
+    chosen = _in_parallel(keep, units, f"filtering by {step.function.name}", threads)
+    kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
+    stored = [name for name in step.fields if name not in dataset.partitions]
+    report = Report(
+        step=str(step),
+        units=len(units),
+        pruned=0,
+        proven=0,
+        read=len(units),
+        read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in units),
+        rows_before=rows.total,
+        rows_after=kept.total,
+    )
+    return kept, report
+
+
+def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: ReadStored, threads: int) -> Selection:
+    rows = selection.rows
+    units = np.flatnonzero(rows.counts > 0)
+    names = [*step.group_by, *([step.timestamp] if step.timestamp else [])]
+    fields = [dataset.schema[name] for name in names]
+
+    def columns(unit: int) -> pa.Table:
+        table = read(unit, fields)
+        return table if rows.whole[unit] else table.take(pa.array(rows.of(unit)))
+
+    tables = _in_parallel(columns, units, "forming windows", threads) if names else []
+    unit_of_row = np.repeat(units, rows.counts[units])
+    sequence = _sequences(dataset, step, unit_of_row, tables)
+    stamps = None
+    if step.timestamp is not None and tables:
+        stamps = _stamps(
+            dataset, step, rows, pa.chunked_array([t.column(step.timestamp).combine_chunks() for t in tables])
+        )
+        wrong = decreasing_stamp(sequence, stamps)
+        if wrong is not None:
+            unit, row = rows.locate(np.array([wrong]))
+            raise DatasetError(
+                f"ngram: {dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{step.timestamp}' "
+                f"that do not decrease, got {stamps[wrong]} after {stamps[wrong - 1]}. Sort the data by "
+                f"{[*step.group_by, step.timestamp]}, or name the field that tells sequences apart in group_by=."
+            )
+    rule = WindowRule(span=step.span, max_gap=_gap(dataset, step), stride=step.stride, overlap=step.overlap)
+    starts = window_starts(sequence, stamps, rule)
+    stored = [name for name in names if name not in dataset.partitions]
+    report = Report(
+        step=str(step),
+        units=len(units),
+        pruned=0,
+        proven=0,
+        read=len(units) if stored else 0,
+        read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in units) if stored else 0,
+        rows_before=rows.total,
+        rows_after=len(starts),
+    )
+    offsets = np.asarray(step.steps, dtype=np.int64) - step.steps[0]
+    return replace(selection, starts=starts, steps=offsets, reports=(*selection.reports, report))
+
+
+def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, tables: Sequence[pa.Table]) -> np.ndarray:
+    """Which sequence each wanted row belongs to; numbers ascend."""
+    if len(unit) == 0:
+        return np.zeros(0, dtype=np.int64)
+    breaks = np.zeros(len(unit), dtype=bool)
+    if not step.span_row_groups:
+        breaks[1:] |= unit[1:] != unit[:-1]
+    if step.group_by:
+        for name in step.group_by:
+            column = pa.chunked_array([table.column(name).combine_chunks() for table in tables])
+            encoded = column.combine_chunks()
+            encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
+            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            breaks[1:] |= codes[1:] != codes[:-1]
+    else:
+        file = dataset.row_groups.file[unit]
+        breaks[1:] |= file[1:] != file[:-1]
+    return np.cumsum(breaks)
+
+
+def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> np.ndarray:
+    if column.null_count:
+        wrong = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        unit, row = rows.locate(np.array([wrong]))
+        raise DatasetError(
+            f"ngram: {dataset.describe_row(int(unit[0]), int(row[0]))}: expected a time stamp in '{step.timestamp}', "
+            f"got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
+        )
+    array = column.combine_chunks()
+    if pa.types.is_temporal(array.type):
+        array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64()).cast(pa.int64())
+    if pa.types.is_decimal(array.type):
+        array = array.cast(pa.float64())
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise PipelineError(f"ngram: expected timestamp='{step.timestamp}' to be a number or a time, got {array.type}.")
+    return array.to_numpy(zero_copy_only=False)
+
+
+def _gap(dataset: StoredDataset, step: Ngram) -> Any:
+    if not isinstance(step.max_gap, tuple):
+        return step.max_gap
+    dtype = dataset.schema[step.timestamp].dtype  # type: ignore[index]  # max_gap needs timestamp
+    if not isinstance(dtype, np.dtype) or dtype.kind not in "mM":
+        raise PipelineError(
+            f"ngram: expected max_gap as a number, because '{step.timestamp}' is {dtype} without a unit, "
+            f"got a time difference {step.max_gap}."
+        )
+    unit = np.datetime_data(dtype)[0]
+    return int(np.timedelta64(*step.max_gap).astype(f"timedelta64[{unit}]").astype(np.int64))
+
+
+def _in_parallel(function: Callable[[int], Any], units: np.ndarray, what: str, threads: int) -> list[Any]:
+    numbers = units.tolist()
+    if len(numbers) <= 1 or threads <= 1:
+        return [function(unit) for unit in numbers]
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-select") as pool:
+        results = pool.map(function, numbers)
+        return list(tqdm(results, what, len(numbers), leave=False, delay=_PROGRESS_AFTER_S, unit="row group"))

@@ -1,0 +1,105 @@
+"""Keeping selections on disk, so that the next epoch, process, rank and restart need not compute them again.
+
+A selection is kept under the dataset's version (paths, sizes, write times) and its stages. Selections by Python functions
+are not kept: nothing tells whether the function still does the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+from ..layout.dataset import StoredDataset
+from ..stages import Stage, WhereFunction
+from .rows import RowSet
+from .select import Report, Selection
+
+_LOGGER = logging.getLogger(__name__)
+_VERSION = 1
+_MOST_FILES = 256
+_ENVIRONMENT = "PARQUETRY_CACHE_DIR"
+
+
+def cache_root() -> Path:
+    """The directory for what parquetry keeps between runs: ``$PARQUETRY_CACHE_DIR``, or the user's cache directory."""
+    chosen = os.environ.get(_ENVIRONMENT)
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("parquetry"))
+
+
+def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
+    """The name under which a selection is kept; ``None`` if it must not be."""
+    if not steps or any(isinstance(step, WhereFunction) for step in steps):
+        return None
+    text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps]], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def load_selection(key: str) -> Selection | None:
+    """The kept selection, or ``None`` if there is none or it is damaged."""
+    path = cache_root() / "selections" / f"{key}.npz"
+    try:
+        raw = path.read_bytes()
+        if hashlib.blake2b(raw[16:], digest_size=16).digest() != raw[:16]:
+            raise ValueError("checksum")
+        with np.load(io.BytesIO(raw[16:]), allow_pickle=False) as arrays:
+            rows = RowSet(
+                before=arrays["before"], whole=arrays["whole"], start=arrays["start"], values=arrays["values"]
+            )
+            meta = json.loads(str(arrays["meta"]))
+            starts = arrays["starts"] if meta["windows"] else None
+            steps = arrays["steps"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError) as error:
+        _LOGGER.warning("selection %s: kept file is damaged (%s); computing it again.", path, error)
+        return None
+    os.utime(path)
+    reports = tuple(Report(**report) for report in meta["reports"])
+    return Selection(rows=rows, starts=starts, steps=steps, reports=reports, matched=meta["matched"])
+
+
+def save_selection(key: str, selection: Selection) -> None:
+    """Keeps a selection; the file appears whole or not at all. A full or read-only disk only costs the next reader time."""
+    directory = cache_root() / "selections"
+    meta = {
+        "windows": selection.starts is not None,
+        "matched": selection.matched,
+        "reports": [asdict(report) for report in selection.reports],
+    }
+    stream = io.BytesIO()
+    np.savez_compressed(
+        stream,
+        before=selection.rows.before,
+        whole=selection.rows.whole,
+        start=selection.rows.start,
+        values=selection.rows.values,
+        starts=selection.starts if selection.starts is not None else np.zeros(0, np.int64),
+        steps=selection.steps,
+        meta=np.array(json.dumps(meta)),
+    )
+    raw = stream.getvalue()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=directory, prefix=".new-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.blake2b(raw, digest_size=16).digest() + raw)
+        os.replace(temporary, directory / f"{key}.npz")
+        _evict(directory)
+    except OSError as error:
+        _LOGGER.warning("selection could not be kept in %s: %s", directory, error)
+
+
+def _evict(directory: Path) -> None:
+    files = sorted(directory.glob("*.npz"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[_MOST_FILES:]:
+        path.unlink(missing_ok=True)

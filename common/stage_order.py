@@ -1,0 +1,163 @@
+"""What stages mean together: which belong to the selection, which to the order, and which are views of it.
+
+In: the stages in call order. Out: a `StageOrder`. Pure; needs no data.
+
+- ``where`` and ``ngram`` define the items. They commute with ``shard``, ``shuffle`` and ``repeat`` and are moved below
+  them; they do not commute with ``take``, ``skip`` and ``batch``.
+- ``take`` and ``skip`` before any ``shard`` or ``shuffle`` cut the natural order and belong to the selection; later ones
+  are views of the order.
+- ``shuffle`` permutes what stands before it; over ``repeat`` it shuffles inside each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .errors import PipelineError
+from .functions import UserFunction
+from .stages import (
+    Batch,
+    Cache,
+    Ngram,
+    Repeat,
+    Select,
+    Shard,
+    Shuffle,
+    Skip,
+    Stage,
+    Take,
+    Transform,
+    Where,
+    WhereFunction,
+)
+
+
+@dataclass(kw_only=True)
+class StageOrder:
+    """The stages sorted by what they decide.
+
+    Attributes:
+        selection: ``where``, ``ngram``, ``take``, ``skip``: evaluated in natural order.
+        part: views (``shard``, ``take``, ``skip``) in natural order that are fixed before the shuffle.
+        shuffle: the one shuffle.
+        shard: the one shard.
+        shard_first: the shard stands before the shuffle with nothing between.
+        views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
+        flow: ``select``, ``ngram``, ``transform``, ``batch`` in call order: what happens to fields.
+        cache: the last ``cache``.
+    """
+
+    selection: list[Stage] = field(default_factory=list)
+    part: list[Stage] = field(default_factory=list)
+    shuffle: Shuffle | None = None
+    shard: Shard | None = None
+    shard_first: bool = False
+    views: list[Stage] = field(default_factory=list)
+    flow: list[Stage] = field(default_factory=list)
+    cache: Cache | None = None
+
+    def add(self, stage: Stage) -> None:
+        """Takes in the next stage; raises `PipelineError` if it makes no sense here."""
+        if isinstance(stage, Cache):
+            self.cache = stage
+            return
+        if isinstance(stage, Select | Transform | Ngram | Batch):
+            self._add_to_flow(stage)
+        if isinstance(stage, Where | WhereFunction):
+            self._add_filter(stage)
+        elif isinstance(stage, Ngram):
+            self._add_ngram(stage)
+        elif isinstance(stage, Shuffle):
+            self._add_shuffle(stage)
+        elif isinstance(stage, Shard):
+            self._add_shard(stage)
+        elif isinstance(stage, Batch):
+            self._refuse_twice(stage, any(isinstance(view, Batch) for view in self.views))
+            self.views.append(stage)
+        elif isinstance(stage, Take | Skip) and self.shuffle is None and not self.views:
+            self.selection.append(stage)
+        elif isinstance(stage, Take | Skip | Repeat):
+            self.views.append(stage)
+
+    def _add_to_flow(self, stage: Stage) -> None:
+        self.flow.append(stage)
+
+    def _add_filter(self, stage: Stage) -> None:
+        self._refuse_after(stage, Take, Skip, Batch)
+        if any(isinstance(done, Ngram) for done in self.selection):
+            raise _misplaced(stage, "ngram", "windows are formed from the rows that a filter leaves")
+        self.selection.append(stage)
+
+    def _add_ngram(self, stage: Ngram) -> None:
+        self._refuse_twice(stage, any(isinstance(done, Ngram) for done in self.selection))
+        self._refuse_after(stage, Take, Skip, Batch)
+        self.selection.append(stage)
+
+    def _add_shuffle(self, stage: Shuffle) -> None:
+        self._refuse_twice(stage, self.shuffle is not None)
+        self._refuse_after(stage, Batch)
+        cuts = any(isinstance(view, Take | Skip) for view in self.views)
+        if cuts and any(isinstance(view, Repeat) for view in self.views):
+            raise _misplaced(stage, "repeat().take()", "a pass that is cut off cannot be shuffled as a whole")
+        if cuts:
+            self.part, self.views = self.views, []
+        self.shard_first = self.shard is not None and not self.part
+        self.shuffle = stage
+
+    def _add_shard(self, stage: Shard) -> None:
+        self._refuse_twice(stage, self.shard is not None)
+        self._refuse_after(stage, Batch)
+        self.shard = stage
+        self.views.append(stage)
+
+    def _refuse_after(self, stage: Stage, *kinds: type[Stage]) -> None:
+        for view in self.views:
+            if isinstance(view, kinds):
+                raise _misplaced(stage, view.verb, "it would mean something else there")
+
+    @staticmethod
+    def _refuse_twice(stage: Stage, present: bool) -> None:
+        if present:
+            raise PipelineError(f"{stage.verb}: expected at most one in a pipeline, got a second. Remove one of them.")
+
+
+def order_stages(stages: Sequence[Stage]) -> StageOrder:
+    """Sorts the stages of a pipeline.
+
+    Raises:
+        PipelineError: a stage that makes no sense after the ones before it.
+    """
+    result = StageOrder()
+    for stage in stages:
+        result.add(stage)
+    return result
+
+
+_SAMPLES: dict[str, Stage] = {
+    "select": Select(("x",)),
+    "where": Where("", ""),
+    "filter": WhereFunction(UserFunction(len), ("x",)),
+    "ngram": Ngram(length=1),
+    "shard": Shard(1, 0),
+    "shuffle": Shuffle(1, 0),
+    "cache": Cache("x"),
+    "transform": Transform(UserFunction(len)),
+    "batch": Batch(1),
+    "repeat": Repeat(),
+    "take": Take(1),
+    "skip": Skip(1),
+}
+
+
+def accepts(stages: Sequence[Stage], verb: str) -> bool:
+    """Whether ``verb`` may follow the stages."""
+    try:
+        order_stages([*stages, _SAMPLES[verb]])
+    except PipelineError:
+        return False
+    return True
+
+
+def _misplaced(stage: Stage, after: str, why: str) -> PipelineError:
+    return PipelineError(f"{stage.verb}: expected before {after}(), got after it: {why}. Call {stage.verb}() earlier.")

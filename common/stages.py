@@ -1,0 +1,341 @@
+"""The stages of a pipeline as values: what each verb was given, checked, and nothing else.
+
+A stage goes to JSON and back. What stages mean together is decided in `lowering`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from .errors import PipelineError
+from .functions import UserFunction
+from .order.epoch import Even
+from .schema.field import UnischemaField
+from .selection.expression import expression_from_json, expression_to_json
+
+_KINDS: dict[str, type[Stage]] = {}
+
+
+class Stage:
+    """Base of all stages; subclasses are frozen dataclasses."""
+
+    verb: ClassVar[str]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _KINDS[cls.verb] = cls
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"verb": ..., **parameters}``."""
+        return {"verb": self.verb, **{name: getattr(self, name) for name in self.__dataclass_fields__}}  # type: ignore[attr-defined]
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        """Builds the stage from its JSON form without ``verb``."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()})
+
+    def __str__(self) -> str:
+        shown = []
+        for name, field in self.__dataclass_fields__.items():  # type: ignore[attr-defined]
+            value = getattr(self, name)
+            if value != field.default:
+                shown.append(f"{name}={value!r}")
+        return f"{self.verb}({', '.join(shown)})"
+
+
+def stage_from_json(value: Mapping[str, Any]) -> Stage:
+    """The stage that `Stage.to_json` described."""
+    parameters = dict(value)
+    verb = parameters.pop("verb", None)
+    if verb not in _KINDS:
+        raise PipelineError(f"stored pipeline: expected a stage of {sorted(_KINDS)}, got {verb!r}. Update parquetry.")
+    return _KINDS[verb].from_parameters(parameters)
+
+
+@dataclass(frozen=True)
+class Select(Stage):
+    """Keep only some fields."""
+
+    verb: ClassVar[str] = "select"
+    patterns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = tuple(p.name if isinstance(p, UnischemaField) else p for p in self.patterns)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise PipelineError(f"select: expected one field name or regex or more, got {self.patterns!r}.")
+        object.__setattr__(self, "patterns", names)
+
+
+@dataclass(frozen=True)
+class Where(Stage):
+    """Keep the rows for which an Arrow expression is true; held in its serialised form."""
+
+    verb: ClassVar[str] = "where"
+    serialised: str
+    text: str
+
+    @classmethod
+    def of(cls, expression: Any) -> Where:
+        """The stage of a ``pyarrow.compute.Expression``."""
+        return cls(expression_to_json(expression), str(expression))
+
+    @property
+    def expression(self) -> Any:
+        """The expression."""
+        return expression_from_json(self.serialised)
+
+    def __str__(self) -> str:
+        return f"where({self.text})"
+
+
+@dataclass(frozen=True)
+class WhereFunction(Stage):
+    """Keep the rows for which a Python function is true."""
+
+    verb: ClassVar[str] = "where_function"
+    function: UserFunction
+    fields: tuple[str, ...]
+    batched: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "function": self.function.to_json(),
+            "fields": list(self.fields),
+            "batched": self.batched,
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        return cls(UserFunction.from_json(parameters["function"]), tuple(parameters["fields"]), parameters["batched"])
+
+    def __str__(self) -> str:
+        return f"where({self.function!r}, fields={list(self.fields)})"
+
+
+@dataclass(frozen=True)
+class Ngram(Stage):
+    """Windows over consecutive rows.
+
+    Attributes:
+        length: steps of a stacked window; ``None`` if ``offsets`` says which fields each step has.
+        offsets: ``((offset, patterns), ...)``, ascending.
+        max_gap: a number in the time stamp's own unit, or ``(count, numpy unit)``.
+    """
+
+    verb: ClassVar[str] = "ngram"
+    length: int | None = None
+    offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    timestamp: str | None = None
+    max_gap: Any = None
+    group_by: tuple[str, ...] = ()
+    stride: int = 1
+    overlap: bool = True
+    span_row_groups: bool = True
+
+    def __post_init__(self) -> None:
+        if self.length is None and not self.offsets:
+            raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got neither.")
+        if self.length is not None and self.offsets:
+            raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got both.")
+        if self.length is not None:
+            positive_integer("ngram", "length", self.length)
+        positive_integer("ngram", "stride", self.stride)
+        if self.max_gap is not None and self.timestamp is None:
+            raise PipelineError("ngram: max_gap needs timestamp=, the field whose gaps are measured.")
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The offsets of the steps, ascending."""
+        return tuple(range(self.length)) if self.length is not None else tuple(offset for offset, _ in self.offsets)
+
+    @property
+    def span(self) -> int:
+        """Rows from the first to the last step, inclusive."""
+        return self.steps[-1] - self.steps[0] + 1
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        parameters["offsets"] = tuple((int(offset), tuple(names)) for offset, names in parameters["offsets"])
+        parameters["group_by"] = tuple(parameters["group_by"])
+        gap = parameters["max_gap"]
+        parameters["max_gap"] = tuple(gap) if isinstance(gap, list) else gap
+        return cls(**parameters)
+
+
+@dataclass(frozen=True)
+class Shard(Stage):
+    """One rank's part."""
+
+    verb: ClassVar[str] = "shard"
+    num_shards: int
+    index: int
+    even: Even = "pad"
+    canonical_shards: int | None = None
+
+    def __post_init__(self) -> None:
+        positive_integer("shard", "num_shards", self.num_shards)
+        if not is_integer(self.index) or not 0 <= self.index < self.num_shards:
+            raise PipelineError(
+                f"shard: expected index from 0 to num_shards - 1 = {self.num_shards - 1}, got {self.index!r}."
+            )
+        if self.even not in ("pad", "drop", "none"):
+            raise PipelineError(f"shard: expected even='pad', 'drop' or 'none', got {self.even!r}.")
+        if self.canonical_shards is not None:
+            positive_integer("shard", "canonical_shards", self.canonical_shards)
+
+
+@dataclass(frozen=True)
+class Shuffle(Stage):
+    """A new order in every epoch."""
+
+    verb: ClassVar[str] = "shuffle"
+    buffer_size: int
+    seed: int
+    reshuffle_each_iteration: bool = True
+
+    def __post_init__(self) -> None:
+        positive_integer("shuffle", "buffer_size", self.buffer_size)
+        if not is_integer(self.seed):
+            raise PipelineError(f"shuffle: expected an integer seed or None, got {self.seed!r}.")
+
+
+@dataclass(frozen=True)
+class Cache(Stage):
+    """Keep fetched columns on local disk."""
+
+    verb: ClassVar[str] = "cache"
+    directory: str
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None:
+            positive_integer("cache", "max_bytes", self.max_bytes)
+
+
+@dataclass(frozen=True)
+class Transform(Stage):
+    """A user function over rows or batches."""
+
+    verb: ClassVar[str] = "transform"
+    function: UserFunction
+    output: tuple[UnischemaField, ...] | None = None
+    remove: tuple[str, ...] = ()
+    batched: bool = False
+
+    def __post_init__(self) -> None:
+        for field in self.output or ():
+            if not isinstance(field, UnischemaField):
+                raise PipelineError(f"transform: expected UnischemaField values in output, got {field!r}.")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verb": self.verb,
+            "function": self.function.to_json(),
+            "output": None if self.output is None else [field.to_json() for field in self.output],
+            "remove": list(self.remove),
+            "batched": self.batched,
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        output = parameters["output"]
+        return cls(
+            UserFunction.from_json(parameters["function"]),
+            None if output is None else tuple(UnischemaField.from_json(field) for field in output),
+            tuple(parameters["remove"]),
+            parameters["batched"],
+        )
+
+
+@dataclass(frozen=True)
+class Batch(Stage):
+    """Rows grouped under a leading axis."""
+
+    verb: ClassVar[str] = "batch"
+    batch_size: int
+    drop_remainder: bool = False
+
+    def __post_init__(self) -> None:
+        positive_integer("batch", "batch_size", self.batch_size)
+
+
+@dataclass(frozen=True)
+class Repeat(Stage):
+    """Several passes; ``None`` = for ever."""
+
+    verb: ClassVar[str] = "repeat"
+    count: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            count_or_zero("repeat", "count", self.count)
+
+
+@dataclass(frozen=True)
+class Take(Stage):
+    """Only the first elements."""
+
+    verb: ClassVar[str] = "take"
+    count: int
+
+    def __post_init__(self) -> None:
+        count_or_zero("take", "count", self.count)
+
+
+@dataclass(frozen=True)
+class Skip(Stage):
+    """All but the first elements."""
+
+    verb: ClassVar[str] = "skip"
+    count: int
+
+    def __post_init__(self) -> None:
+        count_or_zero("skip", "count", self.count)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is a whole number and not a bool."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def positive_integer(verb: str, name: str, value: Any) -> None:
+    """Raises `PipelineError` unless ``value`` is an integer of at least 1."""
+    if not is_integer(value) or value < 1:
+        raise PipelineError(f"{verb}: expected {name} to be an integer >= 1, got {value!r}.")
+
+
+def count_or_zero(verb: str, name: str, value: Any) -> None:
+    """Raises `PipelineError` unless ``value`` is an integer of at least 0."""
+    if not is_integer(value) or value < 0:
+        raise PipelineError(f"{verb}: expected {name} to be an integer >= 0, got {value!r}.")
+
+
+def normalise_gap(max_gap: Any) -> Any:
+    """``max_gap`` in a form that goes to JSON: a number, or ``(count, unit)`` for time differences.
+
+    Raises:
+        PipelineError: a negative gap, NaN, or another type.
+    """
+    if max_gap is None:
+        return None
+    if isinstance(max_gap, datetime.timedelta):
+        max_gap = np.timedelta64(max_gap)
+    if isinstance(max_gap, np.timedelta64):
+        count, unit = int(max_gap.astype(np.int64)), np.datetime_data(max_gap.dtype)[0]
+        result: Any = (count, unit)
+        negative = count < 0
+    elif isinstance(max_gap, int | float | np.integer | np.floating) and not isinstance(max_gap, bool):
+        result = max_gap.item() if isinstance(max_gap, np.generic) else max_gap
+        negative = not result >= 0
+    else:
+        raise PipelineError(f"ngram: expected max_gap to be a number or a time difference, got {max_gap!r}.")
+    if negative:
+        raise PipelineError(f"ngram: expected max_gap >= 0, got {max_gap!r}.")
+    return None if isinstance(result, float) and math.isinf(result) else result

@@ -1,0 +1,81 @@
+"""How the columns of a schema lie in a Parquet file: Arrow schema and writer options.
+
+Pure functions of the schema. Encoded columns (images, arrays) get no dictionary and no statistics, because neither
+helps with bytes that are all different; what is compressed already is not compressed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import PipelineError
+from ..schema.field import Unischema, UnischemaField
+from ..schema.metadata import schema_to_metadata
+
+_COMPRESSIONS = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
+_PAGE_BYTES = 1 << 20
+_MAX_BATCH_ROWS = 1024
+
+
+def arrow_schema(schema: Unischema, *, without: Collection[str] = ()) -> pa.Schema:
+    """The schema of the files: every field but those ``without``, and the JSON of all of them as metadata."""
+    columns = [
+        pa.field(field.name, field.storage.arrow_type(field), field.nullable)
+        for field in schema
+        if field.name not in without
+    ]
+    return pa.schema(columns, metadata=schema_to_metadata(schema))
+
+
+def check_compression(compression: str | None) -> str:
+    """The name of the compression in lower case; ``None`` is ``"none"``.
+
+    Raises:
+        PipelineError: a name that Parquet does not have, or that this build of pyarrow cannot write.
+    """
+    name = "none" if compression is None else str(compression).lower()
+    if name not in _COMPRESSIONS or (name != "none" and not pa.Codec.is_available(name)):
+        raise PipelineError(f"compression: expected one of {', '.join(_COMPRESSIONS)}, got {compression!r}.")
+    return name
+
+
+def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first: pa.Table) -> dict[str, Any]:
+    """The keyword arguments of ``pyarrow.parquet.ParquetWriter``.
+
+    Args:
+        stored: the file's Arrow schema.
+        first: the first row group of the file; the size of its values sets how many are written at once.
+    """
+    plain = [path for column in stored if not schema[column.name].storage.coded for path in _leaf_paths(column)]
+    return {
+        "compression": {
+            path: _compression_of(schema[column.name], compression) for column in stored for path in _leaf_paths(column)
+        },
+        "use_dictionary": plain or False,
+        "write_statistics": plain or False,
+        "write_page_index": True,
+        "write_batch_size": _batch_rows(first),
+    }
+
+
+def _compression_of(field: UnischemaField, compression: str) -> str:
+    return "NONE" if field.storage.coded and field.storage.costly else compression.upper()
+
+
+def _leaf_paths(column: pa.Field) -> list[str]:
+    """The Parquet path of the column's values; each list adds two levels (Parquet's rules for LIST)."""
+    path, arrow = column.name, column.type
+    while pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        path, arrow = f"{path}.list.element", arrow.value_type
+    return [path]
+
+
+def _batch_rows(first: pa.Table) -> int:
+    """The writer looks at the size of a page only after each batch; without this, 1024 big values would be one page."""
+    if not first.num_rows:
+        return _MAX_BATCH_ROWS
+    largest = max(column.nbytes for column in first.columns) // first.num_rows
+    return max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, largest)))

@@ -1,0 +1,157 @@
+"""The Parquet files of a dataset that is being written: one `Part` for each file, one `Partition` for each directory.
+
+Row groups come in, in order. Their files are named ``part-00000.parquet``, ``part-00001.parquet``, ... in the order in
+which they were begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError
+from ..schema.field import Unischema
+from .file_format import writer_options
+from .row_groups import RowGroupBuffer, RowGroupLimit
+from .staging import Staging, storage_errors
+
+MAX_PARTS = 100_000  # five digits keep the names in order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFormat:
+    """What all files of a dataset have in common; ``stored`` is the Arrow schema without partition columns."""
+
+    schema: Unischema
+    stored: pa.Schema
+    compression: str
+    limit: RowGroupLimit
+
+
+class Part:
+    """One Parquet file; opened at its first row group, because the size of the values sets how it is written."""
+
+    def __init__(self, staging: Staging, relative: str, file_format: FileFormat) -> None:
+        self._staging = staging
+        self._relative = relative
+        self._format = file_format
+        self._stream: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.closed = False
+
+    def write(self, rows: pa.Table) -> None:
+        """Writes the rows as one row group; no rows only make the file."""
+        with storage_errors("writing", f"{self._staging.root}/{self._relative}"):
+            if self._writer is None:
+                options = writer_options(self._format.schema, self._format.stored, self._format.compression, rows)
+                self._stream = self._staging.open(self._relative)
+                self._writer = pq.ParquetWriter(self._stream, self._format.stored, **options)
+            if rows.num_rows:
+                self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> None:
+        """Writes the footer. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        with storage_errors("writing", f"{self._staging.root}/{self._relative}"):
+            try:
+                if self._writer is not None:
+                    self._writer.close()
+            finally:
+                if self._stream is not None:
+                    self._stream.close()
+
+    def abandon(self) -> None:
+        """Lets go of the file, which will be deleted. Idempotent; the file system may refuse without an error."""
+        with contextlib.suppress(DatasetError):
+            self.close()
+
+
+class OpenParts:
+    """The files that are open at the same time, at most ``limit``; one more closes the one not used for longest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._parts: OrderedDict[Part, None] = OrderedDict()
+
+    def use(self, part: Part) -> None:
+        """Notes that ``part`` is about to be written."""
+        self._parts[part] = None
+        self._parts.move_to_end(part)
+        while len(self._parts) > self._limit:
+            oldest, _ = self._parts.popitem(last=False)
+            oldest.close()
+
+    def close(self, part: Part) -> None:
+        """Closes one file."""
+        self._parts.pop(part, None)
+        part.close()
+
+    def abandon(self) -> None:
+        """Lets go of all files."""
+        while self._parts:
+            self._parts.popitem()[0].abandon()
+
+
+class Partition:
+    """One directory: the rows that wait for their row group to be full, and the files that row groups are dealt to.
+
+    Args:
+        deal: how many files take row groups in turn.
+    """
+
+    def __init__(
+        self, directory: str, staging: Staging, file_format: FileFormat, open_parts: OpenParts, *, deal: int
+    ) -> None:
+        self._directory = directory
+        self._staging = staging
+        self._format = file_format
+        self._open_parts = open_parts
+        self._buffer = RowGroupBuffer(file_format.limit)
+        self._parts: list[Part | None] = [None] * deal
+        self._turn = 0
+        self._begun = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The encoded size of the rows that wait."""
+        return self._buffer.size_bytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Takes rows in, and writes the row groups that became full."""
+        for rows in self._buffer.add(batch):
+            self.write_row_group(rows)
+
+    def write_row_group(self, rows: pa.Table) -> None:
+        """Writes one row group into the file whose turn it is."""
+        part = self._parts[self._turn]
+        if part is None or part.closed:
+            part = self._parts[self._turn] = self._begin_part()
+        self._open_parts.use(part)
+        part.write(rows)
+        self._turn = (self._turn + 1) % len(self._parts)
+
+    def finish_files(self) -> None:
+        """Writes the rows that wait as a shorter row group and closes the files; later rows begin new ones."""
+        if self._buffer.rows:
+            self.write_row_group(self._buffer.take())
+        for part in self._parts:
+            if part is not None:
+                self._open_parts.close(part)
+        self._parts = [None] * len(self._parts)
+        self._turn = 0
+
+    def _begin_part(self) -> Part:
+        if self._begun == MAX_PARTS:
+            raise DatasetError(
+                f"dataset '{self._staging.root}', directory '{self._directory}': expected at most {MAX_PARTS} files. "
+                "Sort the rows by partition, or write larger row groups."
+            )
+        name = f"part-{self._begun:05d}.parquet"
+        self._begun += 1
+        return Part(self._staging, f"{self._directory}/{name}" if self._directory else name, self._format)

@@ -1,0 +1,129 @@
+"""Cutting a stream of encoded rows into row groups.
+
+Batches go in, tables of one row group each come out. Where a cut falls depends on the rows alone, never on how they
+were batched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import PipelineError
+
+DEFAULT_ROW_GROUP_ROWS = 65_536
+DEFAULT_ROW_GROUP_BYTES = 32 << 20
+_SMALL_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroupLimit:
+    """When a row group is full: at ``rows`` rows, or with the row that brings its encoded size to ``size_bytes``.
+
+    ``None`` is no limit. Encoded size is that of the Arrow values before Parquet's own encoding and compression.
+    """
+
+    rows: int | None
+    size_bytes: int | None
+
+    @classmethod
+    def of(cls, *, rows: int | None, size_bytes: int | None) -> RowGroupLimit:
+        """The user's limits; without any, 32 MiB or 65,536 rows, whichever comes first.
+
+        Raises:
+            PipelineError: a limit below one.
+        """
+        for name, value in (("row_group_rows", rows), ("row_group_bytes", size_bytes)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise PipelineError(f"{name}: expected an integer >= 1 or None, got {value!r}.")
+        if rows is None and size_bytes is None:
+            return cls(rows=DEFAULT_ROW_GROUP_ROWS, size_bytes=DEFAULT_ROW_GROUP_BYTES)
+        return cls(rows=rows, size_bytes=size_bytes)
+
+
+class RowGroupBuffer:
+    """Rows that wait for their row group to be full. Not thread-safe.
+
+    Attributes:
+        rows: how many rows wait.
+        size_bytes: their encoded size.
+    """
+
+    def __init__(self, limit: RowGroupLimit) -> None:
+        self._limit = limit
+        self._pieces: list[tuple[pa.Table, int]] = []
+        self.rows = 0
+        self.size_bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> list[pa.Table]:
+        """Takes the rows in, and gives back the row groups that became full, in order."""
+        full = []
+        sizes = value_bytes(batch)
+        ends = np.cumsum(sizes)
+        start = 0
+        while start < batch.num_rows:
+            done = int(ends[start - 1]) if start else 0
+            count, is_full = self._room(ends[start:] - done)
+            self._append(batch.slice(start, count), int(ends[start + count - 1]) - done)
+            start += count
+            if is_full:
+                full.append(self.take())
+        return full
+
+    def take(self) -> pa.Table:
+        """All rows that wait, as one row group; at least one must."""
+        table = pa.concat_tables([piece for piece, _ in self._pieces])
+        self._pieces = []
+        self.rows = self.size_bytes = 0
+        return table
+
+    def _room(self, ends: np.ndarray) -> tuple[int, bool]:
+        """How many of the next rows (their encoded sizes added up in ``ends``) belong to this row group."""
+        count = len(ends)
+        is_full = False
+        if self._limit.rows is not None and self._limit.rows - self.rows <= count:
+            count, is_full = self._limit.rows - self.rows, True
+        if self._limit.size_bytes is not None:
+            reaching = int(np.searchsorted(ends, self._limit.size_bytes - self.size_bytes)) + 1
+            if reaching <= count:
+                count, is_full = reaching, True
+        return count, is_full
+
+    def _append(self, batch: pa.RecordBatch, size_bytes: int) -> None:
+        piece = pa.Table.from_batches([batch])
+        self.rows += batch.num_rows
+        self.size_bytes += size_bytes
+        # Many partitions give slivers of a few rows each, and every Arrow array costs some hundred bytes: slivers
+        # are joined pairwise, like the digits of a binary counter, so that each row is copied a few times at most.
+        while self._pieces and self._pieces[-1][1] <= size_bytes and self._pieces[-1][1] + size_bytes <= _SMALL_BYTES:
+            previous, previous_bytes = self._pieces.pop()
+            piece = pa.concat_tables([previous, piece]).combine_chunks()
+            size_bytes += previous_bytes
+        self._pieces.append((piece, size_bytes))
+
+
+def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
+    """The encoded size of each row (or value) in bytes, int64 ``(rows,)``."""
+    if isinstance(values, pa.RecordBatch):
+        return sum((value_bytes(column) for column in values.columns), np.zeros(values.num_rows, dtype=np.int64))
+    arrow = values.type
+    if pa.types.is_dictionary(arrow):
+        return value_bytes(values.dictionary_decode())
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
+        inner = np.concatenate([[0], np.cumsum(value_bytes(values.flatten()))])  # flatten() leaves nulls out
+        ends = np.cumsum(_lengths(pc.list_value_length(values)))
+        return np.diff(inner[ends], prepend=0)
+    if arrow == pa.string_view() or arrow == pa.binary_view():
+        return value_bytes(values.cast(pa.large_binary() if arrow == pa.binary_view() else pa.large_string()))
+    if pa.types.is_string(arrow) or pa.types.is_binary(arrow) or pa.types.is_large_string(arrow):
+        return _lengths(pc.binary_length(values))
+    if pa.types.is_large_binary(arrow):
+        return _lengths(pc.binary_length(values))
+    return np.full(len(values), max(1, arrow.bit_width // 8), dtype=np.int64)
+
+
+def _lengths(lengths: pa.Array) -> np.ndarray:
+    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,0 +1,179 @@
+"""Files that nobody sees until all of them are there.
+
+`Staging` writes under one hidden name inside the target directory (readers skip names that begin with ``.``), and
+`commit` makes the files visible; `discard` removes them. A process that dies in between leaves the hidden name only.
+
+How `commit` does it:
+
+- On a local disk, where the target holds nothing else, the hidden directory takes the target's place by ``rename``:
+  a reader sees no file or every file.
+- Elsewhere (object stores, mount points, a target that holds other hidden files) each file is moved to its final name
+  in writing order, the one opened last (``_common_metadata``) last; if a move fails, those before it are undone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import shutil
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..errors import DatasetError, ParquetryError
+
+COMMON_METADATA = "_common_metadata"
+_OURS = frozenset({COMMON_METADATA, "_metadata", "_row_groups.parquet"})
+_WITHOUT_DIRECTORIES = frozenset({"s3", "gcs", "abfs"})
+
+
+class Staging:
+    """Owner of the hidden directory of one dataset that is being written. Not thread-safe.
+
+    Raises:
+        DatasetError: the target is a file, holds a dataset already, or cannot be written.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._files: list[str] = []
+        self._is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        self._done = False
+        with storage_errors("writing", root):
+            self._check_free()
+            self._new_directories = _missing_directories(root) if self._is_local else []
+            self._hidden = _join(root, f".parquetry-{uuid.uuid4().hex}")
+            self._create_directory(self._hidden)
+
+    @property
+    def root(self) -> str:
+        """The path of the target."""
+        return self._root
+
+    def open(self, relative: str) -> pa.NativeFile:
+        """A stream for a new file, whose final path will be ``relative`` to the target."""
+        path = _join(self._hidden, relative)
+        with storage_errors("writing", _join(self._root, relative)):
+            self._create_directory(posixpath.dirname(path))
+            stream = self._filesystem.open_output_stream(path)
+        self._files.append(relative)
+        return stream
+
+    def commit(self) -> None:
+        """Makes the files visible; they must be closed. Raises `DatasetError`, with nothing visible, if that fails."""
+        with storage_errors("finishing", self._root):
+            self._check_free()
+            if not (self._is_local and _take_place(self._hidden, self._root)):
+                self._move_each()
+        self._done = True
+
+    def discard(self) -> None:
+        """Removes everything this object made; no effect after `commit`. Idempotent."""
+        if self._done:
+            return
+        self._done = True
+        with contextlib.suppress(OSError):
+            self._filesystem.delete_dir(self._hidden)
+        with contextlib.suppress(OSError):  # somebody else may use them by now
+            for directory in self._new_directories:
+                os.rmdir(directory)
+
+    def _check_free(self) -> None:
+        info = self._filesystem.get_file_info(self._root)
+        if info.type == pafs.FileType.File:
+            raise DatasetError(
+                f"dataset '{self._root}': expected a directory or nothing, got a file. Choose another path."
+            )
+        if info.type == pafs.FileType.NotFound:
+            return
+        entries = self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
+        found = sorted(name for name in map(_name, entries) if _is_data(name))
+        if found:
+            raise DatasetError(
+                f"dataset '{self._root}': expected an empty directory, got {len(found)} entries such as '{found[0]}'. "
+                "Choose an empty directory or delete it first."
+            )
+
+    def _create_directory(self, path: str) -> None:
+        if self._filesystem.type_name not in _WITHOUT_DIRECTORIES:
+            self._filesystem.create_dir(path, recursive=True)
+
+    def _move_each(self) -> None:
+        try:
+            for relative in self._files:
+                final = _join(self._root, relative)
+                self._create_directory(posixpath.dirname(final))
+                self._filesystem.move(_join(self._hidden, relative), final)
+        except BaseException:
+            self._undo_moves()
+            raise
+        with contextlib.suppress(OSError):  # the dataset is complete; an empty hidden directory does no harm
+            self._filesystem.delete_dir(self._hidden)
+
+    def _undo_moves(self) -> None:
+        for top in {relative.partition("/")[0] for relative in self._files}:
+            path = _join(self._root, top)
+            with contextlib.suppress(OSError):
+                if self._filesystem.get_file_info(path).type == pafs.FileType.Directory:
+                    self._filesystem.delete_dir(path)
+                else:
+                    self._filesystem.delete_file(path)
+
+
+@contextlib.contextmanager
+def storage_errors(doing: str, path: str) -> Iterator[None]:
+    """Turns errors of a file system into `DatasetError`, which says what was done to which path."""
+    try:
+        yield
+    except ParquetryError:
+        raise
+    except (OSError, NotImplementedError, pa.ArrowException) as error:
+        raise DatasetError(
+            f"{doing} '{path}': the file system refused: {error}. Check the path, the permissions and the free space."
+        ) from error
+
+
+def _take_place(hidden: str, root: str) -> bool:
+    """Puts the directory ``hidden``, which lies in ``root``, in the place of ``root``; whether that was possible."""
+    root = os.path.realpath(root)
+    hidden = os.path.join(root, os.path.basename(hidden))
+    aside = os.path.join(os.path.dirname(root), f".{os.path.basename(root)}-{os.path.basename(hidden)[1:]}")
+    try:
+        old, new = os.stat(root), os.stat(hidden)
+        if os.listdir(root) != [os.path.basename(hidden)] or (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            return False
+        shutil.copystat(root, hidden)
+        os.rename(hidden, aside)
+    except OSError:
+        return False
+    try:
+        os.rename(aside, root)  # replaces an empty directory in one step (POSIX)
+    except OSError:
+        os.rename(aside, hidden)
+        return False
+    return True
+
+
+def _missing_directories(path: str) -> list[str]:
+    """The directories that must be created for ``path``, deepest first."""
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
+def _is_data(name: str) -> bool:
+    return name in _OURS or "=" in name or not name.startswith((".", "_"))
+
+
+def _name(info: pafs.FileInfo) -> str:
+    return posixpath.basename(info.path.rstrip("/"))
+
+
+def _join(root: str, relative: str) -> str:
+    return posixpath.join(root, relative)

@@ -1,0 +1,294 @@
+"""`DatasetWriter` and `write_dataset`: rows or columns in, a Parquet dataset that describes itself out.
+
+Rows are encoded in chunks, cut into row groups, and written to hidden files, which become visible together when the
+writer closes; an error before that leaves no trace. Memory in use is bounded by the row groups being filled (256 MiB
+of them over all partitions, or one row group if that is larger), not by the dataset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError, EncodeError, PipelineError, SchemaError
+from ..layout.filesystem import resolve
+from ..schema.encoding import column_length, encode_columns, encode_rows
+from ..schema.field import Unischema
+from .chunks import CHUNK_BYTES, CHUNK_ROWS, column_chunks, owned_row, raw_bytes
+from .file_format import arrow_schema, check_compression
+from .part_files import MAX_PARTS, FileFormat, OpenParts, Partition
+from .partition import check_partition_fields, null_directory, split_by_partition
+from .row_groups import RowGroupLimit
+from .staging import COMMON_METADATA, Staging, storage_errors
+
+MAX_OPEN_FILES = 64
+MAX_WAITING_BYTES = 256 << 20
+
+
+class DatasetWriter:
+    """Writes one dataset; use it as a context manager. Not thread-safe.
+
+    The dataset appears when the writer closes. An exception inside ``with``, a failed write, or `abort` removes
+    everything that was written, and leaves the directory as it was.
+
+    Args:
+        url: a directory that is empty or does not exist; see `layout.filesystem.resolve`.
+        schema: what a row is.
+        row_group_rows: rows in each row group; the last one of a file may have fewer.
+        row_group_bytes: a row group ends with the row that brings its encoded size to this. With neither limit:
+            32 MiB or 65,536 rows, whichever comes first.
+        partition_by: fields (text, integer, bool, ``datetime64[D]``) that become ``key=value`` directories. Rows that
+            come sorted by them give the fewest files.
+        files: how many files to write (in each partition). Where the number of rows is known, from `write_dataset` or
+            `expect_rows`, each file takes one contiguous part, and the files in order of path hold the rows in their
+            order; else row groups are dealt to the files in turn. There are never more files than row groups.
+        compression: of columns that are not compressed already: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``,
+            ``"brotli"`` or ``None``.
+        filesystem: a pyarrow or fsspec file system to write to.
+        storage_options: arguments for fsspec.
+
+    Raises:
+        DatasetError: the directory holds a dataset already, or cannot be written.
+        SchemaError: a partition field that cannot be one.
+        PipelineError: an argument out of range.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        schema: Unischema,
+        *,
+        row_group_rows: int | None = None,
+        row_group_bytes: int | None = None,
+        partition_by: str | Sequence[str] = (),
+        files: int = 1,
+        compression: str | None = "zstd",
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(schema, Unischema) or not len(schema):
+            raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
+        if not isinstance(files, int) or not 1 <= files < MAX_PARTS:
+            raise PipelineError(f"files: expected an integer from 1 to {MAX_PARTS - 1}, got {files!r}.")
+        self._schema = schema
+        self._keys = check_partition_fields(schema, partition_by)
+        self._all_columns = arrow_schema(schema)
+        self._format = FileFormat(
+            schema=schema,
+            stored=arrow_schema(schema, without=self._keys),
+            compression=check_compression(compression),
+            limit=RowGroupLimit.of(rows=row_group_rows, size_bytes=row_group_bytes),
+        )
+        self._deal = files
+        self._cuts: list[int] = []
+        self._partitions: dict[str, Partition] = {}
+        self._open_parts = OpenParts(max(MAX_OPEN_FILES, files))
+        self._waiting: list[dict[str, Any]] = []
+        self._waiting_bytes = 0
+        self._rows = 0
+        self._closed = False
+        self._failure: str | None = None
+        resolved, path = resolve(url, filesystem=filesystem, storage_options=storage_options)
+        self._staging = Staging(resolved, path)
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def expect_rows(self, total: int) -> None:
+        """Says how many rows will come in all, so that each of the ``files`` takes one contiguous part of them.
+
+        Call it before the first row. Rows beyond ``total`` go to the last file.
+
+        Raises:
+            PipelineError: rows were written already.
+        """
+        self._check_open()
+        if self._rows or self._waiting:
+            raise PipelineError("expect_rows: expected a call before the first row. Call it right after creation.")
+        self._cuts = sorted({total * number // self._deal for number in range(1, self._deal)} - {0})
+        self._deal = 1
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Writes one row. Values are copied, so the caller may reuse its arrays.
+
+        Raises:
+            EncodeError: a value that does not fit its field; it may be of one of the rows before, which the message
+                names. The writer is aborted then.
+        """
+        self._check_open()
+        if not isinstance(row, Mapping):
+            with self._aborting():
+                raise EncodeError(
+                    f"row {self._rows + len(self._waiting)}: expected a mapping of field names to values, "
+                    f"got {type(row).__name__}."
+                )
+        self._waiting.append(owned_row(row))
+        self._waiting_bytes += sum(map(raw_bytes, row.values()))
+        if len(self._waiting) >= CHUNK_ROWS or self._waiting_bytes >= CHUNK_BYTES:
+            self._encode_waiting()
+
+    def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Writes rows one after the other; never holds more of them than one chunk. Raises like `write`."""
+        for row in rows:
+            self.write(row)
+
+    def write_columns(self, columns: Mapping[str, Any]) -> None:
+        """Writes columns: arrays with a leading row axis, sequences, or Arrow arrays, all of one length.
+
+        Raises:
+            EncodeError: unknown columns, different lengths, or a value that does not fit its field.
+        """
+        self._check_open()
+        self._encode_waiting()
+        with self._aborting():
+            for chunk in column_chunks(columns, column_length(self._schema, columns)):
+                self._store(encode_columns(self._schema, chunk, first_row=self._rows))
+
+    def close(self) -> None:
+        """Finishes the files and makes the dataset visible. Idempotent.
+
+        Raises:
+            EncodeError: a value of the last rows that does not fit.
+            DatasetError: an earlier write failed, or the file system refused.
+        """
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise DatasetError(
+                f"dataset '{self._staging.root}': nothing was written, because a write failed before ({failure})"
+            )
+        if self._closed:
+            return
+        self._encode_waiting()
+        with self._aborting():
+            if not self._partitions:
+                self._partition(null_directory(self._keys)).write_row_group(self._format.stored.empty_table())
+            self._finish_files()
+            self._write_common_metadata()
+            self._staging.commit()
+        self._closed = True
+
+    def abort(self) -> None:
+        """Removes everything that this writer wrote; no effect on a closed writer. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._waiting.clear()
+        self._partitions.clear()
+        self._open_parts.abandon()
+        self._staging.discard()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise DatasetError(
+                f"dataset writer for '{self._staging.root}': expected an open writer, got one that was closed, "
+                "aborted, or failed. Create a new writer, for an empty directory."
+            )
+
+    @contextlib.contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """A write that fails takes the whole dataset back, so that no caller can keep one with rows missing."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            self.abort()
+            raise
+
+    def _encode_waiting(self) -> None:
+        rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if rows:
+            with self._aborting():
+                self._store(encode_rows(self._schema, rows, first_row=self._rows))
+
+    def _store(self, arrays: Mapping[str, pa.Array]) -> None:
+        batch = pa.RecordBatch.from_arrays([arrays[name] for name in self._all_columns.names], schema=self._all_columns)
+        start = 0
+        while start < batch.num_rows:
+            if self._cuts and self._cuts[0] == self._rows:
+                self._cuts.pop(0)
+                self._finish_files()
+            count = batch.num_rows - start
+            if self._cuts:
+                count = min(count, self._cuts[0] - self._rows)
+            for directory, rows in split_by_partition(batch.slice(start, count), self._keys, first_row=self._rows):
+                self._partition(directory).add(rows)
+            start += count
+            self._rows += count
+        self._bound_memory()
+
+    def _partition(self, directory: str) -> Partition:
+        if directory not in self._partitions:
+            self._partitions[directory] = Partition(
+                directory, self._staging, self._format, self._open_parts, deal=self._deal
+            )
+        return self._partitions[directory]
+
+    def _bound_memory(self) -> None:
+        """Writes the largest unfinished row groups early where many partitions together hold too much."""
+        waiting = sum(partition.waiting_bytes for partition in self._partitions.values())
+        while len(self._partitions) > 1 and waiting > MAX_WAITING_BYTES:
+            largest = max(self._partitions.values(), key=lambda partition: partition.waiting_bytes)
+            waiting -= largest.waiting_bytes
+            largest.finish_files()
+
+    def _finish_files(self) -> None:
+        for partition in self._partitions.values():
+            partition.finish_files()
+
+    def _write_common_metadata(self) -> None:
+        path = f"{self._staging.root}/{COMMON_METADATA}"
+        with storage_errors("writing", path), self._staging.open(COMMON_METADATA) as stream:
+            pq.write_metadata(self._format.stored, stream)
+
+
+def write_dataset(
+    url: str | os.PathLike[str],
+    schema: Unischema,
+    rows: Iterable[Mapping[str, Any]] | Mapping[str, Any],
+    *,
+    row_group_rows: int | None = None,
+    row_group_bytes: int | None = None,
+    partition_by: str | Sequence[str] = (),
+    files: int = 1,
+    compression: str | None = "zstd",
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a whole dataset; see `DatasetWriter` for the arguments and errors.
+
+    Args:
+        rows: dicts from any iterable, which is streamed; or a mapping of columns. A sequence or columns with
+            ``files=n`` give ``n`` contiguous parts; an iterator, whose length nobody knows, is dealt by row groups.
+    """
+    with DatasetWriter(
+        url,
+        schema,
+        row_group_rows=row_group_rows,
+        row_group_bytes=row_group_bytes,
+        partition_by=partition_by,
+        files=files,
+        compression=compression,
+        filesystem=filesystem,
+        storage_options=storage_options,
+    ) as writer:
+        if isinstance(rows, Mapping):
+            writer.expect_rows(column_length(schema, rows))
+            writer.write_columns(rows)
+            return
+        if isinstance(rows, Sequence):
+            writer.expect_rows(len(rows))
+        writer.write_rows(rows)

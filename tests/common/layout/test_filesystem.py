@@ -1,0 +1,164 @@
+"""`resolve`: which file system serves a URL, and which path it gets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow.fs as pafs
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from parquetry.common.errors import DatasetError
+from parquetry.common.layout.filesystem import resolve
+
+
+def test_an_absolute_path_stays_as_it_is(tmp_path: Path) -> None:
+    filesystem, path = resolve(str(tmp_path / "a%20b"))
+    assert isinstance(filesystem, pafs.LocalFileSystem)
+    assert path == str(tmp_path / "a%20b")
+
+
+def test_a_path_object_is_a_local_path(tmp_path: Path) -> None:
+    assert resolve(tmp_path / "train")[1] == str(tmp_path / "train")
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve("data/../train/")[1] == os.path.join(os.getcwd(), "train")
+
+
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve("~/train")[1] == str(tmp_path / "train")
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("file:///data/my%20set/drive%3D1/", "/data/my set/drive=1"),
+        ("file://localhost/data/a#b?c", "/data/a#b?c"),
+        ("FILE:///data/x", "/data/x"),
+        ("file:/data/x%25", "/data/x%"),
+    ],
+)
+def test_a_file_url_is_percent_decoded(url: str, path: str) -> None:
+    filesystem, found = resolve(url)
+    assert isinstance(filesystem, pafs.LocalFileSystem)
+    assert found == path
+
+
+@pytest.mark.parametrize("url", ["file://server/data", "file://data"])
+def test_a_file_url_of_another_host_is_refused(url: str) -> None:
+    with pytest.raises(
+        DatasetError, match=r"expected a file URL of this machine, got host '(server|data)'.*three slashes"
+    ):
+        resolve(url)
+
+
+@pytest.mark.parametrize("url", ["", None, 3, b"/data"])
+def test_a_url_that_is_no_text_is_refused(url: object) -> None:
+    with pytest.raises(DatasetError, match=r"expected a non-empty string or path"):
+        resolve(url)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not hasattr(pafs, "S3FileSystem"), reason="pyarrow was built without S3")
+def test_s3_goes_through_pyarrow() -> None:
+    filesystem, path = resolve("s3://bucket/train%20set/?region=eu-west-1")
+    assert isinstance(filesystem, pafs.S3FileSystem)
+    assert (filesystem.region, path) == ("eu-west-1", "bucket/train set")
+
+
+def test_s3_with_storage_options_goes_through_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def url_to_fs(url: str, **options: object) -> tuple[MemoryFileSystem, str]:
+        seen.update(options, url=url)
+        return MemoryFileSystem(), "/bucket/train"
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    filesystem, path = resolve("s3://bucket/train", storage_options={"anon": True})
+    assert isinstance(filesystem, pafs.PyFileSystem)
+    assert path == "/bucket/train"
+    assert seen == {"anon": True, "url": "s3://bucket/train"}
+
+
+def test_a_scheme_of_fsspec_goes_through_fsspec() -> None:
+    filesystem, path = resolve("memory://resolved/train/")
+    assert isinstance(filesystem, pafs.PyFileSystem)
+    assert path == "/resolved/train"
+
+
+def test_a_chain_of_fsspec_goes_through_fsspec(tmp_path: Path) -> None:
+    filesystem, path = resolve(
+        "simplecache::memory://chained", storage_options={"simplecache": {"cache_storage": str(tmp_path)}}
+    )
+    assert isinstance(filesystem, pafs.PyFileSystem)
+    assert path == "/chained"
+
+
+def test_an_unknown_scheme_names_the_scheme_and_the_remedy() -> None:
+    with pytest.raises(DatasetError, match=r"knows, got 'nosuch'.*Correct the URL, or pass a ready filesystem"):
+        resolve("nosuch://bucket/train")
+
+
+def test_a_missing_fsspec_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def url_to_fs(url: str, **options: object) -> None:
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    with pytest.raises(DatasetError, match=r"library for 's3' is not installed \(Install s3fs"):
+        resolve("s3://bucket/train", storage_options={"anon": True})
+
+
+def test_missing_fsspec_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(DatasetError, match=r"'memory' needs fsspec, which is not installed. Run: pip install fsspec"):
+        resolve("memory://train")
+
+
+def test_a_file_system_that_fsspec_cannot_set_up_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"fsspec could not set up 'zip' with the options \['mode'\]"):
+        resolve(f"zip://train::file://{tmp_path}/none.zip", storage_options={"mode": "r"})
+
+
+def test_a_bad_uri_of_pyarrow_says_so() -> None:
+    with pytest.raises(DatasetError, match=r"pyarrow could not set up 's3'"):
+        resolve("s3://bucket/train?nonsense=1")
+
+
+def test_a_given_pyarrow_filesystem_is_used_as_it_is(tmp_path: Path) -> None:
+    given = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    assert resolve("inner/train/", filesystem=given) == (given, "inner/train")
+    assert resolve("s3://inner/train", filesystem=given) == (given, "inner/train")
+
+
+def test_a_given_local_filesystem_gets_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = pafs.LocalFileSystem()
+    assert resolve("train", filesystem=given) == (given, os.path.join(os.getcwd(), "train"))
+
+
+def test_a_given_fsspec_filesystem_is_wrapped() -> None:
+    given = fsspec.filesystem("memory")
+    filesystem, path = resolve("memory://train", filesystem=given)
+    assert isinstance(filesystem, pafs.PyFileSystem)
+    assert filesystem.handler.fs is given
+    assert path == "/train"
+
+
+def test_a_filesystem_of_another_kind_is_refused() -> None:
+    with pytest.raises(DatasetError, match=r"expected a pyarrow.fs.FileSystem or an fsspec file system, got str"):
+        resolve("train", filesystem="local")
+
+
+def test_storage_options_beside_a_filesystem_are_refused() -> None:
+    with pytest.raises(DatasetError, match=r"expected none beside filesystem=, got \['anon'\]"):
+        resolve("train", filesystem=pafs.LocalFileSystem(), storage_options={"anon": True})
+
+
+def test_storage_options_for_a_local_path_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"expected none for a local path, got \['anon'\]"):
+        resolve(tmp_path, storage_options={"anon": True})

@@ -1,0 +1,383 @@
+"""Which values fit a field, what the errors say, and that the fast paths give what the slow one gives."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from parquetry.common.errors import EncodeError
+from parquetry.common.schema import (
+    CompressedImageCodec,
+    ListCodec,
+    NdarrayCodec,
+    ScalarCodec,
+    TensorCodec,
+    Unischema,
+    UnischemaField,
+)
+from parquetry.common.schema import encoding as encoding_module
+from parquetry.common.schema.encoding import check_value, encode_columns, encode_rows
+
+F = UnischemaField
+
+
+def encoded(field: UnischemaField, values: Any, *, columns: bool = False) -> list[Any]:
+    schema = Unischema("s", [field])
+    if columns:
+        return encode_columns(schema, {field.name: values})[field.name].to_pylist()
+    return encode_rows(schema, [{field.name: value} for value in values])[field.name].to_pylist()
+
+
+# ---- what fits
+
+UTC_PLUS_2 = datetime.timezone(datetime.timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "kept"),
+    [
+        ("uint8", 255, 255),
+        ("uint8", np.int64(7), 7),
+        ("uint8", np.array(7), 7),
+        ("int64", -(2**63), -(2**63)),
+        ("uint64", 2**64 - 1, 2**64 - 1),
+        ("bool", np.True_, True),
+        ("float64", 3, 3.0),
+        ("float64", np.float32(0.5), 0.5),
+        ("float32", 0.1, float(np.float32(0.1))),
+        ("float32", float("inf"), float("inf")),
+        ("float16", np.int8(3), 3.0),
+        (str, np.str_("a"), "a"),
+        (bytes, bytearray(b"a\0"), b"a\0"),
+        (bytes, memoryview(b"abcd")[::2], b"ac"),
+        (decimal.Decimal, "1.5", decimal.Decimal("1.5")),
+        (decimal.Decimal, 2, decimal.Decimal(2)),
+        ("datetime64[us]", 5, datetime.datetime(1970, 1, 1, 0, 0, 0, 5)),
+        ("datetime64[us]", datetime.datetime(2020, 1, 1, 2, tzinfo=UTC_PLUS_2), datetime.datetime(2020, 1, 1)),
+        ("datetime64[us]", datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1)),
+        ("datetime64[us]", np.datetime64("2020-01-01"), datetime.datetime(2020, 1, 1)),
+        ("datetime64[D]", np.datetime64("2020-02-29T00", "h"), datetime.date(2020, 2, 29)),
+        ("timedelta64[ms]", datetime.timedelta(seconds=1), datetime.timedelta(seconds=1)),
+    ],
+)
+def test_a_scalar_that_fits_is_kept(dtype: Any, value: Any, kept: Any) -> None:
+    assert encoded(F("x", dtype), [value]) == [kept]
+
+
+def test_not_a_number_is_a_number() -> None:
+    assert np.isnan(encoded(F("x", np.float32), [float("nan"), np.float32("nan")])).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "value", "kept"),
+    [
+        ("float32", (None,), [1, 2.5], [1.0, 2.5]),
+        ("float32", (None,), (1, 2), [1.0, 2.0]),
+        ("float64", (None,), [2**60], [2.0**60]),
+        ("uint64", (None,), [1, 2**63], [1, 2**63]),
+        ("bool", (2,), [True, False], [True, False]),
+        ("int8", (None,), [], []),
+        (str, (None,), np.array(["a", "bc"]), ["a", "bc"]),
+        (str, (None,), np.array(["a", "b\0"], dtype=object), ["a", "b\0"]),
+        (str, (None,), [], []),
+        (bytes, (None,), [b"a\0"], [b"a\0"]),
+        (decimal.Decimal, (None,), ["1.5", 2], [decimal.Decimal("1.5"), decimal.Decimal(2)]),
+        (
+            "datetime64[D]",
+            (None,),
+            [datetime.date(2020, 1, 1), 1],
+            [datetime.date(2020, 1, 1), datetime.date(1970, 1, 2)],
+        ),
+    ],
+)
+def test_a_list_that_fits_is_kept(dtype: Any, shape: tuple[int | None, ...], value: Any, kept: Any) -> None:
+    assert encoded(F("x", dtype, shape), [value]) == [kept]
+
+
+# ---- what does not
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "text"),
+    [
+        ("uint8", 256, r"expected 0 to 255 \(uint8\), got 256\."),
+        ("uint8", -1, r"expected 0 to 255 \(uint8\), got -1\."),
+        ("int8", np.int64(128), r"expected -128 to 127 \(int8\), got 128\."),
+        ("int64", 2**63, r"expected -9223372036854775808 to 9223372036854775807 \(int64\), got 9223372036854775808"),
+        ("int32", 1.0, r"expected int32, got float 1\.0\."),
+        ("int32", True, r"expected int32, got bool True\."),
+        ("int32", np.True_, r"expected int32, got bool True\."),
+        ("int32", "5", r"expected int32, got str '5'\."),
+        ("int64", np.timedelta64(5, "ns"), r"expected int64, got timedelta64"),
+        ("int64", [5], r"expected int64, got list \[5\]\."),
+        ("bool", 1, r"expected bool, got int 1\."),
+        ("float32", 1e300, r"expected -3\.40282e\+38 to 3\.40282e\+38 \(float32\), got 1e\+300"),
+        ("float16", np.float32(1e5), r"expected -65504 to 65504 \(float16\), got 100000"),
+        ("float32", 2**24 + 1, r"expected an integer that float32 holds exactly, got 16777217"),
+        ("float64", 10**400, r"got an integer of 401 digits"),
+        ("float64", "1.5", r"expected float64, got str '1\.5'\."),
+        ("float64", 1j, r"expected float64, got complex 1j\."),
+        (str, b"a", r"expected str, got bytes b'a'\."),
+        (str, 5, r"expected str, got int 5\."),
+        (bytes, "a", r"expected bytes, got str 'a'\."),
+        (str, "\ud800", r"expected a value that string can store: .*surrogates not allowed"),
+        (decimal.Decimal, 1.5, r"expected decimal, got float 1\.5\."),
+        (decimal.Decimal, "abc", r"expected decimal, got str 'abc'\."),
+        (decimal.Decimal, decimal.Decimal("NaN"), r"expected decimal, got Decimal Decimal\('NaN'\)\."),
+        (decimal.Decimal, "1e-30", r"expected a value that decimal128\(38, 18\) can store"),
+        ("datetime64[us]", "2020-01-01", r"expected datetime64\[us\], got str '2020-01-01'\."),
+        ("datetime64[us]", 1.5, r"expected datetime64\[us\], got float 1\.5\."),
+        ("datetime64[us]", np.float32(1.5), r"expected datetime64\[us\], got float32"),
+        ("datetime64[us]", True, r"expected datetime64\[us\], got bool True\."),
+        ("datetime64[us]", datetime.timedelta(1), r"expected datetime64\[us\], got timedelta"),
+        ("datetime64[us]", 2**63, r"expected a count of datetime64\[us\] in 64 bits, got 9223372036854775808"),
+        ("datetime64[s]", np.datetime64(1500, "ms"), r"expected a value that datetime64\[s\] holds exactly"),
+        ("datetime64[ns]", np.datetime64("3000-01-01"), r"expected a value that datetime64\[ns\] holds exactly"),
+        ("datetime64[us]", np.datetime64("NaT"), r"expected a value, got NaT\. Declare the field nullable=True"),
+        ("int32", None, r"expected a value, got None\. Declare the field nullable=True"),
+    ],
+)
+def test_a_scalar_that_does_not_fit_is_refused(dtype: Any, value: Any, text: str) -> None:
+    with pytest.raises(EncodeError, match=rf"^row 0, field 'x': {text}"):
+        encoded(F("x", dtype), [value])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "value", "text"),
+    [
+        ("float32", (2,), np.zeros(2), r"expected dtype float32, got float64\. Convert it .* \.astype\('float32'\)"),
+        ("int32", (2,), np.zeros(2, np.int64), r"expected dtype int32, got int64\."),
+        (
+            "datetime64[us]",
+            (1,),
+            np.zeros(1, "datetime64[ms]"),
+            r"expected dtype datetime64\[us\], got datetime64\[ms\]\. .*\.astype\('datetime64\[us\]'\)",
+        ),
+        ("float32", (None, 3), np.zeros((2, 4), np.float32), r"expected shape \(None, 3\), got \(2, 4\)\."),
+        ("float32", (None, 3), np.zeros(3, np.float32), r"expected shape \(None, 3\), got \(3,\)\."),
+        ("float32", (2,), [1.0], r"expected shape \(2,\), got \(1,\)\."),
+        ("float32", (None,), 1.0, r"expected shape \(None,\), got \(\)\."),
+        ("uint8", (None,), [0, 256], r"expected 0 to 255 \(uint8\), got 256\."),
+        ("uint8", (None,), [-1, 0], r"expected 0 to 255 \(uint8\), got -1\."),
+        ("int64", (None,), [2**63], r"expected -9223372036854775808 to .* got 9223372036854775808"),
+        ("uint8", (None,), [1.0], r"expected uint8, got float 1\.0\."),
+        ("float32", (None,), [1e300], r"expected -3\.40282e\+38 to 3\.40282e\+38 \(float32\), got 1e\+300"),
+        ("float32", (None,), [2**24 + 1], r"expected an integer that float32 holds exactly, got 16777217"),
+        ("float32", (None,), ["1"], r"expected float32, got list \['1'\]\."),
+        ("float32", (None,), [1, [2]], r"expected float32, got list \[1, \[2\]\]\."),
+        ("float32", (None,), [True], r"expected float32, got list \[True\]\."),
+        ("bool", (None,), [1], r"expected bool, got int 1\."),
+        (str, (None,), ["a", 1], r"expected str, got list \['a', 1\]\."),
+        (str, (None,), [b"a"], r"expected str, got list"),
+        (bytes, (None,), ["a"], r"expected bytes, got list"),
+        (str, (None,), "ab", r"expected shape \(None,\), got \(\)\."),
+        (str, (None,), ["a", None], r"expected str, got list \['a', None\]\."),
+        ("datetime64[us]", (None,), [1.5], r"expected datetime64\[us\], got float 1\.5\."),
+    ],
+)
+def test_an_array_that_does_not_fit_is_refused(
+    dtype: Any, shape: tuple[int | None, ...], value: Any, text: str
+) -> None:
+    with pytest.raises(EncodeError, match=rf"^row 0, field 'x': {text}"):
+        encoded(F("x", dtype, shape), [value])
+
+
+def test_a_long_value_is_shown_in_short() -> None:
+    with pytest.raises(EncodeError, match=r"got str 'a{56}\.\.\.\."):
+        encoded(F("x", np.int8), ["a" * 1000])
+
+
+# ---- nulls
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        F("x", np.int8, nullable=True),
+        F("x", str, nullable=True),
+        F("x", "datetime64[us]", nullable=True),
+        F("x", decimal.Decimal, nullable=True),
+        F("x", np.float32, (None,), nullable=True),
+        F("x", np.float32, (2, 2), nullable=True),
+        F("x", np.uint8, (None, None, 3), CompressedImageCodec(), nullable=True),
+    ],
+    ids=lambda field: f"{field.dtype}{field.shape}",
+)
+def test_a_nullable_field_takes_none_and_a_missing_key(field: UnischemaField) -> None:
+    schema = Unischema("s", [field, F("other", np.int8)])
+    found = encode_rows(schema, [{"x": None, "other": 1}, {"other": 2}])["x"]
+    assert found.null_count == len(found) == 2
+    assert encode_columns(schema, {"other": [1, 2, 3]})["x"].null_count == 3
+
+
+def test_nat_is_null_where_the_field_is_nullable() -> None:
+    field = F("x", "datetime64[us]", nullable=True)
+    values = np.array(["NaT", "2020-01-01"], "datetime64[us]")
+    assert encoded(field, values) == encoded(field, values, columns=True) == [None, datetime.datetime(2020, 1, 1)]
+
+
+def test_nat_in_a_column_that_is_not_nullable_is_refused() -> None:
+    with pytest.raises(EncodeError, match=r"row 1, field 'x': expected a value, got NaT"):
+        encoded(F("x", "datetime64[us]"), np.array(["2020-01-01", "NaT"], "datetime64[us]"), columns=True)
+
+
+def test_a_missing_value_of_a_field_that_is_not_nullable_is_refused() -> None:
+    schema = Unischema("s", [F("x", np.int8), F("y", np.int8)])
+    with pytest.raises(EncodeError, match=r"row 5, field 'y': expected a value, got None"):
+        encode_rows(schema, [{"x": 1}], first_row=5)
+    with pytest.raises(EncodeError, match=r"row 5, field 'y': expected a value, got None"):
+        encode_columns(schema, {"x": [1]}, first_row=5)
+
+
+# ---- rows and columns
+
+
+def test_the_error_names_the_row_and_the_field() -> None:
+    schema = Unischema("s", [F("x", np.int8), F("y", np.float32, (None,))])
+    rows = [{"x": 1, "y": [1.0]}, {"x": 2, "y": ["a"]}]
+    with pytest.raises(EncodeError, match=r"^row 101, field 'y': expected float32"):
+        encode_rows(schema, rows, first_row=100)
+
+
+def test_the_error_of_a_storage_type_names_the_row() -> None:
+    field = F("x", np.int32, codec=ScalarCodec(pa.int8()))
+    for columns in (False, True):
+        with pytest.raises(EncodeError, match=r"row 1, field 'x': expected a value that int8 can store"):
+            encoded(field, np.array([1, 300], np.int32), columns=columns)
+    with pytest.raises(EncodeError, match=r"row 0, field 'x': expected a value that int32 can store: .*truncated"):
+        encoded(F("x", np.float64, codec=ScalarCodec(pa.int32())), [1.5])
+
+
+def test_unknown_fields_are_refused() -> None:
+    schema = Unischema("s", [F("x", np.int8)])
+    with pytest.raises(EncodeError, match=r"row 0: expected only the fields \['x'\], got also \['z'\]\. Add them"):
+        encode_rows(schema, [{"x": 1, "z": 2}])
+    with pytest.raises(EncodeError, match=r"columns: expected only the fields \['x'\], got also \['z'\]"):
+        encode_columns(schema, {"x": [1], "z": [2]})
+
+
+def test_a_row_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(EncodeError, match=r"row 3: expected a mapping of field names to values, got list"):
+        encode_rows(Unischema("s", [F("x", np.int8)]), [[1]], first_row=3)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("column", ["ab", b"ab", 5, iter([1]), {"a": 1}])
+def test_a_column_that_is_no_sequence_is_refused(column: Any) -> None:
+    with pytest.raises(EncodeError, match=r"column 'x': expected a sequence or an array, got"):
+        encode_columns(Unischema("s", [F("x", str)]), {"x": column})
+
+
+def test_columns_of_different_lengths_are_refused() -> None:
+    schema = Unischema("s", [F("x", np.int8), F("y", np.int8)])
+    with pytest.raises(EncodeError, match=r"columns: expected one length for all, got \{'x': 1, 'y': 2\}"):
+        encode_columns(schema, {"x": [1], "y": [1, 2]})
+
+
+def test_no_rows_give_empty_arrays_of_the_right_type() -> None:
+    schema = Unischema(
+        "s", [F("x", np.int8), F("t", "datetime64[us]"), F("y", np.float32, (2,)), F("z", decimal.Decimal)]
+    )
+    for arrays in (encode_rows(schema, []), encode_columns(schema, {})):
+        assert {name: len(array) for name, array in arrays.items()} == {"x": 0, "t": 0, "y": 0, "z": 0}
+        assert arrays["y"].type == pa.list_(pa.float32(), 2)
+
+
+def test_arrow_columns_are_taken() -> None:
+    assert encoded(F("x", np.int8), pa.array([1, 2], pa.int8()), columns=True) == [1, 2]
+    assert encoded(F("x", str, nullable=True), pa.chunked_array([["a"], [None]]), columns=True) == ["a", None]
+
+
+COLUMNS = [
+    (F("x", np.int32), np.arange(6, dtype=np.int32)[::2]),
+    (F("x", bool), np.array([True, False])),
+    (F("x", np.float16), np.array([0.5, 2], np.float16)),
+    (F("x", "datetime64[us]"), np.arange(3).astype("datetime64[us]")),
+    (F("x", "datetime64[D]"), np.arange(3).astype("datetime64[D]")),
+    (F("x", "timedelta64[s]"), np.arange(3).astype("timedelta64[s]")),
+    (F("x", np.float32, (2, 3)), np.arange(12, dtype=np.float32).reshape(2, 2, 3)),
+    (F("x", "datetime64[us]", (2, 2)), np.arange(8).astype("datetime64[us]").reshape(2, 2, 2)),
+    (F("x", np.float32, (2, 2), TensorCodec()), np.asfortranarray(np.arange(8, dtype=np.float32).reshape(2, 2, 2))),
+    (F("x", np.float32, (3,)), np.arange(6, dtype=np.float32).reshape(2, 3)),
+    (F("x", np.float32, (None,)), np.arange(6, dtype=np.float32).reshape(2, 3)),
+    (F("x", "datetime64[D]", (None,)), np.arange(6).astype("datetime64[D]").reshape(2, 3)),
+    (F("x", np.int8, (None, 2, None), ListCodec()), np.arange(12, dtype=np.int8).reshape(2, 1, 2, 3)),
+    (F("x", np.int8, (None,)), np.zeros((2, 0), np.int8)),
+    (F("x", np.float32, (None, 2), NdarrayCodec()), np.zeros((2, 3, 2), np.float32)),
+    (F("x", np.int32), np.arange(3, dtype=">i4")),
+    (F("x", str), np.array(["a", "b"])),
+]
+
+
+@pytest.mark.parametrize(("field", "column"), COLUMNS, ids=lambda value: str(getattr(value, "dtype", value)))
+def test_a_column_as_an_array_gives_what_its_rows_give(field: UnischemaField, column: np.ndarray) -> None:
+    schema = Unischema("s", [field])
+    by_column = encode_columns(schema, {"x": column})["x"]
+    by_row = encode_rows(schema, [{"x": value} for value in column])["x"]
+    by_column.validate(full=True)
+    assert by_column.equals(by_row)
+
+
+@pytest.mark.parametrize(("field", "column"), COLUMNS, ids=lambda value: str(getattr(value, "dtype", value)))
+def test_the_caller_may_reuse_the_memory_of_a_column(field: UnischemaField, column: np.ndarray) -> None:
+    mine = column.copy()
+    found = encode_columns(Unischema("s", [field]), {"x": mine})["x"]
+    before = found.to_pylist()
+    mine[...] = mine[::-1].copy()
+    assert found.to_pylist() == before
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2,), (2, 2, 2)])
+def test_a_column_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(EncodeError, match=r"row 0, field 'x': expected (shape \(2,\), got|float32, got)"):
+        encoded(F("x", np.float32, (2,)), np.zeros(shape, np.float32), columns=True)
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.integers(-200, 300),
+    st.floats(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.sampled_from([np.int8(3), np.uint64(2**63), np.float32(0.1), np.float64(1e300), np.True_, np.str_("a\0")]),
+)
+DTYPES = ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32", "float64", str, bytes, decimal.Decimal]
+
+
+@given(st.sampled_from(DTYPES), st.booleans(), st.lists(SCALARS, min_size=1, max_size=4))
+def test_the_fast_path_for_scalars_gives_what_one_by_one_gives(dtype: Any, nullable: bool, values: list[Any]) -> None:
+    field = F("x", dtype, nullable=nullable)
+    arrow_type = field.storage.arrow_type(field)
+    try:
+        slow = encoding_module._encode_one_by_one(field, values, arrow_type, 0)
+    except EncodeError as error:
+        slow = str(error)
+    try:
+        fast = encode_rows(Unischema("s", [field]), [{"x": value} for value in values])["x"]
+    except EncodeError as error:
+        fast = str(error)
+    if isinstance(slow, str) or isinstance(fast, str):
+        assert slow == fast
+    else:
+        assert slow.type == fast.type
+        np.testing.assert_equal(fast.to_pylist(), slow.to_pylist())
+
+
+@given(st.sampled_from(DTYPES[:10]), SCALARS)
+def test_a_scalar_reads_back_equal_or_is_refused(dtype: Any, value: Any) -> None:
+    field = F("x", dtype)
+    try:
+        checked = check_value(field, value)
+    except EncodeError:
+        return
+    if isinstance(value, float) and field.dtype.kind == "f":
+        np.testing.assert_equal(float(checked), float(np.asarray(value).astype(field.dtype)))  # the one that rounds
+    else:
+        assert checked == value

@@ -1,0 +1,290 @@
+"""`ParquetDataset`: a `tf.data.Dataset` that carries a `Pipeline`, so that tf.data's own verbs become part of the plan.
+
+A verb is pushed into the pipeline while it means there what tf.data means by it; everywhere else (after `map`, behind
+another `batch`, for a count that is only known when the graph runs) tf.data's own op does it. Nothing is read, and no op is
+made, before elements or their spec are asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import tensorflow as tf
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline import describe
+
+from .ops import load_ops
+from .source import new_dataset_key, source_dataset
+
+
+class ParquetDataset(tf.data.Dataset):
+    """Rows of a Parquet dataset as nested dicts of tensors, by field name.
+
+    Args:
+        url_or_urls: a directory, a file, or a list of them; a URL or a local path.
+        fields: names or regular expressions of the fields wanted; all of them unless given.
+        filesystem: a ``pyarrow.fs`` or fsspec filesystem.
+        storage_options: options for the filesystem of the URL.
+        workers: processes that decode.
+        memory_limit: bytes in flight.
+        executor: where user functions run, see `Pipeline`.
+
+    Raises:
+        ParquetryError: arguments that make no sense, or a dataset that is not there.
+    """
+
+    def __init__(
+        self,
+        url_or_urls: Any,
+        fields: Any = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        memory_limit: int | None = None,
+        executor: str | None = None,
+    ) -> None:
+        pipeline = Pipeline(
+            url_or_urls,
+            fields,
+            filesystem=filesystem,
+            storage_options=storage_options,
+            workers=workers,
+            memory_limit=memory_limit,
+            executor=executor,
+        )
+        self._carry(pipeline)
+
+    @classmethod
+    def from_pipeline(cls, pipeline: Pipeline) -> ParquetDataset:
+        """The dataset of a pipeline, for example of one made by `mix`."""
+        dataset = cls.__new__(cls)
+        dataset._carry(pipeline)
+        return dataset
+
+    def _carry(self, pipeline: Pipeline, *, state: str = "") -> None:
+        load_ops()  # a missing compiler is told where the dataset is made, not where it is first read
+        self._pipeline = pipeline
+        self._state = state
+        self._built: tf.data.Dataset | None = None
+        self._dataset_key = ""
+        super().__init__(None)
+
+    # --- what tf.data asks for ---
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return []
+
+    @property
+    def _variant_tensor(self) -> tf.Tensor:
+        return self._dataset()._variant_tensor
+
+    @property
+    def element_spec(self) -> Any:
+        """The nested `tf.TypeSpec` of an element, see `tf.data.Dataset.element_spec`."""
+        return self._dataset().element_spec
+
+    def _dataset(self) -> tf.data.Dataset:
+        # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet; and
+        # outside of any function that is being traced, because it belongs to this object and not to that function.
+        if self._built is None:
+            request = json.dumps({"pipeline": self._pipeline.to_json(), "sys_path": sys.path})
+            self._dataset_key = new_dataset_key(request)
+            with tf.init_scope():
+                self._built = source_dataset(
+                    describe(self._pipeline), request, dataset_key=self._dataset_key, state=self._state
+                )
+        return self._built
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (type(self), self._pipeline, self._state)
+
+    # --- the pipeline and its state ---
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline that this dataset reads."""
+        return self._pipeline
+
+    def explain(self) -> str:
+        """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
+        return self._pipeline.explain()
+
+    def state_dict(self, elements: int) -> str:
+        """The state after ``elements`` elements of the iteration that the latest iterator began.
+
+        It goes on in any face (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). tf.data reads ahead, so it cannot
+        know how many elements were used; a `tf.train.Checkpoint` of the iterator keeps what was read ahead instead.
+
+        Args:
+            elements: elements of this dataset that were used, counted from the iteration's very start, not from a restart.
+
+        Raises:
+            tf.errors.FailedPreconditionError: no iterator has begun.
+        """
+        self._dataset()
+        state = load_ops().parquetry_parquet_dataset_state(dataset_key=self._dataset_key, elements=elements)
+        return state.numpy().decode()
+
+    def load_state_dict(self, state: str) -> ParquetDataset:
+        """The same dataset, whose first iterator goes on from ``state`` and whose later ones are the passes after it."""
+        dataset = type(self).__new__(type(self))
+        dataset._carry(self._pipeline, state=state)
+        return dataset
+
+    # --- verbs that tf.data does not have ---
+
+    def select(self, *names_or_regex: Any) -> ParquetDataset:
+        """Keeps the fields of these names, or that a regular expression matches in full."""
+        return self.from_pipeline(self._pipeline.select(*names_or_regex))
+
+    def where(self, predicate: Any, **options: Any) -> ParquetDataset:
+        """Keeps the rows for which ``predicate`` holds, see `Pipeline.where`."""
+        return self.from_pipeline(self._pipeline.where(predicate, **options))
+
+    def ngram(self, *args: Any, **options: Any) -> ParquetDataset:
+        """Windows over consecutive rows, see `Pipeline.ngram`."""
+        return self.from_pipeline(self._pipeline.ngram(*args, **options))
+
+    def transform(self, function: Callable[..., Any], *args: Any, **options: Any) -> ParquetDataset:
+        """Python on rows or batches, run in the workers, see `Pipeline.transform`."""
+        return self.from_pipeline(self._pipeline.transform(function, *args, **options))
+
+    # --- tf.data's verbs ---
+
+    def filter(self, predicate: Any, name: str | None = None) -> tf.data.Dataset:
+        """As `tf.data.Dataset.filter`; a ``pyarrow.compute.Expression`` or DNF tuples go into the plan."""
+        if isinstance(predicate, pc.Expression) or _is_dnf(predicate):
+            return self.where(predicate)
+        return super().filter(predicate, name=name)
+
+    def shard(
+        self,
+        num_shards: Any,
+        index: Any,
+        name: str | None = None,
+        *,
+        even: str | None = None,
+        canonical_shards: int | None = None,
+    ) -> tf.data.Dataset:
+        """As `tf.data.Dataset.shard`, but only this shard is read, and every shard has the same number of elements.
+
+        Args:
+            even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`.
+            canonical_shards: fixes the order for any number of shards that divides it.
+        """
+        options = {"even": even, "canonical_shards": canonical_shards}
+        chosen = {key: value for key, value in options.items() if value is not None}
+        numbers = _static(num_shards), _static(index)
+        if chosen or (None not in numbers and self._pipeline.accepts("shard")):
+            return self.from_pipeline(self._pipeline.shard(*numbers, **chosen))
+        return super().shard(num_shards, index, name=name)
+
+    def shuffle(
+        self,
+        buffer_size: Any,
+        seed: Any = None,
+        reshuffle_each_iteration: bool | None = True,
+        name: str | None = None,
+    ) -> tf.data.Dataset:
+        """As `tf.data.Dataset.shuffle`, and the row groups are permuted as a whole.
+
+        Without a seed one is drawn here, from `tf.random.set_seed`'s sequence if that was called.
+        """
+        size = _static(buffer_size)
+        static_seed = _graph_seed() if seed is None else _static(seed)
+        known = static_seed is not None or seed is None
+        if size is not None and size > 0 and known and self._pipeline.accepts("shuffle"):
+            reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
+            return self.from_pipeline(
+                self._pipeline.shuffle(size, seed=static_seed, reshuffle_each_iteration=reshuffle)
+            )
+        return super().shuffle(buffer_size, seed, reshuffle_each_iteration, name=name)
+
+    def cache(
+        self, filename: Any = "", name: str | None = None, *, directory: Any = None, max_bytes: int | None = None
+    ) -> tf.data.Dataset:
+        """Without a directory tf.data's cache in memory; with one, fetched columns are kept there, see `Pipeline.cache`."""
+        place = filename if directory is None else directory
+        if isinstance(place, tf.Tensor):
+            place = place.numpy().decode() if tf.is_tensor(place) and hasattr(place, "numpy") else None
+        if place == "" and max_bytes is None:
+            return super().cache(name=name)
+        if place is not None and (directory is not None or max_bytes is not None or self._pipeline.accepts("cache")):
+            options = {} if max_bytes is None else {"max_bytes": max_bytes}
+            return self.from_pipeline(self._pipeline.cache(place, **options))
+        return super().cache(filename, name=name)
+
+    def batch(
+        self,
+        batch_size: Any,
+        drop_remainder: Any = False,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> tf.data.Dataset:
+        """As `tf.data.Dataset.batch`, decoded straight into the batch; fields of variable shape become ragged tensors."""
+        size, drop = _static(batch_size), _static(drop_remainder)
+        if size is not None and drop is not None and self._pipeline.accepts("batch"):
+            return self.from_pipeline(self._pipeline.batch(size, drop_remainder=bool(drop)))
+        return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
+
+    def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
+        """As `tf.data.Dataset.repeat`."""
+        static_count = -1 if count is None else _static(count)
+        if static_count is not None and self._pipeline.accepts("repeat"):
+            return self.from_pipeline(self._pipeline.repeat(None if static_count < 0 else static_count))
+        return super().repeat(count, name=name)
+
+    def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
+        """As `tf.data.Dataset.take`."""
+        static_count = _static(count)
+        if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
+            return self.from_pipeline(self._pipeline.take(static_count))
+        return super().take(count, name=name)
+
+    def skip(self, count: Any, name: str | None = None) -> tf.data.Dataset:
+        """As `tf.data.Dataset.skip`."""
+        static_count = _static(count)
+        if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
+            return self.from_pipeline(self._pipeline.skip(static_count))
+        return super().skip(count, name=name)
+
+
+def _restore(cls: type[ParquetDataset], pipeline: Pipeline, state: str) -> ParquetDataset:
+    dataset = cls.__new__(cls)
+    dataset._carry(pipeline, state=state)
+    return dataset
+
+
+def _static(value: Any) -> int | None:
+    """An integer (or bool) that is known now; ``None`` for one that only the running graph knows."""
+    if tf.is_tensor(value):
+        value = tf.get_static_value(value)
+    if isinstance(value, bool | int | np.integer | np.bool_):
+        return int(value)
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biu":
+        return int(value)
+    if value is None or tf.is_tensor(value):
+        return None
+    raise PipelineError(f"argument of a dataset's verb: expected an integer, got {value!r}.")
+
+
+def _graph_seed() -> int | None:
+    """A seed of `tf.random.set_seed`'s sequence, or ``None`` if no seed was set."""
+    graph_seed, op_seed = tf.compat.v1.random.get_seed(None)
+    if graph_seed is None or op_seed is None:
+        return None
+    return (int(graph_seed) * 0x9E3779B1 + int(op_seed)) % (1 << 63)
+
+
+def _is_dnf(predicate: Any) -> bool:
+    """Whether a predicate is a list of tuples, or a list of such lists."""
+    return isinstance(predicate, Sequence) and not isinstance(predicate, str | bytes)

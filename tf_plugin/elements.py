@@ -1,0 +1,138 @@
+"""From a pipeline's element to tf.data's: the flat components of the source op, and the structure that is made of them.
+
+In: an `Element` (what a pipeline hands out). Out: the op's attributes, and a `tf.data.Dataset` whose elements are nested
+dicts of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis (a batch, or the steps of
+a window), and a dense tensor of the row's own shape where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from parquetry.common.engine.outputs import Element, OutputField, nest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """One flat tensor of the source op: ``kind`` as in ``kernels/element_builder.h``, and its static form."""
+
+    kind: str
+    spec: tf.TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaf:
+    """One field of the element: its flat components, and how they become one value.
+
+    Attributes:
+        path: where the value stands in the element.
+        components: the flat tensors it is made of; a single one is the value itself.
+        shape: of one value, for a ragged leaf.
+        window: steps of the window axis, for a ragged leaf.
+        rows: static number of rows, or ``None``, for a ragged leaf.
+        batched: whether rows are the first axis.
+    """
+
+    path: tuple[str | int, ...]
+    components: tuple[Component, ...]
+    shape: tuple[int | None, ...] = ()
+    window: int | None = None
+    rows: int | None = None
+    batched: bool = False
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the value is a `tf.RaggedTensor`."""
+        return len(self.components) > 1
+
+
+def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None) -> Leaf:
+    """The leaf of output field ``number``; ``rows`` is the size of every batch if it is always the same."""
+    dtype = tf.string if output.kind != "dense" else tf.dtypes.as_dtype(output.dtype)
+    lead: tuple[int | None, ...] = (rows,) if batched else ()
+    if output.window is not None:
+        lead = (*lead, output.window)
+    if not output.ragged or not lead:
+        kind = "cell" if output.ragged else "string" if output.kind != "dense" else "dense"
+        spec = tf.TensorSpec((*lead, *output.shape), dtype)
+        return Leaf(path=output.path, components=(Component(kind=f"{number}:{kind}", spec=spec),))
+    last = _last_variable_axis(output.shape)
+    values = tf.TensorSpec((None, *output.shape[last + 1 :]), dtype)
+    components = [Component(kind=f"{number}:values", spec=values)]
+    cells = None if batched and rows is None else (rows if batched else 1) * (output.window or 1)  # type: ignore[operator]
+    for axis in range(last + 1):
+        if not output.shape[axis]:
+            length = cells + 1 if axis == 0 and cells is not None else None
+            components.append(Component(kind=f"{number}:splits:{axis}", spec=tf.TensorSpec((length,), tf.int64)))
+    return Leaf(
+        path=output.path,
+        components=tuple(components),
+        shape=output.shape,
+        window=output.window,
+        rows=rows if batched else 1,
+        batched=batched,
+    )
+
+
+def leaves_of(element: Element) -> tuple[Leaf, ...]:
+    """The leaves of an element, in the order of the protocol's field numbers."""
+    rows = element.batch_size if element.static_batch else None
+    return tuple(
+        leaf_of(number, output, batched=element.batched, rows=rows) for number, output in enumerate(element.outputs)
+    )
+
+
+def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
+    """One value from its flat tensors; graph ops only, nothing is copied."""
+    if not leaf.ragged:
+        return tensors[0]
+    value, splits = tensors[0], list(tensors[1:])
+    for axis in reversed(range(_last_variable_axis(leaf.shape) + 1)):
+        size = leaf.shape[axis]
+        if size:
+            value = tf.RaggedTensor.from_uniform_row_length(value, size, validate=False)
+        else:
+            value = tf.RaggedTensor.from_row_splits(value, splits.pop(), validate=False)
+    if leaf.window is not None and leaf.batched:
+        value = tf.RaggedTensor.from_uniform_row_length(value, leaf.window, nrows=leaf.rows, validate=False)
+    return value
+
+
+def structured(leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset of nested dicts from the source's flat tuples, by a native ``map``."""
+
+    def to_element(*tensors: tf.Tensor) -> Any:
+        values, at = [], 0
+        for leaf in leaves:
+            values.append(assemble(leaf, tensors[at : at + len(leaf.components)]))
+            at += len(leaf.components)
+        return _nest(leaves, values)
+
+    return source.map(to_element)
+
+
+def structure_of_specs(leaves: Sequence[Leaf]) -> Any:
+    """The element spec of leaves that have one component each."""
+    return _nest(leaves, [leaf.components[0].spec for leaf in leaves])
+
+
+def flat_components(leaves: Sequence[Leaf]) -> list[Component]:
+    """The components in the order in which the source op is to give them.
+
+    Without ragged leaves the source gives the structure itself, whose flat order is tf.nest's (by sorted key).
+    """
+    if any(leaf.ragged for leaf in leaves):
+        return [component for leaf in leaves for component in leaf.components]
+    return list(tf.nest.flatten(_nest(leaves, [leaf.components[0] for leaf in leaves])))
+
+
+def _last_variable_axis(shape: tuple[int | None, ...]) -> int:
+    return max(axis for axis, size in enumerate(shape) if size is None)
+
+
+def _nest(leaves: Sequence[Leaf], values: Sequence[Any]) -> Any:
+    return nest(leaves, values)  # type: ignore[arg-type]  # it asks for nothing but a path

@@ -1,0 +1,462 @@
+#include "sidecar_client.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "child_process.h"
+#include "fork_guard.h"
+#include "json.h"
+
+namespace parquetry {
+
+using protocol::BatchHeader;
+using protocol::Header;
+using protocol::MessageType;
+using protocol::TensorEntry;
+using std::chrono::milliseconds;
+
+namespace {
+
+constexpr milliseconds kGraceToEnd{5000};     // for a sidecar that was told to end
+constexpr milliseconds kGraceToReport{1000};  // for the exit status of one whose connection has ended
+
+std::string ErrnoText() { return std::strerror(errno); }
+
+int AnonymousFile(const char* name) {
+#ifdef SYS_memfd_create
+  constexpr unsigned int kCloseOnExec = 1;
+  const int fd = static_cast<int>(syscall(SYS_memfd_create, name, kCloseOnExec));
+  if (fd >= 0) return fd;
+#endif
+  const std::string path = "/" + std::string(name) + "-" + std::to_string(getpid());
+  const int shared = shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (shared >= 0) shm_unlink(path.c_str());
+  return shared;
+}
+
+bool WriteAll(int fd, const std::string& text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = pwrite(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    done += static_cast<size_t>(written);
+  }
+  return true;
+}
+
+int64_t IntegerMember(const std::map<std::string, std::string>& members, const char* name, int64_t otherwise) {
+  const auto found = members.find(name);
+  if (found == members.end()) return otherwise;
+  char* end = nullptr;
+  const long long value = std::strtoll(found->second.c_str(), &end, 10);
+  return end != found->second.c_str() && *end == '\0' ? value : otherwise;
+}
+
+std::string TextMember(const std::map<std::string, std::string>& members, const char* name) {
+  const auto found = members.find(name);
+  return found == members.end() ? "" : found->second;
+}
+
+// The elements of a shape; -1 if it is none, or does not fit the protocol.
+int64_t Elements(const TensorEntry& tensor) {
+  if (tensor.ndim > protocol::kMaxDims) return -1;
+  int64_t elements = 1;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    if (tensor.dims[i] < 0 || __builtin_mul_overflow(elements, tensor.dims[i], &elements)) return -1;
+  }
+  return elements;
+}
+
+bool FitsIn(const TensorEntry& tensor, uint64_t memory_bytes) {
+  const size_t item_bytes = protocol::ItemBytes(static_cast<protocol::DType>(tensor.dtype));
+  int64_t items = Elements(tensor);
+  // The offsets of n strings are n + 1 numbers, but their shape is that of the strings.
+  if (tensor.role == static_cast<uint16_t>(protocol::Role::kStringOffsets)) items += items < 0 ? 0 : 1;
+  uint64_t bytes = 0, end = 0;
+  return item_bytes != 0 && items >= 0 && tensor.role < protocol::kRoles &&
+         !__builtin_mul_overflow(static_cast<uint64_t>(items), item_bytes, &bytes) && bytes == tensor.bytes &&
+         tensor.offset % protocol::kAlignment == 0 && !__builtin_add_overflow(tensor.offset, tensor.bytes, &end) &&
+         end <= memory_bytes;
+}
+
+}  // namespace
+
+// The socket and the process, shared by the sidecar and by every batch that is out.
+class Connection {
+ public:
+  Connection(int fd, std::shared_ptr<ChildProcess> process) : socket(fd), process(std::move(process)) {}
+
+  // False if the other side is gone.
+  bool Send(MessageType type, uint64_t generation, uint64_t a, const std::string& body, int descriptor) {
+    Header header{protocol::kMagic,
+                  protocol::kVersion,
+                  static_cast<uint16_t>(type),
+                  generation,
+                  a,
+                  0,
+                  static_cast<uint32_t>(body.size()),
+                  descriptor < 0 ? 0u : 1u};
+    iovec parts[] = {{&header, sizeof(header)}, {const_cast<char*>(body.data()), body.size()}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = body.empty() ? 1 : 2;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    if (descriptor >= 0) {
+      message.msg_control = control;
+      message.msg_controllen = sizeof(control);
+      cmsghdr* rights = CMSG_FIRSTHDR(&message);
+      rights->cmsg_level = SOL_SOCKET;
+      rights->cmsg_type = SCM_RIGHTS;
+      rights->cmsg_len = CMSG_LEN(sizeof(int));
+      std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
+    }
+    const int fd = socket.get();
+    if (fd < 0) return false;
+    ssize_t sent;
+    do {
+      sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+    } while (sent < 0 && errno == EINTR);
+    return sent >= 0;
+  }
+
+  void Release(uint64_t slot, uint64_t generation) {
+    leases.fetch_sub(1);
+    Send(MessageType::kRelease, generation, slot, "", -1);  // a sidecar that is gone needs no slot
+  }
+
+  void Close() {
+    if (socket.get() < 0) return;
+    Send(MessageType::kClose, 0, 0, "", -1);
+    // The descriptor itself stays until the last batch is dropped, so that its number is never somebody else's.
+    shutdown(socket.get(), SHUT_RDWR);
+    process->KillAfter(kGraceToEnd);
+  }
+
+  const OwnedFd socket;
+  const std::shared_ptr<ChildProcess> process;
+  std::atomic<int64_t> leases{0};  // slots that are ours at the moment
+};
+
+struct Sidecar::Packet {
+  Header header{};
+  const char* body = nullptr;
+  std::unique_ptr<OwnedFd> descriptor;
+
+  MessageType type() const { return static_cast<MessageType>(header.type); }
+  std::string text() const { return std::string(body, header.body_bytes); }
+};
+
+struct Sidecar::Slot {
+  std::unique_ptr<OwnedFd> descriptor;
+  uint64_t mapped_bytes = 0;
+  std::shared_ptr<const void> mapping;
+
+  bool Map(uint64_t bytes) {
+    void* const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor->get(), 0);
+    if (address == MAP_FAILED) return false;
+    mapping = std::shared_ptr<const void>(address, [bytes](const void* p) { munmap(const_cast<void*>(p), bytes); });
+    mapped_bytes = bytes;
+    return true;
+  }
+};
+
+Canceller::Canceller() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+Canceller::~Canceller() { close(fd_); }
+
+void Canceller::Cancel() {
+  cancelled_.store(true);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(fd_, &one, sizeof(one));
+}
+
+Batch::~Batch() {
+  if (connection_ != nullptr) connection_->Release(slot_, generation_);
+}
+
+std::shared_ptr<const Batch> Batch::CopyOut() const {
+  std::shared_ptr<Batch> copy(new Batch);
+  copy->tensors_ = tensors_;
+  copy->first_element_ = first_element_;
+  copy->num_elements_ = num_elements_;
+  size_t total_bytes = 0;
+  for (TensorEntry& tensor : copy->tensors_) {
+    tensor.offset = total_bytes;
+    total_bytes += (tensor.bytes + protocol::kAlignment - 1) / protocol::kAlignment * protocol::kAlignment;
+  }
+  void* const memory = std::aligned_alloc(protocol::kAlignment, std::max(total_bytes, protocol::kAlignment));
+  if (memory == nullptr) throw std::bad_alloc();
+  copy->memory_ = std::shared_ptr<const void>(memory, [](const void* p) { std::free(const_cast<void*>(p)); });
+  copy->base_ = static_cast<const char*>(memory);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    std::memcpy(static_cast<char*>(memory) + copy->tensors_[i].offset, data(tensors_[i]), tensors_[i].bytes);
+  }
+  return copy;
+}
+
+Sidecar::Sidecar(Request request, std::shared_ptr<Connection> connection)
+    : request_(std::move(request)),
+      connection_(std::move(connection)),
+      buffer_(sizeof(Header) + protocol::kMaxBodyBytes) {}
+
+Sidecar::~Sidecar() { connection_->Close(); }
+
+Error Sidecar::Open(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out) {
+  const OwnedFd file(AnonymousFile("parquetry-request"));
+  if (file.get() < 0 || !WriteAll(file.get(), request.json)) {
+    return Error::Broken("sidecar: cannot write the request to shared memory: " + ErrnoText() + ".");
+  }
+  int sockets[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
+    return Error::Broken("sidecar: cannot make a socket: " + ErrnoText() + ".");
+  }
+  std::string why;
+  std::shared_ptr<ChildProcess> process = ChildProcess::Spawn(request.command, sockets[1], &why);
+  close(sockets[1]);
+  if (process == nullptr) {
+    close(sockets[0]);
+    return Error::Broken("sidecar: cannot run '" + request.command[0] + "': " + why +
+                         ". Set PARQUETRY_PYTHON to a Python in which parquetry is installed.");
+  }
+  std::shared_ptr<Sidecar> sidecar(
+      new Sidecar(request, std::make_shared<Connection>(sockets[0], std::move(process))));
+  Packet packet;
+  Error error = sidecar->Send(MessageType::kOpen, request.json.size(), "", file.get());
+  if (!error) error = sidecar->Await(MessageType::kOpened, canceller, &packet);
+  if (error) return error;
+  sidecar->cardinality_ = static_cast<int64_t>(packet.header.a);
+  *out = std::move(sidecar);
+  return {};
+}
+
+Error Sidecar::Start(int64_t iteration, const std::string* state, const Canceller* canceller, Started* out) {
+  ++generation_;
+  const std::string body = "{\"iteration\": " + std::to_string(iteration) +
+                           ", \"state\": " + (state == nullptr ? "null" : QuoteJson(*state)) + "}";
+  if (body.size() > protocol::kMaxBodyBytes) {
+    return {Error::Kind::kRemote, "StateError",
+            "state: expected at most " + std::to_string(protocol::kMaxBodyBytes) + " bytes, got " +
+                std::to_string(body.size()) + ". It is not a state that parquetry saved."};
+  }
+  if (Error error = Send(MessageType::kStart, 0, body)) return error;
+  active_ = true;
+  Packet packet;
+  if (Error error = Await(MessageType::kStarted, canceller, &packet)) return error;
+  const auto members = ParseJsonObject(packet.text());
+  if (!members) return Broken("expected a JSON object as the body of STARTED, got '" + packet.text() + "'");
+  out->remaining = static_cast<int64_t>(packet.header.a);
+  out->consumed = static_cast<int64_t>(packet.header.b);
+  out->state_prefix = TextMember(*members, "state_prefix");
+  out->state_suffix = TextMember(*members, "state_suffix");
+  out->iteration = IntegerMember(*members, "iteration", -1);
+  promised_slots_ = IntegerMember(*members, "slots", 0);
+  return {};
+}
+
+Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* out, bool* end) {
+  *end = false;
+  Packet packet;
+  while (true) {
+    if (Error error = Receive(canceller, &packet)) return error;
+    if (packet.header.generation != generation_) continue;
+    switch (packet.type()) {
+      case MessageType::kBatch:
+        return MakeBatch(packet, out);
+      case MessageType::kEnd:
+        active_ = false;
+        *end = true;
+        return {};
+      case MessageType::kError:
+        active_ = false;
+        return RemoteError(packet);
+      default:
+        return Broken("expected BATCH, END or ERROR, got message type " + std::to_string(packet.header.type));
+    }
+  }
+}
+
+void Sidecar::Stop() {
+  if (active_ && !broken_) Send(MessageType::kStop, 0, "");
+  active_ = false;
+}
+
+bool Sidecar::Healthy() {
+  if (broken_ || connection_->socket.get() < 0) return false;
+  pollfd fds[] = {{connection_->process->ended_fd(), POLLIN, 0}, {connection_->socket.get(), 0, 0}};
+  return poll(fds, 2, 0) == 0;  // nothing asked of the socket but whether the other side hung up
+}
+
+Error Sidecar::Send(MessageType type, uint64_t a, const std::string& body, int descriptor) {
+  if (connection_->Send(type, generation_, a, body, descriptor)) return {};
+  return Ended();
+}
+
+// Messages up to the one wanted of this generation, or its ERROR.
+Error Sidecar::Await(MessageType wanted, const Canceller* canceller, Packet* packet) {
+  while (true) {
+    if (Error error = Receive(canceller, packet)) return error;
+    if (packet->header.generation != generation_) continue;
+    if (packet->type() == wanted) return {};
+    if (packet->type() == MessageType::kError) {
+      active_ = false;
+      return RemoteError(*packet);
+    }
+    return Broken("expected message type " + std::to_string(static_cast<int>(wanted)) + ", got " +
+                  std::to_string(packet->header.type));
+  }
+}
+
+// One packet, after it has been looked through for what concerns every generation: slots, and batches that come late.
+Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
+  if (broken_) return Ended();
+  while (true) {
+    if (canceller != nullptr && canceller->cancelled()) return Error::Cancelled();
+    iovec part{buffer_.data(), buffer_.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const int fd = connection_->socket.get();
+    if (fd < 0) return Broken("made before a fork, used after it. Make the iterator in the process that uses it");
+    const ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      if (Error error = Wait(canceller)) return error;
+      continue;
+    }
+    // ECONNRESET tells once that the other side went with messages of ours unread; its own last words may still be there.
+    if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
+    if (got <= 0) return Ended();
+
+    packet->descriptor.reset();
+    for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
+      if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+      int descriptor;
+      std::memcpy(&descriptor, CMSG_DATA(part), sizeof(int));
+      packet->descriptor = std::make_unique<OwnedFd>(descriptor);
+    }
+    Header& header = packet->header;
+    const size_t bytes = static_cast<size_t>(got);
+    if (bytes >= sizeof(Header)) std::memcpy(&header, buffer_.data(), sizeof(Header));
+    if (bytes < sizeof(Header) || header.magic != protocol::kMagic || header.version != protocol::kVersion) {
+      return Broken("expected a message of protocol version " + std::to_string(protocol::kVersion) + ", got " +
+                    std::to_string(bytes) + " bytes of something else. Trainer and sidecar must run the same parquetry");
+    }
+    if (bytes != sizeof(Header) + header.body_bytes || header.descriptors != (packet->descriptor ? 1u : 0u)) {
+      return Broken("expected a body of " + std::to_string(header.body_bytes) + " bytes and " +
+                    std::to_string(header.descriptors) + " descriptors, got " +
+                    std::to_string(bytes - sizeof(Header)) + " bytes and " + (packet->descriptor ? "1" : "0") +
+                    ". The limit of open files may be reached");
+    }
+    packet->body = buffer_.data() + sizeof(Header);
+
+    if (packet->type() == MessageType::kSlot) {
+      if (Error error = AddSlot(*packet)) return error;
+      continue;
+    }
+    if (packet->type() == MessageType::kBatch) {
+      connection_->leases.fetch_add(1);
+      if (header.generation != generation_) connection_->Release(header.a, header.generation);
+    }
+    return {};
+  }
+}
+
+// Until there is something to receive, or the process has ended, or the wait is cancelled.
+Error Sidecar::Wait(const Canceller* canceller) {
+  pollfd fds[] = {{connection_->socket.get(), POLLIN, 0},
+                  {connection_->process->ended_fd(), POLLIN, 0},
+                  {canceller == nullptr ? -1 : canceller->fd(), POLLIN, 0}};
+  if (poll(fds, 3, -1) < 0) return {};
+  if (fds[2].revents != 0) return Error::Cancelled();
+  // Another process may hold the other end of the socket, so its end alone would not be noticed.
+  if (fds[1].revents != 0 && fds[0].revents == 0) return Ended();
+  return {};
+}
+
+Error Sidecar::AddSlot(const Packet& packet) {
+  auto slot = std::make_unique<Slot>();
+  // The descriptor moves over: `packet` is ours, and const only to its reader.
+  slot->descriptor = std::move(const_cast<Packet&>(packet).descriptor);
+  if (slot->descriptor == nullptr) return Broken("expected a descriptor with SLOT, got none");
+  if (packet.header.b > 0 && !slot->Map(packet.header.b)) {
+    return Broken("slot of " + std::to_string(packet.header.b) + " bytes: cannot map it: " + ErrnoText());
+  }
+  slots_[packet.header.a] = std::move(slot);
+  return {};
+}
+
+Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out) {
+  std::shared_ptr<Batch> batch(new Batch);
+  batch->connection_ = connection_;
+  batch->slot_ = packet.header.a;
+  batch->generation_ = generation_;
+  const auto found = slots_.find(packet.header.a);
+  if (found == slots_.end()) return Broken("expected a slot that was announced, got " + std::to_string(packet.header.a));
+  if (packet.header.body_bytes != sizeof(BatchHeader)) return Broken("expected a Batch as the body of BATCH");
+  BatchHeader header;
+  std::memcpy(&header, packet.body, sizeof(header));
+  Slot& slot = *found->second;
+  if (header.slot_bytes > slot.mapped_bytes && !slot.Map(header.slot_bytes)) {
+    return Broken("slot of " + std::to_string(header.slot_bytes) + " bytes: cannot map it: " + ErrnoText());
+  }
+  const uint64_t table_bytes = uint64_t{header.num_tensors} * sizeof(TensorEntry);
+  uint64_t table_end = 0;
+  if (__builtin_add_overflow(header.table_offset, table_bytes, &table_end) || table_end > slot.mapped_bytes) {
+    return Broken("expected the tensor table inside the slot, got it at " + std::to_string(header.table_offset));
+  }
+  batch->memory_ = slot.mapping;
+  batch->base_ = static_cast<const char*>(slot.mapping.get());
+  batch->first_element_ = static_cast<int64_t>(header.first_element);
+  batch->num_elements_ = header.num_elements;
+  batch->tensors_.resize(header.num_tensors);
+  if (table_bytes > 0) std::memcpy(batch->tensors_.data(), batch->base_ + header.table_offset, table_bytes);
+  for (const TensorEntry& tensor : batch->tensors_) {
+    if (!FitsIn(tensor, slot.mapped_bytes)) {
+      return Broken("tensor of field " + std::to_string(tensor.field) + " role " + std::to_string(tensor.role) +
+                    ": expected it aligned and inside the slot, as long as its shape, got " +
+                    std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
+    }
+  }
+  const int64_t slots = std::max<int64_t>(promised_slots_, static_cast<int64_t>(slots_.size()));
+  batch->scarce_ = slots - connection_->leases.load() <= 1;
+  *out = std::move(batch);
+  return {};
+}
+
+Error Sidecar::RemoteError(const Packet& packet) {
+  const auto members = ParseJsonObject(packet.text());
+  if (!members) return Broken("expected a JSON object as the body of ERROR, got '" + packet.text() + "'");
+  return {Error::Kind::kRemote, TextMember(*members, "error"), TextMember(*members, "message")};
+}
+
+Error Sidecar::Broken(const std::string& message) {
+  broken_ = true;
+  return Error::Broken("sidecar: " + message + ".");
+}
+
+Error Sidecar::Ended() {
+  broken_ = true;
+  ChildProcess& process = *connection_->process;
+  if (!process.WaitEnded(kGraceToReport)) process.KillAfter(milliseconds(0));
+  std::string message = "sidecar (process " + std::to_string(process.pid()) + ") ended unexpectedly: " +
+                        process.Ending() + ".";
+  const std::string tail = process.StderrTail();
+  message += tail.empty() ? " It wrote nothing to stderr." : " The last lines of its stderr:\n" + tail;
+  return Error::Broken(message);
+}
+
+}  // namespace parquetry

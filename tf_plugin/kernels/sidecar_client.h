@@ -1,0 +1,165 @@
+// The trainer's side of docs/protocol.md: starts a sidecar, runs iterations on it, maps its slots, and hands out batches
+// as leases on shared memory. Plain C++17 without a framework header, so that it can be tested alone.
+//
+// Threads: one thread at a time may call the methods of a `Sidecar`; a `Batch` may be dropped on any thread at any time,
+// also after its sidecar has ended or been dropped.
+
+#ifndef PARQUETRY_KERNELS_SIDECAR_CLIENT_H_
+#define PARQUETRY_KERNELS_SIDECAR_CLIENT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocol.h"
+
+namespace parquetry {
+
+struct Error {
+  enum class Kind {
+    kNone,
+    kCancelled,
+    kRemote,  // an error message of the sidecar, which is well and can begin another iteration
+    kBroken,  // the sidecar is gone, or did not keep to the protocol
+  };
+
+  static Error Broken(std::string message) { return {Kind::kBroken, "SidecarError", std::move(message)}; }
+  static Error Cancelled() { return {Kind::kCancelled, "", "iteration was cancelled"}; }
+
+  explicit operator bool() const { return kind != Kind::kNone; }
+
+  Kind kind = Kind::kNone;
+  std::string error_class;  // a class of common/errors.py
+  std::string message;
+};
+
+// Ends every wait that was given it, for good. May be cancelled from any thread.
+class Canceller {
+ public:
+  Canceller();
+  ~Canceller();
+  Canceller(const Canceller&) = delete;
+  Canceller& operator=(const Canceller&) = delete;
+
+  void Cancel();
+  bool cancelled() const { return cancelled_.load(); }
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+  std::atomic<bool> cancelled_{false};
+};
+
+// What is wanted of a sidecar. Two iterators with equal requests may share one, one after the other.
+struct Request {
+  std::vector<std::string> command;  // for example {"/usr/bin/python3", "-m", "parquetry.common.sidecar"}
+  std::string json;                  // the body of OPEN
+  std::string dataset_key;           // tells apart two datasets with the same request
+
+  bool operator==(const Request& other) const {
+    return dataset_key == other.dataset_key && json == other.json && command == other.command;
+  }
+};
+
+// The answer to START.
+struct Started {
+  int64_t remaining = protocol::kUnknown;  // elements from here on; kInfinite, kUnknown
+  int64_t consumed = 0;                    // elements before
+  int64_t iteration = -1;                  // the number of this iteration, where the sidecar tells it
+  std::string state_prefix;
+  std::string state_suffix;
+
+  // The state after `elements` of the iteration, counted from its very start.
+  std::string State(int64_t elements) const { return state_prefix + std::to_string(elements) + state_suffix; }
+};
+
+class Connection;
+
+// One BATCH message and the memory that it is in. The slot goes back to the sidecar when the last reference is dropped.
+// Always holds: every tensor lies inside the memory, begins on a 64-byte boundary, and is as long as its dtype and shape
+// say.
+class Batch {
+ public:
+  ~Batch();
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  const std::vector<protocol::TensorEntry>& tensors() const { return tensors_; }
+  const char* data(const protocol::TensorEntry& tensor) const { return base_ + tensor.offset; }
+  int64_t first_element() const { return first_element_; }
+  int64_t num_elements() const { return num_elements_; }
+
+  // True if at most one slot was free when this batch came: holding on to it may stall the sidecar.
+  bool scarce() const { return scarce_; }
+
+  // The same batch in memory of its own; holds no slot.
+  std::shared_ptr<const Batch> CopyOut() const;
+
+ private:
+  friend class Sidecar;
+  Batch() = default;
+
+  std::vector<protocol::TensorEntry> tensors_;
+  const char* base_ = nullptr;
+  std::shared_ptr<const void> memory_;  // the mapping, or the copy
+  int64_t first_element_ = 0;
+  int64_t num_elements_ = 0;
+  bool scarce_ = false;
+  std::shared_ptr<Connection> connection_;  // none for a copy
+  uint64_t slot_ = 0;
+  uint64_t generation_ = 0;
+};
+
+class Sidecar {
+ public:
+  // Starts a sidecar and waits until it has opened the request.
+  static Error Open(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out);
+  ~Sidecar();
+
+  const Request& request() const { return request_; }
+  int64_t cardinality() const { return cardinality_; }
+
+  // Begins an iteration; ends the one before it. `state` may be null.
+  Error Start(int64_t iteration, const std::string* state, const Canceller* canceller, Started* out);
+
+  // The next batch of the iteration, or `*end`.
+  Error Next(const Canceller* canceller, std::shared_ptr<const Batch>* out, bool* end);
+
+  // Ends the iteration early. The sidecar can be started again.
+  void Stop();
+
+  // False once it cannot be used any more.
+  bool Healthy();
+
+ private:
+  struct Packet;
+  struct Slot;
+
+  Sidecar(Request request, std::shared_ptr<Connection> connection);
+  Error Send(protocol::MessageType type, uint64_t a, const std::string& body, int descriptor = -1);
+  Error Receive(const Canceller* canceller, Packet* packet);
+  Error Wait(const Canceller* canceller);
+  Error Await(protocol::MessageType wanted, const Canceller* canceller, Packet* packet);
+  Error AddSlot(const Packet& packet);
+  Error MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out);
+  Error RemoteError(const Packet& packet);
+  Error Broken(const std::string& message);
+  Error Ended();
+
+  const Request request_;
+  const std::shared_ptr<Connection> connection_;
+  int64_t cardinality_ = protocol::kUnknown;
+  uint64_t generation_ = 0;
+  bool broken_ = false;
+  bool active_ = false;  // an iteration runs
+  int64_t promised_slots_ = 0;
+  std::map<uint64_t, std::unique_ptr<Slot>> slots_;
+  std::vector<char> buffer_;
+};
+
+}  // namespace parquetry
+
+#endif  // PARQUETRY_KERNELS_SIDECAR_CLIENT_H_

@@ -1,0 +1,84 @@
+"""The source dataset over the C++ op, and the key under which its iterators are counted."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from parquetry.common.engine.outputs import Element
+
+from .elements import flat_components, leaves_of, structure_of_specs, structured
+from .ops import load_ops
+
+SIDECAR_MODULE = "parquetry.common.sidecar"
+
+_ordinals: dict[str, int] = {}
+_ordinals_lock = threading.Lock()
+
+
+def sidecar_command() -> list[str]:
+    """How the sidecar is started: with this Python, unless the program that embeds it is none."""
+    return [sys.executable or "python3", "-m", SIDECAR_MODULE]
+
+
+def new_dataset_key(request: str) -> str:
+    """A key for a new dataset object: the same in every process that makes its datasets in the same order.
+
+    So that tf.data service recognises one dataset that several trainers register.
+    """
+    digest = hashlib.sha256(request.encode()).hexdigest()[:32]
+    with _ordinals_lock:
+        ordinal = _ordinals.get(digest, 0)
+        _ordinals[digest] = ordinal + 1
+    return f"{digest}-{ordinal}"
+
+
+def source_dataset(
+    element: Element, request: str, *, dataset_key: str, state: str = "", command: Sequence[str] | None = None
+) -> tf.data.Dataset:
+    """The dataset of an element's nested dicts, read from a sidecar.
+
+    Args:
+        request: the body of OPEN, see ``docs/protocol.md``.
+        dataset_key: datasets with one key share a count of iterators.
+        state: where the first iterator begins; empty for the start.
+        command: the sidecar's command line, instead of `sidecar_command`.
+    """
+    leaves = leaves_of(element)
+    components = flat_components(leaves)
+    ragged = any(leaf.ragged for leaf in leaves)
+    variant = load_ops().parquetry_parquet_dataset(
+        request=request,
+        dataset_key=dataset_key,
+        command=list(command or sidecar_command()),
+        state=state,
+        components=[component.kind for component in components],
+        field_names=[output.name for output in element.outputs],
+        batched=element.batched,
+        output_types=[component.spec.dtype for component in components],
+        output_shapes=[component.spec.shape for component in components],
+    )
+    if ragged:
+        return structured(leaves, _Source(variant, tuple(component.spec for component in components)))
+    return _Source(variant, structure_of_specs(leaves))
+
+
+class _Source(tf.data.Dataset):
+    """What tf.data asks of a dataset without inputs."""
+
+    def __init__(self, variant: tf.Tensor, element_spec: Any) -> None:
+        self._spec = element_spec
+        super().__init__(variant)
+
+    def _inputs(self) -> list[tf.data.Dataset]:
+        return []
+
+    @property
+    def element_spec(self) -> Any:
+        """The nested specs of an element."""
+        return self._spec
