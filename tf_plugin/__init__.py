@@ -1,6 +1,25 @@
-"""Parquet as a native tf.data source: `ParquetDataset`, and its stages as functions for ``dataset.apply(...)``."""
+"""Parquet as a native tf.data source: `ParquetDataset`, and its stages as functions for ``dataset.apply(...)``.
 
-from .dataset import ParquetDataset
-from .functional import cache, ngram, shard, shuffle, transform, where
+Names are imported when they are first used, so that ``python -m parquetry.tf_plugin.build`` runs without the rest.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .dataset import ParquetDataset
+    from .functional import cache, ngram, shard, shuffle, transform, where
 
 __all__ = ["ParquetDataset", "cache", "ngram", "shard", "shuffle", "transform", "where"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(".dataset" if name == "ParquetDataset" else ".functional", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

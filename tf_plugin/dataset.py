@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
-from parquetry.common.pipeline import describe
 
 from .ops import load_ops
 from .source import new_dataset_key, source_dataset
@@ -99,7 +98,7 @@ class ParquetDataset(tf.data.Dataset):
             self._dataset_key = new_dataset_key(request)
             with tf.init_scope():
                 self._built = source_dataset(
-                    describe(self._pipeline), request, dataset_key=self._dataset_key, state=self._state
+                    self._pipeline.element, request, dataset_key=self._dataset_key, state=self._state
                 )
         return self._built
 
@@ -117,7 +116,7 @@ class ParquetDataset(tf.data.Dataset):
         """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
         return self._pipeline.explain()
 
-    def state_dict(self, elements: int) -> str:
+    def state_dict(self, elements: int) -> dict[str, Any]:
         """The state after ``elements`` elements of the iteration that the latest iterator began.
 
         It goes on in any face (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). tf.data reads ahead, so it cannot
@@ -131,13 +130,15 @@ class ParquetDataset(tf.data.Dataset):
         """
         self._dataset()
         state = load_ops().parquetry_parquet_dataset_state(dataset_key=self._dataset_key, elements=elements)
-        return state.numpy().decode()
+        result: dict[str, Any] = json.loads(state.numpy())
+        return result
 
-    def load_state_dict(self, state: str) -> ParquetDataset:
-        """The same dataset, whose first iterator goes on from ``state`` and whose later ones are the passes after it."""
-        dataset = type(self).__new__(type(self))
-        dataset._carry(self._pipeline, state=state)
-        return dataset
+    def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:
+        """The same dataset, whose first iterator goes on from ``state`` and whose later ones are the epochs after it.
+
+        The state may come from any face; one that belongs to another dataset or pipeline is refused by the first iterator.
+        """
+        return _restore(type(self), self._pipeline, state if isinstance(state, str) else json.dumps(dict(state)))
 
     # --- verbs that tf.data does not have ---
 
@@ -212,13 +213,11 @@ class ParquetDataset(tf.data.Dataset):
         self, filename: Any = "", name: str | None = None, *, directory: Any = None, max_bytes: int | None = None
     ) -> tf.data.Dataset:
         """Without a directory tf.data's cache in memory; with one, fetched columns are kept there, see `Pipeline.cache`."""
-        place = filename if directory is None else directory
-        if isinstance(place, tf.Tensor):
-            place = place.numpy().decode() if tf.is_tensor(place) and hasattr(place, "numpy") else None
-        if place == "" and max_bytes is None:
-            return super().cache(name=name)
-        if place is not None and (directory is not None or max_bytes is not None or self._pipeline.accepts("cache")):
-            options = {} if max_bytes is None else {"max_bytes": max_bytes}
+        place = _static_text(filename) if directory is None else directory
+        if place is None or (place == "" and max_bytes is None):
+            return super().cache(filename, name=name)
+        options = {} if max_bytes is None else {"max_bytes": max_bytes}
+        if directory is not None or options or self._pipeline.accepts("cache"):
             return self.from_pipeline(self._pipeline.cache(place, **options))
         return super().cache(filename, name=name)
 
@@ -275,6 +274,14 @@ def _static(value: Any) -> int | None:
     if value is None or tf.is_tensor(value):
         return None
     raise PipelineError(f"argument of a dataset's verb: expected an integer, got {value!r}.")
+
+
+def _static_text(value: Any) -> Any:
+    """A path that is known now; ``None`` for one that only the running graph knows."""
+    if not tf.is_tensor(value):
+        return value
+    value = tf.get_static_value(value)
+    return None if value is None else tf.compat.as_str(value.item() if isinstance(value, np.ndarray) else value)
 
 
 def _graph_seed() -> int | None:

@@ -34,6 +34,7 @@ class Leaf:
         shape: of one value, for a ragged leaf.
         window: steps of the window axis, for a ragged leaf.
         rows: static number of rows, or ``None``, for a ragged leaf.
+        cells: static number of cells (rows, or rows x steps), or ``None``, for a ragged leaf.
         batched: whether rows are the first axis.
     """
 
@@ -42,6 +43,7 @@ class Leaf:
     shape: tuple[int | None, ...] = ()
     window: int | None = None
     rows: int | None = None
+    cells: int | None = None
     batched: bool = False
 
     @property
@@ -63,7 +65,8 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
     last = _last_variable_axis(output.shape)
     values = tf.TensorSpec((None, *output.shape[last + 1 :]), dtype)
     components = [Component(kind=f"{number}:values", spec=values)]
-    cells = None if batched and rows is None else (rows if batched else 1) * (output.window or 1)  # type: ignore[operator]
+    rows = rows if batched else 1
+    cells = None if rows is None else rows * (output.window or 1)
     for axis in range(last + 1):
         if not output.shape[axis]:
             length = cells + 1 if axis == 0 and cells is not None else None
@@ -73,7 +76,8 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
         components=tuple(components),
         shape=output.shape,
         window=output.window,
-        rows=rows if batched else 1,
+        rows=rows,
+        cells=cells,
         batched=batched,
     )
 
@@ -94,7 +98,8 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
     for axis in reversed(range(_last_variable_axis(leaf.shape) + 1)):
         size = leaf.shape[axis]
         if size:
-            value = tf.RaggedTensor.from_uniform_row_length(value, size, validate=False)
+            cells = leaf.cells if axis == 0 else None
+            value = tf.RaggedTensor.from_uniform_row_length(value, size, nrows=cells, validate=False)
         else:
             value = tf.RaggedTensor.from_row_splits(value, splits.pop(), validate=False)
     if leaf.window is not None and leaf.batched:

@@ -7,10 +7,12 @@ far as the memory budget allows. Both are driven by one thread; loading runs in 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +21,7 @@ from ..order.positions import BatchView
 from ..plan import Draw, Plan, WindowKey
 from .assemble import Source
 from .fetch import Fetcher
-from .window import LoadedWindow, WindowRows
+from .window import WindowRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class Handle:
 
     key: WindowKey
     num_bytes: int
-    future: Future[tuple[WindowRows, LoadedWindow]]
+    future: Future[Any]
     users: int = 0
     parts: list[pa.Table | None] = field(default_factory=list)
     missing: int = 0
@@ -80,11 +82,26 @@ class WindowStore:
 
     A window is needed while a job holds it, and while it is the latest one of its stream. Reading ahead stops where the
     sum of loaded windows would pass ``memory_limit``; what a job needs is loaded in any case.
+
+    Args:
+        finish: makes what `Handle.future` gives out of a window's rows and tables.
+        discard: called with that when the window is dropped.
     """
 
-    def __init__(self, plan: Plan, fetcher: Fetcher, *, threads: int, memory_limit: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        fetcher: Fetcher,
+        *,
+        threads: int,
+        memory_limit: int,
+        finish: Callable[[WindowRows, Sequence[pa.Table]], Any] | None = None,
+        discard: Callable[[Any], None] | None = None,
+    ) -> None:
         self._plan = plan
         self._fetcher = fetcher
+        self._finish = finish or (lambda rows, tables: (rows, fetcher.assemble(rows, tables)))
+        self._discard = discard
         self._memory_limit = memory_limit
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
         self._handles: OrderedDict[WindowKey, Handle] = OrderedDict()
@@ -135,14 +152,21 @@ class WindowStore:
         """Stops loading; whoever waits for a window gets an error. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for handle in list(self._handles.values()):
+        while self._handles:
+            _, handle = self._handles.popitem()
             _fail(handle.future, PipelineError("iteration was closed."))
-        self._handles.clear()
+            self._drop(handle)
 
     def _drop_unused(self) -> None:
         needed = {*self._latest.values(), *self._ahead.values()}
         for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
-            del self._handles[key]
+            self._drop(self._handles.pop(key))
+
+    def _drop(self, handle: Handle) -> None:
+        if self._discard is None:
+            return
+        discard = self._discard
+        handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
     def _start(self, key: WindowKey) -> Handle:
         handle = Handle(key=key, num_bytes=self._plan.window_bytes(key), future=Future())
@@ -175,10 +199,11 @@ class WindowStore:
                 last = handle.missing == 0
             if last:
                 tables = [part for part in handle.parts if part is not None]
-                window = self._fetcher.assemble(rows, tables)
-                handle.num_bytes = max(window.num_bytes, 1)
+                handle.num_bytes = sum(table.nbytes for table in tables)
                 handle.parts = []
-                _finish(handle.future, (rows, window))
+                result = self._finish(rows, tables)
+                if not _finish(handle.future, result) and self._discard is not None:
+                    self._discard(result)
         except BaseException as error:
             _fail(handle.future, error)
 
@@ -192,15 +217,15 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     return result
 
 
-def _finish(future: Future[tuple[WindowRows, LoadedWindow]], value: tuple[WindowRows, LoadedWindow]) -> None:
+def _finish(future: Future[Any], value: Any) -> bool:
+    """Sets a result; False if the future was failed meanwhile."""
     try:
         future.set_result(value)
     except InvalidStateError:
-        pass  # closed meanwhile
+        return False
+    return True
 
 
-def _fail(future: Future[tuple[WindowRows, LoadedWindow]], error: BaseException) -> None:
-    try:
+def _fail(future: Future[Any], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # done already
         future.set_exception(error)
-    except InvalidStateError:
-        pass  # done already

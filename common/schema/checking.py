@@ -1,8 +1,8 @@
 """Whether a value fits its field: the one gate in front of every codec.
 
 In comes any Python or numpy value, out comes the same value in the field's own dtype. A value passes only if it reads
-back equal; the one exception is a Python float, which is rounded to the field's precision. Nothing wraps, truncates,
-or turns into a string.
+back equal; the one exception is a float (not an array of floats), which is rounded to the field's precision. Nothing
+wraps, truncates, or turns into a string.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _check_float(field: UnischemaField, value: int | float) -> Any:
 
 def _out_of_float_range(field: UnischemaField, value: Any) -> EncodeError:
     limit = float(np.finfo(field.dtype).max)
-    shown = f"{value:.6g}" if isinstance(value, float) else f"an integer of {len(str(abs(int(value))))} digits"
+    shown = f"{value:.6g}" if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
     return EncodeError(f"field '{field.name}': expected {-limit:.6g} to {limit:.6g} ({field.dtype}), got {shown}.")
 
 

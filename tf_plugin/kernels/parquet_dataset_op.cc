@@ -309,9 +309,10 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
       return absl::FailedPreconditionError(
           absl::StrCat("splits of a Parquet dataset: expected one split provider, got ", providers.size(), "."));
     }
+    restoring_ = ctx->is_restoring();
     if (!providers.empty()) {
       splits_ = providers[0];
-    } else if (!ctx->is_restoring()) {
+    } else if (!restoring_) {
       iteration_ = DatasetRegistry::Get().TakeIteration(request_.dataset_key);
       if (iteration_ == 0 && !dataset()->state_.empty()) state_ = dataset()->state_;
     }
@@ -338,6 +339,8 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
   absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (splits_ != nullptr) return SaveSplits(writer);
+    // A symbolic checkpoint saves every new iterator, also one that is about to be restored: it must not begin for that.
+    if (restoring_) return writer->WriteScalar(full_name("state"), tstring());
     TF_RETURN_IF_ERROR(EnsureStarted());
     return writer->WriteScalar(full_name("state"), tstring(started_->State(consumed_)));
   }
@@ -347,7 +350,8 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     if (splits_ != nullptr) return RestoreSplits(reader);
     tstring state;
     TF_RETURN_IF_ERROR(reader->ReadScalar(full_name("state"), &state));
-    state_ = state;
+    restoring_ = false;
+    if (!state.empty()) state_ = state;
     // At once, so that a state of something else is refused here and not at the first element.
     return EnsureStarted();
   }
@@ -412,6 +416,7 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
       dataset()->facts_->cardinality = sidecar_->cardinality();
     }
     DatasetRegistry& registry = DatasetRegistry::Get();
+    restoring_ = false;
     if (iteration_ < 0 && !state_) iteration_ = registry.TakeIteration(request_.dataset_key);
     Started started;
     const std::string* const state = state_ ? &*state_ : nullptr;
@@ -481,6 +486,7 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
   std::shared_ptr<SplitProvider> splits_;
   int64_t split_left_ = 0;
   int64_t iteration_ = -1;
+  bool restoring_ = false;  // made to be restored, which has not happened yet
   std::optional<std::string> state_;  // to begin from
   std::shared_ptr<Sidecar> sidecar_;
   std::optional<Started> started_;

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from parquetry.common.errors import EncodeError
 from parquetry.common.schema import (
@@ -120,7 +120,7 @@ def test_a_list_that_fits_is_kept(dtype: Any, shape: tuple[int | None, ...], val
         ("float32", 1e300, r"expected -3\.40282e\+38 to 3\.40282e\+38 \(float32\), got 1e\+300"),
         ("float16", np.float32(1e5), r"expected -65504 to 65504 \(float16\), got 100000"),
         ("float32", 2**24 + 1, r"expected an integer that float32 holds exactly, got 16777217"),
-        ("float64", 10**400, r"got an integer of 401 digits"),
+        ("float64", 10**400, r"expected -1\.79769e\+308 to 1\.79769e\+308 \(float64\), got an integer of 1329 bits"),
         ("float64", "1.5", r"expected float64, got str '1\.5'\."),
         ("float64", 1j, r"expected float64, got complex 1j\."),
         (str, b"a", r"expected str, got bytes b'a'\."),
@@ -351,6 +351,7 @@ SCALARS = st.one_of(
 DTYPES = ["bool", "int8", "uint8", "int64", "uint64", "float16", "float32", "float64", str, bytes, decimal.Decimal]
 
 
+@settings(deadline=None)
 @given(st.sampled_from(DTYPES), st.booleans(), st.lists(SCALARS, min_size=1, max_size=4))
 def test_the_fast_path_for_scalars_gives_what_one_by_one_gives(dtype: Any, nullable: bool, values: list[Any]) -> None:
     field = F("x", dtype, nullable=nullable)
@@ -370,6 +371,7 @@ def test_the_fast_path_for_scalars_gives_what_one_by_one_gives(dtype: Any, nulla
         np.testing.assert_equal(fast.to_pylist(), slow.to_pylist())
 
 
+@settings(deadline=None)
 @given(st.sampled_from(DTYPES[:10]), SCALARS)
 def test_a_scalar_reads_back_equal_or_is_refused(dtype: Any, value: Any) -> None:
     field = F("x", dtype)
@@ -377,7 +379,7 @@ def test_a_scalar_reads_back_equal_or_is_refused(dtype: Any, value: Any) -> None
         checked = check_value(field, value)
     except EncodeError:
         return
-    if isinstance(value, float) and field.dtype.kind == "f":
+    if isinstance(value, float | np.floating) and field.dtype.kind == "f":
         np.testing.assert_equal(float(checked), float(np.asarray(value).astype(field.dtype)))  # the one that rounds
     else:
         assert checked == value

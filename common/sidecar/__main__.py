@@ -1,0 +1,30 @@
+"""``python -m parquetry.common.sidecar --fd N``: the reader process of one trainer."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+
+from .server import Server
+
+
+def main() -> None:
+    """Serves the inherited socket until the trainer closes it or is gone."""
+    parser = argparse.ArgumentParser(prog="python -m parquetry.common.sidecar", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the trainer's socket")
+    arguments = parser.parse_args()
+    logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
+    server = Server(socket.socket(fileno=arguments.fd))
+    try:
+        server.serve()
+    finally:
+        server.close()
+        os._exit(0)  # nothing here may wait for a thread that is decoding for nobody
+
+
+if __name__ == "__main__":
+    main()

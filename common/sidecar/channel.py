@@ -1,0 +1,64 @@
+"""`Channel`: messages of the protocol over one ``SOCK_SEQPACKET`` socket, with their descriptors."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
+
+_PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
+
+
+class Channel:
+    """One end of the connection. `send` may be called from any thread, `receive` from one at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._send_lock = threading.Lock()
+
+    def send(self, message: Message) -> None:
+        """Sends a message; its descriptor stays open here.
+
+        Raises:
+            OSError: the other side is gone.
+        """
+        packet = pack(message)
+        with self._send_lock:
+            if message.descriptor is None:
+                self._connection.send(packet)
+            else:
+                socket.send_fds(self._connection, [packet], [message.descriptor])
+
+    def receive(self) -> Message | None:
+        """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor."""
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except (ConnectionError, OSError):
+            return None
+        if not packet:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return None
+        return unpack(packet, descriptors)
+
+    def close(self) -> None:
+        """Closes the socket. Idempotent."""
+        self._connection.close()
+
+
+def memory_file(name: str) -> int:
+    """A descriptor of anonymous shared memory, closed on exec.
+
+    Where the system has no memfd, an unlinked POSIX shared-memory object.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(f"parquetry-{name}", os.MFD_CLOEXEC)
+    from multiprocessing import shared_memory
+
+    block = shared_memory.SharedMemory(create=True, size=1)
+    descriptor = os.dup(block._fd)  # type: ignore[attr-defined]  # the only way to its descriptor
+    block.unlink()
+    block.close()
+    return descriptor

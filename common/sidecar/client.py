@@ -1,0 +1,336 @@
+"""The Python client of the sidecar: starts it, maps its slots, and gives its batches without a copy.
+
+`SidecarSource` makes the steps of one iteration. Sidecars whose iteration ended are kept a while for the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..engine.batch import Column
+from ..engine.outputs import OutputField
+from ..errors import SidecarError, error_class
+from .channel import Channel, memory_file
+from .protocol import BatchHeader, Message, MessageType
+from .slots import read_table
+
+if TYPE_CHECKING:
+    from ..iteration import StepIterator
+
+IDLE_S = 30.0
+_DEATH_S = 2.0
+_STDERR_LINES = 20
+
+
+class SidecarClient:
+    """One connection to one sidecar process.
+
+    Args:
+        request: the OPEN request, JSON.
+
+    Raises:
+        SidecarError: the process could not be started, or died.
+        ParquetryError: what planning raised.
+    """
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.pid = os.getpid()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-m", "parquetry.common.sidecar", "--fd", str(theirs.fileno())]
+        try:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            ours.close()
+            raise SidecarError(f"sidecar could not be started with {command}: {error}.") from error
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._drain = threading.Thread(target=self._drain_stderr, name="parquetry-stderr", daemon=True)
+        self._drain.start()
+        self._generation = 0
+        self._slots: dict[int, _MappedSlot] = {}
+        self._outstanding = 0
+        self._most_slots = 0
+        self._lock = threading.Lock()
+        self._closed = False
+        self._open()
+
+    def start(self, options: dict[str, Any], *, most_slots: int) -> None:
+        """Begins an iteration; see START in the protocol."""
+        self._generation += 1
+        self._most_slots = most_slots
+        body = json.dumps(options).encode()
+        self._send(Message(type=MessageType.START, generation=self._generation, a=most_slots, body=body))
+        self._next()  # STARTED
+
+    def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
+        """The next batch as views into its slot; ``None`` at the end."""
+        message = self._next()
+        if message.type == MessageType.END:
+            return None
+        header = BatchHeader.unpack(message.body)
+        slot = self._slots[message.a]
+        lease = slot.lease(header.slot_bytes)
+        with self._lock:
+            self._outstanding += 1
+            scarce = self._most_slots - self._outstanding <= 1
+        weakref.finalize(lease, self._give_back, message.a).atexit = False
+        if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
+            own = np.frombuffer(lease, np.uint8).copy()
+            del lease
+            return header, read_table(own, header, outputs)
+        return header, read_table(lease, header, outputs)
+
+    def stop(self) -> None:
+        """Ends the iteration; the sidecar stays."""
+        with contextlib.suppress(OSError):
+            self._channel.send(Message(type=MessageType.STOP, generation=self._generation))
+        self._generation += 1
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and this object may use it."""
+        return not self._closed and self.pid == os.getpid() and self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the sidecar at once. Idempotent. Batches that the user holds stay valid."""
+        if self._closed:
+            return
+        self._closed = True
+        self._channel.close()
+        if self.pid != os.getpid():
+            return
+        try:
+            self._process.wait(timeout=_DEATH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._drain.join(timeout=_DEATH_S)
+        for slot in self._slots.values():
+            slot.close()
+
+    def _open(self) -> None:
+        descriptor = memory_file("request")
+        try:
+            os.write(descriptor, self.request)
+            self._send(Message(type=MessageType.OPEN, a=len(self.request), descriptor=descriptor))
+            self._next()  # OPENED
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _next(self) -> Message:
+        """The next message of this generation that is not about slots."""
+        while True:
+            message = self._channel.receive()
+            if message is None:
+                raise self._death()
+            if message.type == MessageType.SLOT:
+                assert message.descriptor is not None
+                self._slots[message.a] = _MappedSlot(message.descriptor)
+            elif message.type == MessageType.BATCH and message.generation != self._generation:
+                self._release(message.a)
+            elif message.type == MessageType.ERROR and message.generation in (0, self._generation):
+                problem = json.loads(message.body)
+                raise error_class(problem["error"])(problem["message"])
+            elif message.generation in (0, self._generation):
+                return message
+
+    def _give_back(self, slot: int) -> None:
+        # A finaliser may run in the middle of anything in this thread, so it takes no lock that others hold for long.
+        self._outstanding -= 1
+        self._release(slot)
+
+    def _release(self, slot: int) -> None:
+        if not self._closed and self.pid == os.getpid():
+            with contextlib.suppress(OSError):
+                self._channel.send(Message(type=MessageType.RELEASE, generation=self._generation, a=slot))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except OSError as error:
+            raise self._death() from error
+
+    def _death(self) -> SidecarError:
+        try:
+            code = self._process.wait(timeout=_DEATH_S)
+            how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+        except subprocess.TimeoutExpired:
+            how = "connection closed"
+        self._drain.join(timeout=_DEATH_S)
+        lines = "\n".join(self._stderr)
+        self.close()
+        return SidecarError(
+            f"sidecar (process {self._process.pid}) died: {how}. Its last words:\n{lines or '(none)'}\n"
+            "Begin a new iteration to start another; resume from a saved state if you have one."
+        )
+
+    def _drain_stderr(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as pipe:
+            for raw in pipe:
+                line = raw.decode(errors="replace").rstrip("\n")
+                self._stderr.append(line)
+                with contextlib.suppress(Exception):
+                    print(line, file=sys.stderr)
+
+
+class _MappedSlot:
+    """A slot as the client sees it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._memory: mmap.mmap | None = None
+
+    def lease(self, size: int) -> Any:
+        """The slot's memory; while the returned object or a view of it lives, the slot is in use."""
+        if self._memory is None or len(self._memory) < size:
+            self._memory = mmap.mmap(self._descriptor, size)
+        return (ctypes.c_uint8 * len(self._memory)).from_buffer(self._memory)
+
+    def close(self) -> None:
+        """Closes the descriptor; mappings go with the last array that uses them."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._memory = None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class IdlePool:
+    """Sidecars that wait for the next iteration of the same request; ended after `IDLE_S`."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[float, SidecarClient]] = []
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def take(self, request: bytes) -> SidecarClient:
+        """An idle sidecar of this request, or a new one."""
+        while True:
+            with self._lock:
+                found = next((item for item in self._idle if item[1].request == request), None)
+                if found is not None:
+                    self._idle.remove(found)
+            if found is None:
+                return SidecarClient(request)
+            if found[1].alive:
+                return found[1]
+            found[1].close()
+
+    def give(self, client: SidecarClient) -> None:
+        """Keeps a sidecar for a while."""
+        if not client.alive:
+            client.close()
+            return
+        with self._lock:
+            self._idle.append((time.monotonic() + IDLE_S, client))
+            self._arm()
+
+    def close(self) -> None:
+        """Ends all idle sidecars. Idempotent."""
+        with self._lock:
+            left, self._idle = self._idle, []
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        for _, client in left:
+            client.close()
+
+    def forget(self) -> None:
+        """In a forked child: the sidecars are the parent's."""
+        self._idle = []
+        self._timer = None
+        self._lock = threading.Lock()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._idle:
+            delay = max(0.1, min(due for due, _ in self._idle) - time.monotonic())
+            self._timer = threading.Timer(delay, self._sweep)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._timer = None
+            due = [client for end, client in self._idle if end <= now]
+            self._idle = [item for item in self._idle if item[0] > now]
+            self._arm()
+        for client in due:
+            client.close()
+
+
+IDLE = IdlePool()
+atexit.register(IDLE.close)
+os.register_at_fork(after_in_child=IDLE.forget)
+
+
+class SidecarSource:
+    """The steps of one iteration, made by a sidecar."""
+
+    def __init__(self, steps: StepIterator, *, strict_nulls: bool) -> None:
+        pipeline = steps.pipeline
+        self._outputs = pipeline.element.outputs
+        self._batched = pipeline.element.batched
+        request = {"pipeline": pipeline.to_json(), "sys_path": sys.path, "strict_nulls": strict_nulls}
+        self._client: SidecarClient | None = IDLE.take(json.dumps(request).encode())
+        options = {
+            "iteration": steps.iteration,
+            "start": steps.start,
+            "worker": steps.worker,
+            "workers": steps.workers,
+        }
+        from ..iteration import usable_processors
+
+        try:
+            self._client.start(options, most_slots=2 * (pipeline.workers or usable_processors()) + 4)
+        except BaseException:
+            self.close()
+            raise
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        if self._client is None:
+            raise StopIteration
+        received = self._client.next_batch(self._outputs)
+        if received is None:
+            self.close()
+            raise StopIteration
+        header, columns = received
+        return header.num_elements, columns
+
+    def close(self) -> None:
+        """Ends the iteration; the sidecar waits for the next one. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None and client.pid == os.getpid():
+            client.stop()
+            IDLE.give(client)

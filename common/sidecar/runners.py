@@ -1,0 +1,269 @@
+"""Where the reader's jobs run: in its own threads (cheap decoding) or in worker processes (costly decoding, user Python).
+
+Both make the same bytes in the same slots. A worker that dies is replaced and its job done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import cloudpickle
+import pyarrow as pa
+
+from ..engine.assemble import assemble
+from ..engine.fetch import Fetcher
+from ..engine.jobs import Handle, Job, sources_of
+from ..engine.recipe import Recipe
+from ..engine.window import WindowRows
+from ..errors import SidecarError
+from .exported import ExportedWindow, export_window
+from .protocol import BatchHeader
+from .slots import SlotMemory, write_table
+from .stream import StreamChannel
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_DEATHS = 3
+
+
+class Slot:
+    """A slot of the reader: its number for the client and its memory."""
+
+    def __init__(self, number: int, memory: SlotMemory) -> None:
+        self.number = number
+        self.memory = memory
+
+
+class Runner(Protocol):
+    """Makes batches in slots."""
+
+    def finish(self, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+        """What a loaded window is kept as (see `WindowStore`); called in a fetch thread."""
+
+    def discard(self, window: Any) -> None:
+        """Called when a window is not needed any more."""
+
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> Future[BatchHeader]:
+        """Starts a job; ``first`` and ``elements`` go into the batch header."""
+
+    def close(self) -> None:
+        """Stops everything. Idempotent."""
+
+
+class ThreadRunner:
+    """Jobs in threads of the reader."""
+
+    def __init__(self, fetcher: Fetcher, recipe: Recipe, *, threads: int, strict_nulls: bool) -> None:
+        self._fetcher = fetcher
+        self._recipe = recipe
+        self._strict_nulls = strict_nulls
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+
+    def finish(self, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+        return rows, self._fetcher.assemble(rows, tables)
+
+    def discard(self, window: Any) -> None:
+        """Nothing to do: memory goes with the last reference."""
+
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> Future[BatchHeader]:
+        return self._pool.submit(self._make, job, handles, slot, first, elements)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> BatchHeader:
+        sources = sources_of(job, handles)
+        slot.memory.begin()
+        columns = assemble(self._recipe, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+        return write_table(slot.memory, columns, first_element=first, num_elements=elements)
+
+
+class WorkerRunner:
+    """Jobs in worker processes; one dispatching thread for each worker."""
+
+    def __init__(self, fetcher: Fetcher, recipe: Recipe, *, workers: int, strict_nulls: bool) -> None:
+        self._fetcher = fetcher
+        self._request = {
+            "do": "open",
+            "sys_path": list(sys.path),
+            "recipe": cloudpickle.dumps(recipe),
+            "strict_nulls": strict_nulls,
+        }
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._numbers = iter(range(1 << 62))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._workers = [_Worker(self._request) for _ in range(workers)]
+        self._threads = [
+            threading.Thread(target=self._dispatch, args=(worker,), name="parquetry-dispatch", daemon=True)
+            for worker in self._workers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def finish(self, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+        with self._lock:
+            number = next(self._numbers)
+        return export_window(number, rows, tables, self._fetcher.places(rows.units))
+
+    def discard(self, window: Any) -> None:
+        window.close()
+        for worker in self._workers:
+            worker.stale.append(window.number)
+
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> Future[BatchHeader]:
+        future: Future[BatchHeader] = Future()
+        self._jobs.put((future, job, handles, slot, first, elements))
+        return future
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self._workers:
+            self._jobs.put(None)
+        for worker in self._workers:
+            worker.close()
+
+    def _dispatch(self, worker: _Worker) -> None:
+        while True:
+            task = self._jobs.get()
+            if task is None:
+                return
+            future, *arguments = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._make(worker, *arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+    def _make(
+        self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int
+    ) -> BatchHeader:
+        windows: list[ExportedWindow] = [handle.future.result() for handle in handles]
+        message = {
+            "do": "job",
+            "slot": slot.number,
+            "count": job.count,
+            "first_element": first,
+            "num_elements": elements,
+            "sources": [
+                (window.number, window.rows.cells[draw.items], draw.places)
+                for window, draw in zip(windows, job.draws, strict=True)
+            ],
+        }
+        for attempt in range(1, _MOST_DEATHS + 1):
+            answer = worker.run(windows, slot, message)
+            if answer is not None:
+                return answer
+            if self._closed:
+                break
+            _LOGGER.warning("decode worker died (%s) in job %d; starting another.", worker.status, job.number)
+            if attempt < _MOST_DEATHS:
+                worker.restart()
+        raise SidecarError(
+            f"decode worker died {_MOST_DEATHS} times in one batch ({worker.status}): expected it to finish. A user "
+            "function or codec that ends its process is the usual cause; run with executor='threads' to see it."
+        )
+
+
+class _Worker:
+    """One worker process as its dispatching thread sees it."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self._request = request
+        self.stale: list[int] = []
+        self.status = "not started"
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        command = [sys.executable, "-m", "parquetry.common.sidecar.worker", "--fd", str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._channel = StreamChannel(ours)
+        self._windows: set[int] = set()
+        self._slots: set[int] = set()
+        self._opened = False
+
+    def restart(self) -> None:
+        """Replaces a dead process."""
+        self._channel.close()
+        self._start()
+
+    def run(self, windows: Sequence[ExportedWindow], slot: Slot, message: dict[str, Any]) -> BatchHeader | None:
+        """Runs a job; ``None`` if the process died.
+
+        Raises:
+            ParquetryError: what the job raised.
+        """
+        try:
+            self._prepare(windows, slot)
+            self._channel.send(message)
+            received = self._channel.receive()
+        except OSError:
+            received = None
+        if received is None:
+            self._note_death()
+            return None
+        answer = received[0]
+        if "failed" in answer:
+            raise answer["failed"]
+        return answer["done"]
+
+    def _prepare(self, windows: Sequence[ExportedWindow], slot: Slot) -> None:
+        if not self._opened:
+            self._channel.send(self._request)
+            received = self._channel.receive()
+            if received is None:
+                raise ConnectionError("worker died at start")
+            if "failed" in received[0]:
+                raise received[0]["failed"]
+            self._opened = True
+        forget = [number for number in self._take_stale() if number in self._windows]
+        if forget:
+            self._channel.send({"do": "forget", "ids": forget})
+            self._windows.difference_update(forget)
+        for window in windows:
+            if window.number not in self._windows:
+                self._channel.send({"do": "window", "id": window.number}, window.descriptor)
+                self._windows.add(window.number)
+        if slot.number not in self._slots:
+            self._channel.send({"do": "slot", "id": slot.number}, slot.memory.descriptor)
+            self._slots.add(slot.number)
+
+    def _take_stale(self) -> list[int]:
+        taken, self.stale = self.stale, []
+        return taken
+
+    def _note_death(self) -> None:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self.status = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+    def close(self) -> None:
+        """Ends the process. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._process.kill()
+            self._process.wait()
+            self._channel.close()
+
+
+def make_runner(fetcher: Fetcher, recipe: Recipe, *, workers: int, strict_nulls: bool) -> Runner:
+    """Worker processes where decoding is costly, threads where it is a copy."""
+    if recipe.costly:
+        return WorkerRunner(fetcher, recipe, workers=workers, strict_nulls=strict_nulls)
+    return ThreadRunner(fetcher, recipe, threads=workers, strict_nulls=strict_nulls)

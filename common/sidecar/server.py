@@ -1,0 +1,330 @@
+"""The reader process: plans, fetches, hands jobs to its runner, and sends finished batches in order.
+
+One `Server` serves one connection. Each START makes an `Iteration`, which ends when it has sent everything, on STOP, on the
+next START, and on an error. All its waits are on one condition, so a stop takes effect at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections import deque
+from concurrent.futures import Future
+
+from ..engine.disk_cache import DiskCache
+from ..engine.fetch import Fetcher
+from ..engine.jobs import Handle, Job, JobPlanner, WindowStore
+from ..errors import ParquetryError
+from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
+from ..pipeline import Pipeline
+from ..plan import Plan
+from ..state import parse_state, state_of
+from .channel import Channel, memory_file
+from .protocol import INFINITE, MAX_BODY_BYTES, BatchHeader, Message, MessageType
+from .runners import Runner, Slot, make_runner
+from .slots import SlotMemory
+
+_LOGGER = logging.getLogger(__name__)
+_PLACEHOLDER = 9_007_199_254_740_993
+_MOST_MESSAGE = MAX_BODY_BYTES // 4
+
+
+class Server:
+    """Serves one client.
+
+    Args:
+        connection: the client's socket; its end is the end of the process.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._channel = Channel(connection)
+        self._changed = threading.Condition()
+        self._slots: dict[int, Slot] = {}
+        self._free: deque[Slot] = deque()
+        self._iteration: Iteration | None = None
+        self._runner: Runner | None = None
+
+    def serve(self) -> None:
+        """Handles messages until CLOSE or the end of the connection."""
+        while True:
+            message = self._channel.receive()
+            if message is None or message.type == MessageType.CLOSE:
+                return
+            if message.type == MessageType.OPEN:
+                if not self._open(message):
+                    return
+            elif message.type == MessageType.START:
+                self._start(message)
+            elif message.type == MessageType.RELEASE:
+                self._release(message.a)
+            elif message.type == MessageType.STOP:
+                self._stop()
+
+    def close(self) -> None:
+        """Stops everything; worker processes are ended. Idempotent."""
+        self._stop()
+        if self._runner is not None:
+            self._runner.close()
+
+    def _open(self, message: Message) -> bool:
+        assert message.descriptor is not None
+        try:
+            with os.fdopen(message.descriptor, "rb") as file:
+                file.seek(0)
+                request = json.loads(file.read(message.a))
+            sys.path[:] = [*request["sys_path"], *(path for path in sys.path if path not in request["sys_path"])]
+            self._pipeline = Pipeline.from_json(request["pipeline"])
+            self._plan = self._pipeline.plan()
+            self._strict_nulls = request.get("strict_nulls", True)
+            self._workers = self._pipeline.workers or usable_processors()
+            cache = self._plan.order.cache
+            self._fetcher = Fetcher(
+                self._plan.dataset,
+                self._plan.recipe.fields,
+                None if cache is None else DiskCache(cache.directory, cache.max_bytes),
+            )
+            self._runner = make_runner(
+                self._fetcher, self._plan.recipe, workers=self._workers, strict_nulls=self._strict_nulls
+            )
+            length = self._plan.length
+        except Exception as error:
+            self.send_error(0, error)
+            return False
+        cardinality = INFINITE if length is None else length
+        self._channel.send(Message(type=MessageType.OPENED, a=cardinality, body=b"{}"))
+        return True
+
+    def _start(self, message: Message) -> None:
+        self._stop()
+        assert self._runner is not None
+        try:
+            options = json.loads(message.body or b"{}")
+            self._plan.check_not_empty()
+            self._iteration = Iteration(self, self._plan, self._runner, self._fetcher, message, options)
+        except Exception as error:
+            self.send_error(message.generation, error)
+            return
+        self._iteration.start()
+
+    def _stop(self) -> None:
+        if self._iteration is not None:
+            self._iteration.stop()
+            self._iteration = None
+
+    # --- slots; `_changed` guards them ---
+
+    @property
+    def changed(self) -> threading.Condition:
+        """Notified when a slot becomes free, a job is done, or an iteration is stopped."""
+        return self._changed
+
+    def take_slot(self, most: int) -> Slot | None:
+        """A free slot, a new one if there are fewer than ``most``, or ``None``. Call with `changed` held."""
+        if self._free:
+            return self._free.popleft()
+        if len(self._slots) >= most:
+            return None
+        slot = Slot(len(self._slots), SlotMemory(memory_file("slot")))
+        self._slots[slot.number] = slot
+        self._channel.send(
+            Message(type=MessageType.SLOT, a=slot.number, b=slot.memory.num_bytes, descriptor=slot.memory.descriptor)
+        )
+        return slot
+
+    def give_slot(self, slot: Slot) -> None:
+        """Takes back a slot that was not sent."""
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify_all()
+
+    def _release(self, number: int) -> None:
+        with self._changed:
+            self._free.append(self._slots[number])
+            self._changed.notify_all()
+
+    # --- sending ---
+
+    def send(self, message: Message) -> None:
+        """Sends a message to the client; a client that is gone ends the process."""
+        try:
+            self._channel.send(message)
+        except OSError:
+            os._exit(0)
+
+    def send_error(self, generation: int, error: BaseException) -> None:
+        """Reports an error; one of ours by its class, any other with its traceback."""
+        if isinstance(error, ParquetryError):
+            name, text = type(error).__name__, str(error)
+        else:
+            name, text = "ParquetryError", "".join(traceback.format_exception(error)).rstrip()
+        body = json.dumps({"error": name, "message": text[:_MOST_MESSAGE]}).encode()
+        self.send(Message(type=MessageType.ERROR, generation=generation, body=body))
+
+
+class Iteration:
+    """One iteration: a thread that starts jobs and one that sends what they made, in order."""
+
+    def __init__(
+        self, server: Server, plan: Plan, runner: Runner, fetcher: Fetcher, message: Message, options: dict
+    ) -> None:
+        self._server = server
+        self._plan = plan
+        self._runner = runner
+        self._generation = message.generation
+        self._iteration = options.get("iteration") or 0
+        self._worker, self._workers = options.get("worker", 0), options.get("workers", 1)
+        self._start = options.get("start", 0)
+        if options.get("state") is not None:
+            state = parse_state(plan, options["state"], worker=self._worker, workers=self._workers)
+            self._iteration, self._start = state.iteration, state.consumed
+        steps = plan.steps(start=self._start, worker=self._worker, workers=self._workers)
+        self._planner = JobPlanner(plan, steps, self._iteration)
+        self._length = steps.length
+        pipeline = server._pipeline
+        threads = server._workers
+        self._most_slots = message.a or 2 * threads + 2
+        self._ahead = max(2 * threads, 2)
+        self._store = WindowStore(
+            plan,
+            fetcher,
+            threads=max(2, threads),
+            memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+            finish=runner.finish,
+            discard=runner.discard,
+        )
+        self._stopped = False
+        self._pending: deque[tuple[Future[BatchHeader], list[Handle], Slot] | BaseException | None] = deque()
+        self._done: deque[list[Handle]] = deque()
+        self._in_flight = 0
+
+    def start(self) -> None:
+        """Answers STARTED and begins."""
+        self._server.send(self._started())
+        self._producer = threading.Thread(target=self._produce, name="parquetry-produce", daemon=True)
+        self._producer.start()
+        threading.Thread(target=self._send, name="parquetry-send", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the iteration; jobs that still run give their slots back when they are done. Idempotent."""
+        with self._server.changed:
+            self._stopped = True
+            self._server.changed.notify_all()
+
+    def _started(self) -> Message:
+        text = state_of(
+            self._plan,
+            iteration=self._iteration,
+            consumed=_PLACEHOLDER,
+            worker=self._worker,
+            workers=self._workers,
+        ).to_json()
+        prefix, _, suffix = text.partition(str(_PLACEHOLDER))
+        length = self._plan.length
+        left = INFINITE if length is None else max(0, length - self._start)
+        body = json.dumps({"state_prefix": prefix, "state_suffix": suffix}).encode()
+        return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._start, body=body)
+
+    def _produce(self) -> None:
+        try:
+            first = self._start
+            batched = self._plan.element.batched
+            for job in self._planner:
+                slot = self._wait_for_room(job)
+                if slot is None:
+                    return
+                elements = 1 if batched else job.count
+                self._put(self._submit(job, slot, first, elements))
+                first += elements
+                self._store.read_ahead()
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _submit(self, job: Job, slot: Slot, first: int, elements: int) -> tuple[Future[BatchHeader], list[Handle], Slot]:
+        try:
+            handles = self._store.acquire(job)
+            return self._runner.submit(job, handles, slot, first, elements), handles, slot
+        except BaseException:
+            self._server.give_slot(slot)
+            raise
+
+    def _wait_for_room(self, job: Job) -> Slot | None:
+        changed = self._server.changed
+        with changed:
+            while not self._stopped:
+                while self._done:
+                    self._store.release(self._done.popleft())
+                if self._in_flight < self._ahead and (self._in_flight == 0 or self._store.admits(job)):
+                    slot = self._server.take_slot(self._most_slots)
+                    if slot is not None:
+                        self._in_flight += 1
+                        return slot
+                changed.wait()
+        return None
+
+    def _put(self, item: tuple[Future[BatchHeader], list[Handle], Slot] | BaseException | None) -> None:
+        with self._server.changed:
+            self._pending.append(item)
+            self._server.changed.notify_all()
+
+    def _send(self) -> None:
+        try:
+            while True:
+                item = self._next_pending()
+                if item is None:
+                    return
+                if item == "end":
+                    self._server.send(Message(type=MessageType.END, generation=self._generation))
+                    return
+                if isinstance(item, BaseException):
+                    raise item
+                future, handles, slot = item  # type: ignore[misc]  # narrowed above
+                self._send_one(future, handles, slot)
+        except BaseException as error:
+            if not self._stopped:
+                self._server.send_error(self._generation, error)
+        finally:
+            self.stop()
+            self._producer.join()  # it waits for nothing but `changed`
+            self._clear()
+
+    def _next_pending(self):  # type: ignore[no-untyped-def]
+        """The next item, ``"end"``, or ``None`` when stopped."""
+        with self._server.changed:
+            while not self._pending and not self._stopped:
+                self._server.changed.wait()
+            if self._stopped:
+                return None
+            item = self._pending.popleft()
+            return "end" if item is None else item
+
+    def _send_one(self, future: Future[BatchHeader], handles: list[Handle], slot: Slot) -> None:
+        try:
+            header = future.result()
+        except BaseException:
+            self._server.give_slot(slot)
+            raise
+        with self._server.changed:
+            self._done.append(handles)
+            self._in_flight -= 1
+            self._server.changed.notify_all()
+        self._server.send(
+            Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, body=header.pack())
+        )
+
+    def _clear(self) -> None:
+        """Gives every slot back once its job is over, and frees the windows."""
+        with self._server.changed:
+            left = [item for item in self._pending if isinstance(item, tuple)]
+            self._pending.clear()
+        self._store.close()
+        for future, _, slot in left:
+            if future.cancel():
+                self._server.give_slot(slot)
+            else:
+                future.add_done_callback(lambda _, slot=slot: self._server.give_slot(slot))

@@ -1,0 +1,158 @@
+"""Fixtures for the TensorFlow face: TensorFlow itself, and datasets over a fake sidecar that needs no files."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # TensorFlow's own imports, of numpy and of protobuf
+    import tensorflow as tf
+
+from parquetry.common.engine.outputs import Element, OutputField
+from parquetry.tf_plugin.source import new_dataset_key, source_dataset
+
+FAKE = Path(__file__).with_name("fake_sidecar.py")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_idle_sidecars() -> Iterator[None]:
+    before = os.environ.get("PARQUETRY_SIDECAR_IDLE_S")
+    os.environ["PARQUETRY_SIDECAR_IDLE_S"] = "5"
+    yield
+    if before is None:
+        del os.environ["PARQUETRY_SIDECAR_IDLE_S"]
+    else:
+        os.environ["PARQUETRY_SIDECAR_IDLE_S"] = before
+
+
+def output(
+    name: str,
+    shape: tuple[int | None, ...] = (),
+    dtype: Any = "int64",
+    *,
+    kind: str = "dense",
+    window: int | None = None,
+    offset: int | None = None,
+) -> OutputField:
+    """A field of a fake; every value of row ``n`` is ``n`` (or ``row-n``), variable axes have length ``n % 4``."""
+    path = (name,) if offset is None else (offset, name)
+    delivered = np.dtype(object) if kind != "dense" else np.dtype(dtype)
+    return OutputField(path=path, kind=kind, dtype=delivered, shape=shape, window=window)  # type: ignore[arg-type]
+
+
+def fake_request(
+    outputs: tuple[OutputField, ...],
+    *,
+    rows: int = 12,
+    batch: int = 4,
+    batched: bool = True,
+    slots: int = 6,
+    promise_slots: bool = True,
+    tell_iteration: bool = True,
+    epoch_offset: int = 0,
+    name: str = "a",
+    null: str = "",
+    **more: Any,
+) -> str:
+    """The request for a fake.
+
+    Args:
+        rows: of the dataset; -1 = endless.
+        batch: rows in a message.
+        promise_slots: STARTED says how many slots there are.
+        tell_iteration: STARTED says which iteration it is.
+        epoch_offset: row numbers of iteration ``i`` begin at ``i * epoch_offset``.
+        name: states of another name are refused.
+        null: a field that is given nulls.
+        more: what goes wrong, and ``log``: a file for what the fake was told; see `Fake`.
+    """
+    fields = [
+        {
+            "kind": "dense" if item.kind == "dense" else "text",
+            "dtype": item.dtype.name,
+            "shape": list(item.shape),
+            "window": item.window,
+            "null": item.name == null,
+        }
+        for item in outputs
+    ]
+    spec = {
+        "rows": rows,
+        "batch": batch,
+        "batched": batched,
+        "slots": slots,
+        "promise_slots": promise_slots,
+        "tell_iteration": tell_iteration,
+        "epoch_offset": epoch_offset,
+        "name": name,
+        "fields": fields,
+        **more,
+    }
+    return json.dumps({"fake": spec})
+
+
+def fake_dataset(
+    *outputs: OutputField, static_batch: bool = False, command: list[str] | None = None, state: str = "", **options: Any
+) -> tf.data.Dataset:
+    """A dataset over a fake sidecar; options as for `fake_request`."""
+    outputs = outputs or (output("id"),)
+    request = fake_request(outputs, **options)
+    batch_size = options.get("batch", 4) if options.get("batched", True) else None
+    element = Element(outputs=outputs, batch_size=batch_size, static_batch=static_batch)
+    return source_dataset(
+        element,
+        request,
+        dataset_key=new_dataset_key(request),
+        state=state,
+        command=command or [sys.executable, str(FAKE)],
+    )
+
+
+class Log:
+    """What a fake was told, in order."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """All messages so far, each with the fake's process id."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """The STARTs."""
+        return [event for event in self.events if "iteration" in event]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, each once, in the order of their first START."""
+        return list(dict.fromkeys(event["pid"] for event in self.starts))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Give ``log=str(log.path)`` to `fake_dataset`."""
+    return Log(tmp_path / "events")
+
+
+@pytest.fixture(name="fake_dataset")
+def _fake_dataset() -> Callable[..., tf.data.Dataset]:
+    return fake_dataset
+
+
+@pytest.fixture(name="output")
+def _output() -> Callable[..., OutputField]:
+    return output

@@ -1,0 +1,224 @@
+"""A sidecar that reads no data: it speaks ``docs/protocol.md`` and makes every value from its row number.
+
+Run as ``python fake_sidecar.py --fd N``. The request is ``{"fake": spec}``; `fakes.py` builds specs and says what they mean.
+Everything is written into the slots anew, so a tensor that outlives its lease shows wrong values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def import_protocol():
+    """The protocol's Python side without the rest of the package, which would take longer to import than a test may."""
+    for name, folder in (("parquetry", ROOT), ("parquetry.common", ROOT / "common"), ("parquetry.common.sidecar", ROOT / "common" / "sidecar")):
+        module = types.ModuleType(name)
+        module.__path__ = [str(folder)]
+        sys.modules[name] = module
+    return importlib.import_module("parquetry.common.sidecar.protocol")
+
+
+P = import_protocol()
+
+
+class Slot:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.fd = os.memfd_create(f"fake-slot-{number}")
+        self.bytes = 0
+        self.announced = False
+
+    def reserve(self, size: int) -> None:
+        size = (size + 4095) // 4096 * 4096
+        if size > self.bytes:
+            os.ftruncate(self.fd, size)
+            self.map = mmap.mmap(self.fd, size)
+            self.bytes = size
+
+
+def field_tensors(field, rows: np.ndarray, batched_lead: tuple[int, ...]):
+    """``(role, array, dims)`` of one field for these row numbers; ``dims`` is ``None`` where it is the array's shape."""
+    window = field.get("window")
+    cells = rows if window is None else (rows[:, None] + np.arange(window)).reshape(-1)
+    lead = batched_lead if window is None else (*batched_lead, window)
+    kind, shape = field["kind"], field.get("shape", [])
+    if None in shape:
+        shapes = np.array([[int(cell) % 4 if axis is None else axis for axis in shape] for cell in cells], np.int64).reshape(len(cells), len(shape))
+        counts = shapes.prod(axis=1)
+        flat = np.repeat(cells, counts)
+        yield P.Role.RAGGED_SHAPES, shapes, None
+        if kind == "text":
+            yield from strings(flat, (len(flat),))
+        else:
+            yield P.Role.RAGGED_VALUES, flat.astype(field["dtype"]), None
+    elif kind == "text":
+        size = int(np.prod(shape, dtype=np.int64))
+        yield from strings(np.repeat(cells, size), (*lead, *shape))
+    else:
+        values = np.broadcast_to(cells.reshape(*lead, *(1 for _ in shape)), (*lead, *shape))
+        yield P.Role.DENSE, np.ascontiguousarray(values, dtype=field["dtype"]), None
+    if field.get("null"):
+        yield P.Role.VALID, np.zeros(lead, np.bool_), None
+
+
+def strings(numbers, dims):
+    texts = [f"row-{number}".encode() for number in numbers]
+    offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts])]).astype(np.int64)
+    yield P.Role.STRING_OFFSETS, offsets, dims
+    yield P.Role.STRING_DATA, np.frombuffer(b"".join(texts), np.uint8), None
+
+
+class Fake:
+    def __init__(self, fd: int) -> None:
+        self.socket = socket.socket(fileno=fd)
+        self.slots: list[Slot] = []
+        self.free: list[int] = []
+        self.generation = 0
+        self.running = False
+
+    def run(self) -> None:
+        message = self.receive()
+        with os.fdopen(message.descriptor, "rb") as file:
+            file.seek(0)
+            self.spec = json.loads(file.read(message.a))["fake"]
+        if "stderr" in self.spec:
+            print(self.spec["stderr"], file=sys.stderr, flush=True)
+        if "exit_at_open" in self.spec:
+            sys.exit(self.spec["exit_at_open"])
+        if "open_error" in self.spec:
+            self.send(P.MessageType.ERROR, body=json.dumps(self.spec["open_error"]).encode())
+            return
+        self.slots = [Slot(number) for number in range(self.spec["slots"])]
+        self.free = list(range(len(self.slots)))
+        self.send(P.MessageType.OPENED, a=self.elements(), body=b"{}")
+        while True:
+            ready = self.running and self.free and not self.hanging()
+            if not ready or select.select([self.socket], [], [], 0)[0]:
+                message = self.receive()
+                if message is None or message.type == P.MessageType.CLOSE:
+                    return
+                self.obey(message)
+            else:
+                self.step()
+
+    def elements(self) -> int:
+        total, batch = self.spec["rows"], self.spec["batch"]
+        if total < 0 or not self.spec["batched"]:
+            return total
+        return -(-total // batch)
+
+    def obey(self, message) -> None:
+        if message.type == P.MessageType.START:
+            body = json.loads(message.body)
+            self.log(body)
+            state = {"iteration": body["iteration"], "consumed": 0} if body["state"] is None else json.loads(body["state"])
+            self.generation, self.iteration, self.at = message.generation, state["iteration"], state["consumed"]
+            if state.get("of", self.spec["name"]) != self.spec["name"]:
+                self.running = False
+                self.send(P.MessageType.ERROR, body=json.dumps({"error": "StateError", "message": "state: expected one of this \"dataset\" – got another."}).encode())
+                return
+            self.running = True
+            answer = {
+                "state_prefix": json.dumps({"of": self.spec["name"], "iteration": self.iteration})[:-1] + ', "consumed": ',
+                "state_suffix": "}",
+                **({"slots": len(self.slots)} if self.spec["promise_slots"] else {}),
+                **({"iteration": self.iteration} if self.spec["tell_iteration"] else {}),
+            }
+            left = self.elements() if self.elements() < 0 else self.elements() - self.at
+            self.send(P.MessageType.STARTED, a=left, b=self.at, body=json.dumps(answer).encode())
+        elif message.type == P.MessageType.RELEASE:
+            assert message.a not in self.free, "a slot was released twice"
+            self.slots[message.a].map[:] = b"\xee" * self.slots[message.a].bytes
+            self.free.append(message.a)
+        elif message.type == P.MessageType.STOP:
+            self.log({"stop": self.generation})
+            self.running = False
+
+    def hanging(self) -> bool:
+        return self.at == self.spec.get("hang_at", -1)
+
+    def step(self) -> None:
+        spec = self.spec
+        if self.at == self.elements():
+            self.running = False
+            self.send(P.MessageType.END)
+            return
+        if self.at == spec.get("kill_at", -1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.at == spec.get("exit_at", -1):
+            sys.exit(7)
+        if self.at >= spec.get("error_at", 1 << 60):
+            self.running = False
+            self.send(P.MessageType.ERROR, body=json.dumps(spec["error"]).encode())
+            return
+        stride = spec["batch"] if spec["batched"] else 1
+        begin = self.at * stride
+        end = begin + spec["batch"] if spec["rows"] < 0 else min(begin + spec["batch"], spec["rows"])
+        rows = np.arange(begin, end) + self.iteration * spec["epoch_offset"]
+        number = self.free.pop(0)
+        slot = self.slots[number]
+        body = self.write(slot, rows, elements=1 if spec["batched"] else len(rows))
+        if not slot.announced:
+            slot.announced = True
+            self.send(P.MessageType.SLOT, a=number, b=slot.bytes, descriptor=slot.fd)
+        self.send(P.MessageType.BATCH, a=number, body=body)
+        self.at += 1 if spec["batched"] else len(rows)
+
+    def write(self, slot: Slot, rows: np.ndarray, *, elements: int) -> bytes:
+        tensors = [
+            (number, role, array, dims)
+            for number, field in enumerate(self.spec["fields"])
+            for role, array, dims in field_tensors(field, rows, (len(rows),))
+        ]
+        table = np.zeros(len(tensors), P.ENTRY)
+        offset = (table.nbytes + 63) // 64 * 64
+        for entry, (number, role, array, dims) in zip(table, tensors):
+            shape = array.shape if dims is None else dims
+            entry["field"], entry["role"], entry["dtype"] = number, role, P.DTYPE_CODES[array.dtype.name]
+            entry["ndim"], entry["offset"], entry["bytes"] = len(shape), offset, array.nbytes
+            entry["dims"][: len(shape)] = shape
+            offset += (array.nbytes + 63) // 64 * 64
+        if self.spec.get("corrupt"):
+            table["offset"][0] = 1 << 40
+        slot.reserve(offset)
+        slot.map[: table.nbytes] = table.tobytes()
+        for entry, (_, _, array, _) in zip(table, tensors):
+            if not self.spec.get("corrupt"):
+                slot.map[int(entry["offset"]) : int(entry["offset"]) + array.nbytes] = array.tobytes()
+        first = self.at + (5 if self.spec.get("wrong_first") else 0)
+        return P.BatchHeader(slot_bytes=slot.bytes, table_offset=0, first_element=first, num_tensors=len(tensors), num_elements=elements).pack()
+
+    def log(self, event) -> None:
+        if "log" in self.spec:
+            with open(self.spec["log"], "a") as file:
+                file.write(json.dumps({"pid": os.getpid(), **event}) + "\n")
+
+    def send(self, kind, *, a: int = 0, b: int = 0, body: bytes = b"", descriptor: int | None = None) -> None:
+        message = P.Message(type=kind, generation=self.generation, a=a, b=b, body=body, descriptor=descriptor)
+        if descriptor is None:
+            self.socket.sendall(P.pack(message))
+        else:
+            socket.send_fds(self.socket, [P.pack(message)], [descriptor])
+
+    def receive(self):
+        packet, descriptors, _, _ = socket.recv_fds(self.socket, P.HEADER.size + P.MAX_BODY_BYTES, 1)
+        return P.unpack(packet, descriptors) if packet else None
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the trainer went while we sent
+        Fake(int(sys.argv[sys.argv.index("--fd") + 1])).run()

@@ -1,0 +1,215 @@
+"""Iterators and their sidecars: starting, reusing, cancelling, failing, dying."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import tensorflow as tf
+
+
+def ids(dataset: tf.data.Dataset) -> list[int]:
+    return [number for batch in dataset for number in batch["id"].numpy().tolist()]
+
+
+def test_cardinality_is_exact(fake_dataset: Callable[..., Any]) -> None:
+    assert len(fake_dataset(rows=10)) == 3
+    assert len(fake_dataset(rows=10, batched=False)) == 10
+    assert fake_dataset(rows=-1).cardinality() == tf.data.INFINITE_CARDINALITY
+    assert len(fake_dataset(rows=10).map(lambda batch: batch["id"]).prefetch(1)) == 3
+
+
+def test_the_next_epoch_reuses_the_sidecar(fake_dataset: Callable[..., Any], log: Any) -> None:
+    dataset = fake_dataset(log=str(log.path))
+    assert len(dataset) == 3
+    for _ in range(3):
+        assert ids(dataset) == list(range(12))
+    assert len(log.pids) == 1
+    assert [start["iteration"] for start in log.starts] == [0, 1, 2]
+
+
+def test_an_iterator_dropped_early_gives_its_sidecar_back(fake_dataset: Callable[..., Any], log: Any) -> None:
+    dataset = fake_dataset(log=str(log.path), rows=-1)
+    for epoch in range(3):
+        iterator = iter(dataset)
+        assert next(iterator)["id"].numpy().tolist() == [0, 1, 2, 3]
+        del iterator
+        assert sum("stop" in event for event in log.events) <= epoch + 1
+    assert len(log.pids) == 1
+    assert {"stop": 1, "pid": log.pids[0]} in log.events
+
+
+def test_each_iterator_is_another_iteration(fake_dataset: Callable[..., Any]) -> None:
+    dataset = fake_dataset(epoch_offset=100)
+    assert [ids(dataset)[0] for _ in range(3)] == [0, 100, 200]
+    assert ids(fake_dataset(epoch_offset=100))[0] == 0
+
+
+def test_options_that_rewrite_the_graph_keep_the_count(fake_dataset: Callable[..., Any]) -> None:
+    dataset = fake_dataset(epoch_offset=100)
+    options = tf.data.Options()
+    options.experimental_optimization.map_and_batch_fusion = True
+    options.autotune.enabled = True
+    options.threading.private_threadpool_size = 2
+    dataset = dataset.map(lambda batch: batch).with_options(options)
+    assert [ids(dataset)[0] for _ in range(3)] == [0, 100, 200]
+
+
+def test_many_iterators_run_side_by_side(fake_dataset: Callable[..., Any], log: Any) -> None:
+    dataset = fake_dataset(log=str(log.path), epoch_offset=100)
+    iterators = [iter(dataset) for _ in range(6)]
+    found = [[next(iterator)["id"].numpy()[0] for iterator in iterators] for _ in range(3)]
+    assert found == [[100 * number + first for number in range(6)] for first in (0, 4, 8)]
+    assert len(log.pids) == 6
+
+
+def test_two_datasets_with_one_request_do_not_share_a_sidecar(fake_dataset: Callable[..., Any], log: Any) -> None:
+    ids(fake_dataset(log=str(log.path)))
+    ids(fake_dataset(log=str(log.path)))
+    assert len(log.pids) == 2
+
+
+def test_no_more_than_a_few_sidecars_stay_idle(fake_dataset: Callable[..., Any], log: Any) -> None:
+    for _ in range(6):
+        ids(fake_dataset(log=str(log.path)))
+    gone, _ = psutil.wait_procs([psutil.Process(log.pids[0])] if psutil.pid_exists(log.pids[0]) else [], timeout=10)
+    assert not psutil.pid_exists(log.pids[0])
+    assert psutil.pid_exists(log.pids[-1])
+
+
+def test_an_idle_sidecar_ends_after_a_while(
+    fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.2")
+    ids(fake_dataset(log=str(log.path)))
+    (pid,) = log.pids
+    if psutil.pid_exists(pid):
+        psutil.wait_procs([psutil.Process(pid)], timeout=10)
+    assert not psutil.pid_exists(pid)
+
+
+def test_dropping_an_iterator_ends_a_wait(fake_dataset: Callable[..., Any], log: Any) -> None:
+    dataset = fake_dataset(log=str(log.path), hang_at=2)
+    iterator = iter(dataset.prefetch(4))
+    assert [next(iterator)["id"].numpy()[0] for _ in range(2)] == [0, 4]
+    del iterator  # waits for prefetch's thread, which waits for the third batch
+    assert not any(thread.name == "hang" for thread in threading.enumerate())
+
+
+def test_a_wait_for_the_plan_can_be_cancelled(fake_dataset: Callable[..., Any]) -> None:
+    never_opens = [sys.executable, "-c", "import signal; signal.pause()"]
+    iterator = iter(fake_dataset(command=never_opens).prefetch(1))
+    del iterator
+
+
+def test_an_error_arrives_with_its_message_and_class(fake_dataset: Callable[..., Any]) -> None:
+    errors = {
+        "PipelineError": tf.errors.InvalidArgumentError,
+        "EmptySelectionError": tf.errors.InvalidArgumentError,
+        "SchemaError": tf.errors.InvalidArgumentError,
+        "DatasetError": tf.errors.FailedPreconditionError,
+        "DecodeError": tf.errors.DataLossError,
+        "TransformError": tf.errors.InternalError,
+        "ErrorOfTomorrow": tf.errors.InternalError,
+    }
+    for name, kind in errors.items():
+        error = {"error": name, "message": f'{name} of field "é\u4e2d😀": got 3.\nDo that.'}
+        iterator = iter(fake_dataset(error_at=1, error=error))
+        next(iterator)
+        with pytest.raises(kind, match='of field "é中😀": got 3.\nDo that.'):
+            next(iterator)
+
+
+def test_an_error_ends_the_iterator_but_not_the_dataset(fake_dataset: Callable[..., Any], log: Any) -> None:
+    dataset = fake_dataset(log=str(log.path), error_at=2, error={"error": "DecodeError", "message": "bad"})
+    for _ in range(2):
+        iterator = iter(dataset)
+        next(iterator)
+        next(iterator)
+        with pytest.raises(tf.errors.DataLossError, match="bad"):
+            next(iterator)
+        assert list(iterator) == []
+    assert len(log.pids) == 1
+    assert len(list(dataset.ignore_errors())) == 2
+
+
+def test_an_error_while_opening_arrives(fake_dataset: Callable[..., Any]) -> None:
+    dataset = fake_dataset(open_error={"error": "DatasetError", "message": "file 'x': not there."})
+    with pytest.raises(tf.errors.FailedPreconditionError, match="file 'x': not there"):
+        next(iter(dataset))
+    assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [({"kill_at": 1}, r"signal 9 \(Killed\)"), ({"exit_at": 1}, "exit status 7"), ({"exit_at_open": 3}, "exit status 3")],
+)
+@pytest.mark.timeout(30)
+def test_the_death_of_a_sidecar_is_an_error_with_its_last_words(
+    fake_dataset: Callable[..., Any], log: Any, options: dict[str, int], ending: str
+) -> None:
+    dataset = fake_dataset(log=str(log.path), stderr="the disk is on fire", **options)
+    with pytest.raises(tf.errors.InternalError, match=rf"ended unexpectedly: {ending}(.|\n)*the disk is on fire"):
+        list(dataset)
+    assert not any(psutil.pid_exists(pid) for pid in log.pids)  # reaped as well: no zombie
+
+
+@pytest.mark.timeout(30)
+def test_killing_a_sidecar_ends_a_wait_that_is_underway(fake_dataset: Callable[..., Any], log: Any) -> None:
+    iterator = iter(fake_dataset(log=str(log.path), hang_at=1))
+    next(iterator)
+    failures: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            next(iterator)
+        except tf.errors.InternalError as error:
+            failures.append(error)
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    os.kill(log.pids[0], signal.SIGKILL)
+    waiter.join()
+    assert "signal 9" in str(failures[0])
+
+
+def test_a_dead_idle_sidecar_is_replaced(fake_dataset: Callable[..., Any], log: Any) -> None:
+    dataset = fake_dataset(log=str(log.path))
+    ids(dataset)
+    process = psutil.Process(log.pids[0])
+    process.kill()
+    psutil.wait_procs([process], timeout=10)
+    assert ids(dataset) == list(range(12))
+    assert len(log.pids) == 2
+
+
+def test_a_program_that_is_not_there_is_an_error_that_says_what_to_set(fake_dataset: Callable[..., Any]) -> None:
+    dataset = fake_dataset(command=["no-such-python"])
+    with pytest.raises(tf.errors.InternalError, match="cannot run 'no-such-python': No such file.*Set PARQUETRY_PYTHON"):
+        next(iter(dataset))
+
+
+def test_the_environment_chooses_the_python(
+    fake_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_PYTHON", "another-python")
+    with pytest.raises(tf.errors.InternalError, match="cannot run 'another-python'"):
+        next(iter(fake_dataset()))
+
+
+def test_a_sidecar_inherits_nothing_but_its_socket(fake_dataset: Callable[..., Any], log: Any) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    iterator = iter(fake_dataset(log=str(log.path), rows=-1))
+    next(iterator)
+    links = [os.readlink(f"/proc/{log.pids[0]}/fd/{fd}") for fd in os.listdir(f"/proc/{log.pids[0]}/fd")]
+    os.close(reading)
+    os.close(writing)
+    assert sum(link.startswith("socket:") for link in links) == 1
+    assert os.getpgid(log.pids[0]) == log.pids[0]

@@ -1,0 +1,196 @@
+"""What the source op makes of a batch: values, shapes, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+IMAGE = (64, 8)
+
+
+def in_shared_memory(tensor: tf.Tensor) -> bool:
+    """Whether a tensor's data lies in a slot of a fake sidecar."""
+    address = tensor._numpy().__array_interface__["data"][0]
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            if begin <= address < end:
+                return "fake-slot" in line
+    return False
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"],
+)
+def test_every_dtype_arrives_as_it_is(fake_dataset: Callable[..., Any], output: Any, dtype: str) -> None:
+    dataset = fake_dataset(output("x", (3,), dtype), rows=6, batch=4)
+    first, last = (batch["x"].numpy() for batch in dataset)
+    assert first.dtype == last.dtype == np.dtype(dtype)
+    expected = np.repeat(np.arange(6), 3).reshape(6, 3).astype(dtype)
+    np.testing.assert_array_equal(np.concatenate([first, last]), expected)
+
+
+def test_spec_and_batches_agree(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("b", IMAGE, "float32"), output("a", kind="text"), rows=10, batch=4)
+    assert dataset.element_spec == {
+        "a": tf.TensorSpec((None,), tf.string),
+        "b": tf.TensorSpec((None, *IMAGE), tf.float32),
+    }
+    batches = list(dataset)
+    assert [batch["b"].shape for batch in batches] == [(4, *IMAGE), (4, *IMAGE), (2, *IMAGE)]
+    assert [row.decode() for batch in batches for row in batch["a"].numpy()] == [f"row-{n}" for n in range(10)]
+
+
+def test_static_batches_have_a_static_spec(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("x", (None,), "int32"), output("y"), static_batch=True, rows=8)
+    assert dataset.element_spec["y"] == tf.TensorSpec((4,), tf.int64)
+    assert dataset.element_spec["x"].shape == (4, None)
+
+
+def test_offsets_of_a_window_are_the_outer_keys(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("x", offset=1), output("x", offset=-1), output("y", kind="text", offset=0), rows=4)
+    (batch,) = dataset
+    assert set(batch) == {-1, 0, 1}
+    assert batch[1]["x"].numpy().tolist() == [0, 1, 2, 3]
+    assert batch[0]["y"].numpy().tolist() == [b"row-0", b"row-1", b"row-2", b"row-3"]
+
+
+def test_stacked_windows_have_a_second_axis(fake_dataset: Callable[..., Any], output: Any) -> None:
+    (batch,) = fake_dataset(output("x", (2,), "int32", window=3), output("t", kind="text", window=3), rows=2)
+    np.testing.assert_array_equal(batch["x"].numpy()[:, :, 0], [[0, 1, 2], [1, 2, 3]])
+    assert batch["t"].numpy().tolist() == [[b"row-0", b"row-1", b"row-2"], [b"row-1", b"row-2", b"row-3"]]
+
+
+def test_whole_tensors_point_into_the_slot(fake_dataset: Callable[..., Any], output: Any) -> None:
+    iterator = iter(fake_dataset(output("x", IMAGE, "float32"), rows=-1))
+    batch = next(iterator)["x"]
+    assert in_shared_memory(batch)
+    assert not in_shared_memory(batch + 1)
+
+
+def test_small_tensors_are_copied(fake_dataset: Callable[..., Any], output: Any) -> None:
+    assert not in_shared_memory(next(iter(fake_dataset(output("x"), rows=4)))["x"])
+
+
+def test_tensors_in_a_slot_are_never_written_to(fake_dataset: Callable[..., Any], output: Any) -> None:
+    batch = next(iter(fake_dataset(output("x", IMAGE, "float32"), rows=-1)))["x"]
+    before = batch.numpy()
+
+    @tf.function
+    def in_place_if_it_could(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(x * 2 + 1) - 1
+
+    in_place_if_it_could(batch)
+    variable = tf.Variable(batch)
+    variable.assign_add(tf.ones_like(batch))
+    np.testing.assert_array_equal(batch.numpy(), before)
+    np.testing.assert_array_equal(variable.numpy(), before + 1)
+
+
+@pytest.mark.parametrize("promise_slots", [True, False])
+@pytest.mark.parametrize("slots", [1, 2, 3, 6])
+def test_hoarding_every_batch_neither_stalls_nor_mixes_values(
+    fake_dataset: Callable[..., Any], output: Any, slots: int, promise_slots: bool
+) -> None:
+    dataset = fake_dataset(output("x", IMAGE, "float32"), rows=120, slots=slots, promise_slots=promise_slots)
+    batches = [batch["x"] for batch in dataset]
+    assert len(batches) == 30
+    assert sum(in_shared_memory(batch) for batch in batches) <= max(slots - 2, 0)
+    for number, batch in enumerate(batches):
+        np.testing.assert_array_equal(batch.numpy()[:, 0, 0], np.arange(4 * number, 4 * number + 4))
+
+
+def test_a_batch_outlives_its_iterator_and_its_dataset(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("x", IMAGE, "float32"), rows=-1)
+    iterator = iter(dataset)
+    batches = [next(iterator)["x"] for _ in range(3)]
+    del iterator, dataset
+    assert in_shared_memory(batches[0])
+    assert [batch.numpy()[0, 0, 0] for batch in batches] == [0, 4, 8]
+
+
+def test_hoarded_rows_keep_neither_slots_nor_chunks(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("x", IMAGE, "float32"), rows=60, batched=False, slots=4)
+    rows = [row["x"] for row in dataset]
+    assert 0 < sum(in_shared_memory(row) for row in rows) <= 2 * 4
+    assert [row.numpy()[0, 0] for row in rows] == list(range(60))
+
+
+def test_unbatched_rows_are_slices_of_the_chunk(fake_dataset: Callable[..., Any], output: Any) -> None:
+    fields = (output("x", IMAGE, "float32"), output("odd", (301,), "uint8"), output("id"), output("t", (2,), kind="text"))
+    dataset = fake_dataset(*fields, rows=6, batched=False)
+    assert dataset.element_spec["x"] == tf.TensorSpec(IMAGE, tf.float32)
+    for number, row in enumerate(dataset):
+        assert row["id"].numpy() == number
+        assert row["t"].numpy().tolist() == [f"row-{number}".encode()] * 2
+        np.testing.assert_array_equal(row["x"].numpy(), np.full(IMAGE, number))
+        np.testing.assert_array_equal(row["odd"].numpy(), np.full(301, number))
+    row = next(iter(dataset))
+    assert in_shared_memory(row["x"])
+    assert not in_shared_memory(row["odd"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "value"),
+    [
+        ((None,), lambda n: [n] * (n % 4)),
+        ((None, 2), lambda n: [[n, n]] * (n % 4)),
+        ((2, None), lambda n: [[n] * (n % 4)] * 2),
+        ((None, None), lambda n: [[n] * (n % 4)] * (n % 4)),
+        ((None, 2, None, 3), lambda n: [[[[n] * 3] * (n % 4)] * 2] * (n % 4)),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dense", "text"])
+@pytest.mark.parametrize("window", [None, 3])
+def test_values_of_variable_shape_become_ragged_tensors(
+    fake_dataset: Callable[..., Any], output: Any, shape: Any, value: Any, kind: str, window: int | None
+) -> None:
+    def expected(row: int) -> Any:
+        cells = [value(row)] if window is None else [value(row + step) for step in range(window)]
+        cells = tf.nest.map_structure(lambda n: f"row-{n}".encode(), cells) if kind == "text" else cells
+        return cells[0] if window is None else cells
+
+    dataset = fake_dataset(output("x", shape, "int32", kind=kind, window=window), output("id"), rows=10)
+    lead = (None,) if window is None else (None, window)
+    spec = dataset.element_spec["x"]
+    assert isinstance(spec, tf.RaggedTensorSpec)
+    assert spec.shape.as_list() == [*lead, *shape]
+    assert [row for batch in dataset for row in batch["x"].to_list()] == [expected(row) for row in range(10)]
+
+    unbatched = fake_dataset(output("x", shape, "int32", kind=kind, window=window), rows=10, batched=False)
+    assert unbatched.element_spec["x"].shape.as_list() == [*lead[1:], *shape]
+    rows = [row["x"] for row in unbatched]
+    assert [row.to_list() if window else row.numpy().tolist() for row in rows] == [expected(row) for row in range(10)]
+
+
+def test_a_null_is_an_error_that_names_the_field(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("fine"), output("speed"), null="speed")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="field 'speed': expected no null"):
+        next(iter(dataset))
+
+
+def test_a_dtype_other_than_promised_is_an_error(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("x", (3,), "int32"), rows=4, fields=[{"kind": "dense", "dtype": "int64", "shape": [3]}])
+    with pytest.raises(tf.errors.InternalError, match=r"field 'x': expected int32 \[\?,3\], got int64 \[4,3\]"):
+        next(iter(dataset))
+
+
+def test_a_shape_other_than_promised_is_an_error(fake_dataset: Callable[..., Any], output: Any) -> None:
+    dataset = fake_dataset(output("x", (3,)), rows=4, fields=[{"kind": "dense", "dtype": "int64", "shape": [2]}])
+    with pytest.raises(tf.errors.InternalError, match=r"field 'x': expected int64 \[\?,3\], got int64 \[4,2\]"):
+        next(iter(dataset))
+
+
+def test_a_tensor_outside_its_slot_is_an_error(fake_dataset: Callable[..., Any]) -> None:
+    with pytest.raises(tf.errors.InternalError, match="field 0 role 0: expected it aligned and inside the slot"):
+        next(iter(fake_dataset(corrupt=True)))
+
+
+def test_a_message_out_of_order_is_an_error(fake_dataset: Callable[..., Any]) -> None:
+    with pytest.raises(tf.errors.InternalError, match="expected element 0, got element 5"):
+        next(iter(fake_dataset(wrong_first=True)))
