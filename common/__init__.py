@@ -1,7 +1,7 @@
 """parquetry without a framework: schema, layout, selection, order, engine, sidecar."""
 
 from .errors import ParquetryError
-from .pipeline import Pipeline
+from .pipeline import Pipeline, mix
 from .ragged import RaggedArray
 from .schema import (
     CompressedImageCodec,
@@ -28,5 +28,6 @@ __all__ = [
     "TensorCodec",
     "Unischema",
     "UnischemaField",
+    "mix",
     "write_dataset",
 ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .engine.outputs import Element, OutputField, Path, output_of
-from .engine.recipe import Projection, Recipe, Step, TransformStep, WindowStep
+from .engine.recipe import MixedRecipe, Projection, Recipe, Step, TransformStep, WindowStep
 from .errors import PipelineError
 from .schema.field import UnischemaField, match_names
 from .stages import Batch, Ngram, Select, Stage, Transform
@@ -80,9 +80,7 @@ class _Flow:
         removed = {name for pattern in stage.remove for name in match_names(pattern, names)}
         declared = [output_of(item) for item in stage.output or ()]
         replaced = {output.path for output in declared}
-        kept = [
-            output for output in self.outputs if output.path[-1] not in removed and output.path not in replaced
-        ]
+        kept = [output for output in self.outputs if output.path[-1] not in removed and output.path not in replaced]
         step = TransformStep(
             function=stage.function.function,
             inputs=tuple(self.outputs),
@@ -131,6 +129,21 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields) -> Recipe:
     return _without_unused(recipe)
 
 
+def mixed_steps(
+    stages: Sequence[Stage], outputs: tuple[OutputField, ...]
+) -> tuple[tuple[Step, ...], tuple[OutputField, ...]]:
+    """The steps that follow a mix whose sources give ``outputs``, and what comes out of them."""
+    flow = _Flow(resolve=lambda patterns: [], fields=[], outputs=list(outputs))
+    for stage in stages:
+        if isinstance(stage, Select):
+            flow.select(stage)
+        elif isinstance(stage, Transform):
+            flow.transform(stage)
+        elif isinstance(stage, Batch):
+            flow.batched = True
+    return (*flow.row_steps, *flow.item_steps), tuple(flow.outputs)
+
+
 def _without_unused(recipe: Recipe) -> Recipe:
     """Folds leading projections into what is read, so that unused columns are neither fetched nor decoded."""
     while recipe.item_steps and isinstance(recipe.item_steps[0], Projection) and not recipe.row_steps:
@@ -153,7 +166,7 @@ def _without_unused(recipe: Recipe) -> Recipe:
     )
 
 
-def element_of(recipe: Recipe, batch: Batch | None, *, static_batch: bool) -> Element:
+def element_of(recipe: Recipe | MixedRecipe, batch: Batch | None, *, static_batch: bool) -> Element:
     """What one step of the pipeline gives."""
     return Element(
         outputs=recipe.outputs,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .engine.batch import Column, rows_of, to_numpy
-from .engine.disk_cache import DiskCache
 from .engine.outputs import Element, nest
 from .engine.threads import ThreadedEngine
 from .errors import StateError
@@ -148,13 +147,17 @@ class PipelineIterator:
 
 def batch_to_numpy(element: Element, columns: list[Column]) -> dict[Any, Any]:
     """A batch as the nested dict of numpy arrays."""
-    values = [to_numpy(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)]
+    values = [
+        to_numpy(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)
+    ]
     return nest(element.outputs, values)
 
 
 def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any, Any]]:
     """The rows of a chunk as nested dicts."""
-    lists = [rows_of(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)]
+    lists = [
+        rows_of(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)
+    ]
     if all(len(output.path) == 1 for output in element.outputs):
         names = [output.path[0] for output in element.outputs]
         return (dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True))
@@ -170,7 +173,6 @@ def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
         from .sidecar.client import SidecarSource
 
         return SidecarSource(steps, strict_nulls=strict_nulls)
-    cache = plan.order.cache
     return ThreadedEngine(
         plan,
         iteration=steps.iteration,
@@ -180,7 +182,6 @@ def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
         threads=pipeline.workers or usable_processors(),
         memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
         strict_nulls=strict_nulls,
-        cache=None if cache is None else DiskCache(cache.directory, cache.max_bytes),
     )
 
 
@@ -197,5 +198,3 @@ def usable_processors() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every platform
         return os.cpu_count() or 1
-
-

@@ -15,13 +15,15 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from .engine.outputs import Element
 from .errors import PipelineError
 from .functions import UserFunction
 from .iteration import PipelineIterator
-from .order.epoch import Even
-from .plan import Plan
-from .engine.outputs import Element
 from .layout.dataset import StoredDataset
+from .mixed_plan import MixedPlan, Mixture
+from .order.epoch import Even
+from .order.mixing import Stop
+from .plan import BasePlan, Plan
 from .schema.field import Unischema, UnischemaField
 from .selection.expression import as_expression
 from .stage_order import accepts, order_stages
@@ -79,6 +81,7 @@ class Pipeline:
     memory_limit: int | None = None
     executor: str | None = None
     filesystem: Any = field(default=None, hash=False)
+    mixture: Mixture | None = None
     _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
     _plans: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     _iterations: Iterator[int] = field(default_factory=itertools.count, compare=False, repr=False)
@@ -105,6 +108,7 @@ class Pipeline:
             "memory_limit": memory_limit,
             "executor": executor,
             "filesystem": filesystem,
+            "mixture": None,
             "_opened": _Opened(),
             "_plans": {},
             "_iterations": itertools.count(),
@@ -183,9 +187,7 @@ class Pipeline:
             )
         )
 
-    def shard(
-        self, num_shards: int, index: int, even: Even = "pad", canonical_shards: int | None = None
-    ) -> Pipeline:
+    def shard(self, num_shards: int, index: int, even: Even = "pad", canonical_shards: int | None = None) -> Pipeline:
         """Part ``index`` of ``num_shards``; every part has the same number of rows.
 
         Args:
@@ -195,14 +197,14 @@ class Pipeline:
         """
         return self._with(Shard(num_shards, index, even, canonical_shards))
 
-    def shuffle(
-        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
-    ) -> Pipeline:
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:
         """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
 
         ``seed=None`` draws a seed here and keeps it; 0 is a seed like any other.
         """
-        return self._with(Shuffle(buffer_size, secrets.randbits(62) if seed is None else seed, reshuffle_each_iteration))
+        return self._with(
+            Shuffle(buffer_size, secrets.randbits(62) if seed is None else seed, reshuffle_each_iteration)
+        )
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Pipeline:
         """Keeps fetched columns in a local directory: read once, shared by processes, least recently used goes first."""
@@ -252,13 +254,15 @@ class Pipeline:
 
     def accepts(self, verb: str) -> bool:
         """Whether the verb may follow here."""
-        return accepts(self.stages, verb)
+        return accepts(self.stages, verb, mixed=self.mixture is not None)
 
     # --- what it gives ---
 
     @property
     def dataset(self) -> StoredDataset:
         """The stored dataset; opened when first used, and shared by the pipelines derived from this one."""
+        if self.mixture is not None:
+            return self.mixture.sources[0].dataset
         if self._opened.dataset is None:
             self._opened.dataset = StoredDataset(
                 self.urls, filesystem=self.filesystem, storage_options=dict(self.storage_options)
@@ -267,13 +271,15 @@ class Pipeline:
 
     @property
     def schema(self) -> Unischema:
-        """The dataset's schema: every field that could be read."""
+        """The dataset's schema: every field that could be read (of a mix: that of its first source)."""
         return self.dataset.schema
 
-    def plan(self) -> Plan:
+    def plan(self) -> BasePlan:
         """The plan; made once."""
         if "plan" not in self._plans:
-            self._plans["plan"] = Plan(self.dataset, self.stages)
+            mixture = self.mixture
+            made = Plan(self.dataset, self.stages) if mixture is None else MixedPlan(mixture, self.stages)
+            self._plans["plan"] = made
         return self._plans["plan"]
 
     @property
@@ -319,6 +325,7 @@ class Pipeline:
             "memory_limit": self.memory_limit,
             "executor": self.executor,
             "filesystem": None if self.filesystem is None else UserFunction(_Constant(self.filesystem)).to_json(),
+            "mixture": None if self.mixture is None else _mixture_to_json(self.mixture),
         }
 
     @classmethod
@@ -335,21 +342,29 @@ class Pipeline:
             memory_limit=value["memory_limit"],
             executor=value["executor"],
         )
-        return pipeline._replace(stages=tuple(stage_from_json(stage) for stage in value["stages"]))
+        mixture = value.get("mixture")
+        return pipeline._replace(
+            stages=tuple(stage_from_json(stage) for stage in value["stages"]),
+            mixture=None if mixture is None else _mixture_from_json(mixture),
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _from_json, (self.to_json(),)
 
     def __str__(self) -> str:
-        shown = repr(self.urls[0] if len(self.urls) == 1 else list(self.urls))
-        return f"Pipeline({shown})" + "".join(f"\n  .{stage}" for stage in self.stages)
+        if self.mixture is not None:
+            sources = ", ".join(str(source) for source in self.mixture.sources)
+            shown = f"mix([{sources}], weights={list(self.mixture.weights)}, stop={self.mixture.stop!r})"
+        else:
+            shown = f"Pipeline({(self.urls[0] if len(self.urls) == 1 else list(self.urls))!r})"
+        return shown + "".join(f"\n  .{stage}" for stage in self.stages)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _with(self, stage: Stage) -> Pipeline:
         stages = (*self.stages, stage)
-        order_stages(stages)
+        order_stages(stages, mixed=self.mixture is not None)
         return self._replace(stages=stages)
 
     def _replace(self, **changes: Any) -> Pipeline:
@@ -359,6 +374,55 @@ class Pipeline:
         object.__setattr__(result, "_plans", {})
         object.__setattr__(result, "_iterations", itertools.count())
         return result
+
+
+def mix(
+    pipelines: Sequence[Any],
+    weights: Sequence[float] | None = None,
+    seed: int | None = None,
+    stop: Stop = "first",
+) -> Pipeline:
+    """Rows of several pipelines in one deterministic, weighted order.
+
+    Args:
+        pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields.
+        weights: how often each is drawn, relative to the others; ``None`` = equally.
+        seed: of the draws; ``None`` draws one here and keeps it.
+        stop: ``"first"`` ends where a drawn pipeline has no more rows, ``"all"`` when every one is used up.
+
+    Raises:
+        PipelineError: batched pipelines, weights that do not fit.
+    """
+    sources = tuple(getattr(item, "pipeline", item) for item in pipelines)
+    if not sources or not all(isinstance(source, Pipeline) for source in sources):
+        raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
+    mixture = Mixture(
+        sources=sources,
+        weights=tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(sources))),
+        seed=secrets.randbits(62) if seed is None else seed,
+        stop=stop,
+    )
+    urls = [url for source in sources for url in source.urls]
+    return Pipeline(urls)._replace(
+        mixture=mixture,
+        workers=sources[0].workers,
+        memory_limit=sources[0].memory_limit,
+        executor=sources[0].executor,
+    )
+
+
+def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
+    return {
+        "sources": [source.to_json() for source in mixture.sources],
+        "weights": list(mixture.weights),
+        "seed": mixture.seed,
+        "stop": mixture.stop,
+    }
+
+
+def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
+    sources = tuple(Pipeline.from_json(source) for source in value["sources"])
+    return Mixture(sources=sources, weights=tuple(value["weights"]), seed=value["seed"], stop=value["stop"])
 
 
 class _Constant:
@@ -399,5 +463,3 @@ def _check_options(workers: Any, memory_limit: Any, executor: Any) -> None:
             raise PipelineError(f"Pipeline: expected {name} to be an integer >= 1 or None, got {value!r}.")
     if executor is not None and executor not in EXECUTORS:
         raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
-
-

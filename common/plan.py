@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import pyarrow as pa
 
+from .engine.disk_cache import DiskCache
 from .engine.fetch import Fetcher
 from .engine.outputs import Element
 from .engine.recipe import Recipe
@@ -39,8 +40,9 @@ _SELECT_THREADS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowKey:
-    """Names a shuffle window: the epoch, the stream, and the number of the window in it."""
+    """Names a shuffle window: the source (of a mix), the epoch, the stream, and the number of the window in it."""
 
+    source: int = 0
     epoch: int
     stream: int
     window: int
@@ -55,33 +57,16 @@ class Draw:
     places: np.ndarray | None
 
 
-class Plan:
-    """The plan of one pipeline; every part is computed when it is first asked for, and once.
+class BasePlan:
+    """What plans of one dataset and of a mix share: the element, and the steps as views over rows.
 
-    Raises:
-        ParquetryError: whatever does not fit, before anything is decoded.
+    Subclasses say what the rows are (``recipe``, ``row_view``) and where they lie (``draws`` and the ``window_`` methods).
     """
 
-    def __init__(self, dataset: StoredDataset, stages: Sequence[Stage]) -> None:
-        self.dataset = dataset
-        self.stages = tuple(stages)
-        self.order: StageOrder = order_stages(stages)
-        self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
-        self._unit_bytes = lru_cache(maxsize=65536)(self._bytes_of_unit)
-
-    # --- from the schema alone ---
-
-    @cached_property
-    def recipe(self) -> Recipe:
-        """How rows become elements."""
-        recipe = build_recipe(self.order.flow, self._resolve)
-        for step in self.order.selection:
-            if isinstance(step, WhereFunction):
-                self._resolve(step.fields)
-            elif isinstance(step, Ngram):
-                for name in (*step.group_by, *([step.timestamp] if step.timestamp else [])):
-                    self.dataset.schema[name]
-        return recipe
+    stages: tuple[Stage, ...]
+    order: StageOrder
+    recipe: Recipe
+    row_view: RowView
 
     @cached_property
     def element(self) -> Element:
@@ -99,6 +84,111 @@ class Plan:
             endless = (endless or (isinstance(view, RepeatStage) and view.count is None)) and not isinstance(view, Take)
         return endless
 
+    @cached_property
+    def batch_view(self) -> BatchView | None:
+        """The batches of this rank, or ``None`` for an unbatched pipeline."""
+        result: BatchView | None = None
+        for stage in self.order.views:
+            if isinstance(stage, Batch):
+                result = Batches(self.row_view, stage.batch_size, stage.drop_remainder)
+            elif result is not None:
+                result = _viewed(stage, result)  # type: ignore[assignment]  # batches over batches
+        return result
+
+    @property
+    def length(self) -> int | None:
+        """Elements in one iteration; ``None`` = endless."""
+        view = self.batch_view
+        return self.row_view.length if view is None else view.length
+
+    @cached_property
+    def chunk_rows(self) -> int:
+        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
+        row_bytes = 64
+        for output in self.element.outputs:
+            size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
+            row_bytes += size * (output.dtype.itemsize if output.kind == "dense" else 32)
+        return int(np.clip(_CHUNK_BYTES // row_bytes, 1, _MAX_CHUNK_ROWS))
+
+    def steps(self, *, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
+        """What the engine makes, step by step: batches, or chunks of rows.
+
+        Args:
+            start: elements to leave out.
+            worker, workers: this loader worker takes every ``workers``-th batch (or row) from ``worker``.
+        """
+        batches = self.batch_view
+        if batches is not None:
+            mine = batches if workers == 1 else Strided(batches, worker, workers)
+            return Slice(mine, start, None) if start else mine
+        rows: RowView = self.row_view if workers == 1 else Shard(self.row_view, workers, worker, "none")
+        return Batches(Slice(rows, start, None) if start else rows, self.chunk_rows, False)
+
+    # --- what subclasses add ---
+
+    @property
+    def fingerprint(self) -> str:
+        """What the data are, wherever they lie."""
+        raise NotImplementedError
+
+    def check_not_empty(self) -> None:
+        """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
+        raise NotImplementedError
+
+    def fetchers(self) -> list[Fetcher]:
+        """New fetchers, one for each source."""
+        raise NotImplementedError
+
+    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+        """Where the rows of one element come from.
+
+        Args:
+            iteration: which iterator of the pipeline it is, from 0.
+            passes, index: as `BatchView.rows` gives them.
+        """
+        raise NotImplementedError
+
+    def window_rows(self, key: WindowKey) -> WindowRows:
+        """The rows that a window needs; each once, in storage order."""
+        raise NotImplementedError
+
+    def window_bytes(self, key: WindowKey) -> int:
+        """About how much memory the encoded columns of a window take."""
+        raise NotImplementedError
+
+    def next_window(self, key: WindowKey) -> WindowKey | None:
+        """The window after this one in its stream and epoch."""
+        raise NotImplementedError
+
+
+class Plan(BasePlan):
+    """The plan of one pipeline; every part is computed when it is first asked for, and once.
+
+    Raises:
+        ParquetryError: whatever does not fit, before anything is decoded.
+    """
+
+    def __init__(self, dataset: StoredDataset, stages: Sequence[Stage]) -> None:
+        self.dataset = dataset
+        self.stages = tuple(stages)
+        self.order: StageOrder = order_stages(stages)
+        self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
+        self._unit_bytes = lru_cache(maxsize=65536)(self._bytes_of_unit)
+
+    # --- from the schema alone ---
+
+    @cached_property
+    def recipe(self) -> Recipe:  # type: ignore[override]  # computed once
+        """How rows become elements."""
+        recipe = build_recipe(self.order.flow, self._resolve)
+        for step in self.order.selection:
+            if isinstance(step, WhereFunction):
+                self._resolve(step.fields)
+            elif isinstance(step, Ngram):
+                for name in (*step.group_by, *([step.timestamp] if step.timestamp else [])):
+                    self.dataset.schema[name]
+        return recipe
+
     def _resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
         return [self.dataset.schema[name] for name in self.dataset.match(patterns)]
 
@@ -111,7 +201,11 @@ class Plan:
         selection = load_selection(key) if key is not None else None
         if selection is None:
             selection = evaluate(
-                self.dataset, self.order.selection, read=self._read_stored, test=self._test_rows, threads=_SELECT_THREADS
+                self.dataset,
+                self.order.selection,
+                read=self._read_stored,
+                test=self._test_rows,
+                threads=_SELECT_THREADS,
             )
             if key is not None and self.order.selection:
                 save_selection(key, selection)
@@ -121,7 +215,9 @@ class Plan:
         return Fetcher(self.dataset, fields).stored(unit)
 
     def _test_rows(self, step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
-        return test_rows(Fetcher(self.dataset, self._resolve(step.fields)), self._resolve(step.fields), step, unit, rows)
+        return test_rows(
+            Fetcher(self.dataset, self._resolve(step.fields)), self._resolve(step.fields), step, unit, rows
+        )
 
     def _fixed_part(self, selection: Selection) -> Selection:
         """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
@@ -152,31 +248,9 @@ class Plan:
         )
 
     @cached_property
-    def row_view(self) -> RowView:
+    def row_view(self) -> RowView:  # type: ignore[override]  # computed once
         """The rows of this rank, over all passes, before batching."""
-        before = []
-        for view in self.order.views:
-            if isinstance(view, Batch):
-                break
-            before.append(view)
-        return _row_view(before, self.selection.num_items, self.order_spec)
-
-    @cached_property
-    def batch_view(self) -> BatchView | None:
-        """The batches of this rank, or ``None`` for an unbatched pipeline."""
-        result: BatchView | None = None
-        for stage in self.order.views:
-            if isinstance(stage, Batch):
-                result = Batches(self.row_view, stage.batch_size, stage.drop_remainder)
-            elif result is not None:
-                result = _viewed(stage, result)  # type: ignore[assignment]  # batches over batches
-        return result
-
-    @property
-    def length(self) -> int | None:
-        """Elements in one iteration; ``None`` = endless."""
-        view = self.batch_view
-        return self.row_view.length if view is None else view.length
+        return _row_view(row_stages(self.order), self.selection.num_items, self.order_spec)
 
     def check_not_empty(self) -> None:
         """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
@@ -194,6 +268,15 @@ class Plan:
                 f"pipeline: even='drop' leaves nothing, because {self.selection.num_items} items are fewer than "
                 f"{self.order_spec.streams} shards. Use even='pad', or fewer shards."
             )
+
+    @property
+    def fingerprint(self) -> str:
+        return self.dataset.fingerprint
+
+    def fetchers(self) -> list[Fetcher]:
+        cache = self.order.cache
+        kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
+        return [Fetcher(self.dataset, self.recipe.fields, kept)]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """The global order of an epoch."""
@@ -214,29 +297,6 @@ class Plan:
         return iteration * (self.row_view.passes or 1) + passes
 
     # --- elements ---
-
-    @cached_property
-    def chunk_rows(self) -> int:
-        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
-        row_bytes = 64
-        for output in self.element.outputs:
-            size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
-            row_bytes += size * (output.dtype.itemsize if output.kind == "dense" else 32)
-        return int(np.clip(_CHUNK_BYTES // row_bytes, 1, _MAX_CHUNK_ROWS))
-
-    def steps(self, *, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
-        """What the engine makes, step by step: batches, or chunks of rows.
-
-        Args:
-            start: elements to leave out.
-            worker, workers: this loader worker takes every ``workers``-th batch (or row) from ``worker``.
-        """
-        batches = self.batch_view
-        if batches is not None:
-            mine = batches if workers == 1 else Strided(batches, worker, workers)
-            return Slice(mine, start, None) if start else mine
-        rows: RowView = self.row_view if workers == 1 else Shard(self.row_view, workers, worker, "none")
-        return Batches(Slice(rows, start, None) if start else rows, self.chunk_rows, False)
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         """Where the rows of one element come from.
@@ -276,7 +336,9 @@ class Plan:
         lo, hi = stream.window_segment[key.window], stream.window_segment[key.window + 1]
         items = self._items_before
         total = 0
-        for unit, taken in zip(stream.unit[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True):
+        for unit, taken in zip(
+            stream.unit[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True
+        ):
             share = min(1.0, taken / max(int(items[unit + 1] - items[unit]), 1))
             wanted = int(self.selection.rows.before[unit + 1] - self.selection.rows.before[unit])
             total += int(self._unit_bytes(unit) * share * wanted / max(int(self.dataset.row_groups.rows[unit]), 1))
@@ -291,8 +353,22 @@ class Plan:
         return decoded_bytes(self.dataset, unit, [field.name for field in self.recipe.fields])
 
 
+def row_stages(order: StageOrder) -> list[Stage]:
+    """The views before the batch."""
+    before: list[Stage] = []
+    for view in order.views:
+        if isinstance(view, Batch):
+            break
+        before.append(view)
+    return before
+
+
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
-    view: RowView = Epoch(items, spec.streams, spec.even)
+    return rows_viewed(stages, Epoch(items, spec.streams, spec.even))
+
+
+def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
+    """``shard``, ``take``, ``skip`` and ``repeat`` over rows."""
     for stage in stages:
         view = _viewed(stage, view)  # type: ignore[assignment]  # rows over rows
     return view

@@ -46,6 +46,7 @@ class StageOrder:
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
         flow: ``select``, ``ngram``, ``transform``, ``batch`` in call order: what happens to fields.
         cache: the last ``cache``.
+        mixed: the rows come from a mix of pipelines, whose items and order are decided.
     """
 
     selection: list[Stage] = field(default_factory=list)
@@ -56,9 +57,12 @@ class StageOrder:
     views: list[Stage] = field(default_factory=list)
     flow: list[Stage] = field(default_factory=list)
     cache: Cache | None = None
+    mixed: bool = False
 
     def add(self, stage: Stage) -> None:
         """Takes in the next stage; raises `PipelineError` if it makes no sense here."""
+        if self.mixed and isinstance(stage, Where | WhereFunction | Ngram | Shuffle | Cache):
+            raise _misplaced(stage, "mix", "a mix has the order that its sources give it")
         if isinstance(stage, Cache):
             self.cache = stage
             return
@@ -75,7 +79,7 @@ class StageOrder:
         elif isinstance(stage, Batch):
             self._refuse_twice(stage, any(isinstance(view, Batch) for view in self.views))
             self.views.append(stage)
-        elif isinstance(stage, Take | Skip) and self.shuffle is None and not self.views:
+        elif isinstance(stage, Take | Skip) and self.shuffle is None and not self.views and not self.mixed:
             self.selection.append(stage)
         elif isinstance(stage, Take | Skip | Repeat):
             self.views.append(stage)
@@ -122,13 +126,13 @@ class StageOrder:
             raise PipelineError(f"{stage.verb}: expected at most one in a pipeline, got a second. Remove one of them.")
 
 
-def order_stages(stages: Sequence[Stage]) -> StageOrder:
-    """Sorts the stages of a pipeline.
+def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
+    """Sorts the stages of a pipeline (``mixed``: over a mix of pipelines).
 
     Raises:
         PipelineError: a stage that makes no sense after the ones before it.
     """
-    result = StageOrder()
+    result = StageOrder(mixed=mixed)
     for stage in stages:
         result.add(stage)
     return result
@@ -150,10 +154,10 @@ _SAMPLES: dict[str, Stage] = {
 }
 
 
-def accepts(stages: Sequence[Stage], verb: str) -> bool:
+def accepts(stages: Sequence[Stage], verb: str, *, mixed: bool = False) -> bool:
     """Whether ``verb`` may follow the stages."""
     try:
-        order_stages([*stages, _SAMPLES[verb]])
+        order_stages([*stages, _SAMPLES[verb]], mixed=mixed)
     except PipelineError:
         return False
     return True

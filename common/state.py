@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from .errors import StateError
-from .plan import Plan
+from .mixed_plan import MixedPlan
+from .plan import BasePlan
 from .stages import Stage, Transform, Where, WhereFunction
 
 VERSION = 1
@@ -45,24 +46,24 @@ class State:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def state_of(plan: Plan, *, iteration: int, consumed: int, worker: int = 0, workers: int = 1) -> State:
+def state_of(plan: BasePlan, *, iteration: int, consumed: int, worker: int = 0, workers: int = 1) -> State:
     """The state of an iterator over a plan."""
     shuffle, shard = plan.order.shuffle, plan.order.shard
     return State(
         version=VERSION,
-        fingerprint=plan.dataset.fingerprint,
-        pipeline=pipeline_hash(plan.stages),
+        fingerprint=plan.fingerprint,
+        pipeline=plan_hash(plan),
         seed=None if shuffle is None else shuffle.seed,
         iteration=iteration,
         consumed=consumed,
         shards=[0, 1] if shard is None else [shard.index, shard.num_shards],
-        canonical_shards=plan.order_spec.streams,
+        canonical_shards=1 if shard is None else shard.canonical_shards or shard.num_shards,
         worker=worker,
         workers=workers,
     )
 
 
-def parse_state(plan: Plan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1) -> State:
+def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1) -> State:
     """Reads a state and holds it to the plan.
 
     Raises:
@@ -92,6 +93,16 @@ def parse_state(plan: Plan, text: str | dict[str, Any], *, worker: int = 0, work
     if not isinstance(found.consumed, int) or found.consumed < 0 or not isinstance(found.iteration, int):
         raise StateError(f"state: expected consumed and iteration >= 0, got {found.consumed!r}, {found.iteration!r}.")
     return found
+
+
+def plan_hash(plan: BasePlan) -> str:
+    """A name for what decides which elements come in which order, the same in every process."""
+    if not isinstance(plan, MixedPlan):
+        return pipeline_hash(plan.stages)
+    mixture = plan.mixture
+    sources = [(plan_hash(source), weight) for source, weight in zip(plan.plans, mixture.weights, strict=True)]
+    text = f"{pipeline_hash(plan.stages)} {sources} {mixture.seed} {mixture.stop}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def pipeline_hash(stages: tuple[Stage, ...]) -> str:

@@ -6,7 +6,7 @@ Pure but for the arena it allocates from; runs in threads and in worker processe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ..schema.field import UnischemaField
 from .arena import Arena
 from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column
 from .columns import CodedColumn
-from .recipe import Recipe, WindowStep
+from .recipe import MixedRecipe, Recipe, WindowStep
 from .transform import apply_step
 from .window import LoadedWindow
 
@@ -29,21 +29,27 @@ class Source:
         window: where the rows are.
         cells: int64 ``[items, T]``: the window rows of each item.
         places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
+        source: which pipeline of a mix the window belongs to.
     """
 
     window: LoadedWindow
     cells: np.ndarray
     places: np.ndarray | None
+    source: int = 0
 
 
-def assemble(recipe: Recipe, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool) -> list[Column]:
+def assemble(
+    recipe: Recipe | MixedRecipe, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
+) -> list[Column]:
     """The columns of a batch of ``count`` items, one for each of the recipe's outputs.
 
     Raises:
         DecodeError, TransformError: with file, row group and row.
         NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
     """
-    if recipe.row_steps:
+    if isinstance(recipe, MixedRecipe):
+        columns = _mixed(recipe, sources, count)
+    elif recipe.row_steps:
         columns = _transformed_rows(recipe, sources, count)
     elif recipe.window is not None:
         columns = _windows(recipe, recipe.window, sources, count, arena)
@@ -55,6 +61,18 @@ def assemble(recipe: Recipe, sources: Sequence[Source], count: int, arena: Arena
     if strict_nulls:
         _refuse_nulls(recipe, columns, describe)
     return columns
+
+
+def _mixed(recipe: MixedRecipe, sources: Sequence[Source], count: int) -> list[Column]:
+    """Makes each pipeline's rows by its own recipe, then puts them in the order of the mix."""
+    made, order = [], []
+    for number in sorted({source.source for source in sources}):
+        own = [source for source in sources if source.source == number]
+        places = np.sort(np.concatenate([_places(source, count) for source in own]))
+        local = [replace(source, places=np.searchsorted(places, _places(source, count)), source=0) for source in own]
+        made.append(assemble(recipe.sources[number], local, len(places), HeapArena(), strict_nulls=False))
+        order.append(places)
+    return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 
 
 def gather(field: UnischemaField, number: int, sources: Sequence[Source], count: int, arena: Arena) -> Column:
@@ -90,9 +108,7 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
     return part
 
 
-def _windows(
-    recipe: Recipe, step: WindowStep, sources: Sequence[Source], count: int, arena: Arena
-) -> list[Column]:
+def _windows(recipe: Recipe, step: WindowStep, sources: Sequence[Source], count: int, arena: Arena) -> list[Column]:
     """Windows gathered straight from stored rows; a row that several windows share is decoded once."""
     columns: list[Column] = []
     for _, number, offset in step.leaves:
@@ -192,7 +208,7 @@ def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
     return describe
 
 
-def _refuse_nulls(recipe: Recipe, columns: Sequence[Column], describe: Callable[[int], str]) -> None:
+def _refuse_nulls(recipe: Recipe | MixedRecipe, columns: Sequence[Column], describe: Callable[[int], str]) -> None:
     for field, column in zip(recipe.outputs, columns, strict=True):
         if column.valid is not None:
             valid = column.valid.reshape(len(column.valid), -1).all(axis=1)

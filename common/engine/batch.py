@@ -36,7 +36,11 @@ class Strings:
     def to_objects(self, *, text: bool) -> np.ndarray:
         """An object array of ``str`` or ``bytes``, ``None`` where null."""
         count = len(self.offsets) - 1
-        buffers = [None, pa.py_buffer(np.ascontiguousarray(self.offsets)), pa.py_buffer(np.ascontiguousarray(self.data))]
+        buffers = [
+            None,
+            pa.py_buffer(np.ascontiguousarray(self.offsets)),
+            pa.py_buffer(np.ascontiguousarray(self.data)),
+        ]
         array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), count, buffers)
         objects = array.to_numpy(zero_copy_only=False)
         if objects.dtype != object:
@@ -129,9 +133,7 @@ def concat_columns(columns: Sequence[Column]) -> Column:
         return columns[0]
     valid = None
     if any(column.valid is not None for column in columns):
-        valid = np.concatenate(
-            [np.ones(leading(c), bool) if c.valid is None else c.valid.reshape(-1) for c in columns]
-        )
+        valid = np.concatenate([np.ones(leading(c), bool) if c.valid is None else c.valid.reshape(-1) for c in columns])
     first = columns[0]
     if isinstance(first, Dense):
         return Dense(np.concatenate([c.values for c in columns if isinstance(c, Dense)]), valid)

@@ -1,8 +1,9 @@
 """The file format of one cache entry: a table, the key that it is kept under, and a checksum over both.
 
-Layout: an Arrow IPC stream from offset 0 (so that its buffers keep their alignment when the file is mapped), the key in
-UTF-8, and a trailer of 32 bytes. The stream form is used because, unlike the file form, it holds columns whose chunks have
-different dictionaries. Always holds: what `open_entry` returns was written by `write_entry` under the same key.
+Layout: an Arrow IPC stream from offset 0 (so that its buffers keep their alignment when the file is mapped), the key
+in UTF-8, and a trailer of 32 bytes. The stream form is used because, unlike the file form, it holds columns whose
+chunks have different dictionaries. Always holds: what `open_entry` returns was written by `write_entry` under the
+same key.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 from ..errors import DatasetError
 
 _MAGIC = b"PQRYCE\x00\x01"
-_TRAILER = struct.Struct("<QQI4x8s")  # bytes of the stream, bytes of the key, CRC-32 of both, magic
+_TRAILER = struct.Struct("<QQQ8s")  # bytes of the stream, bytes of the key, CRC-32 of both, magic
 
 
 def entry_bytes(key: str, table: pa.Table) -> int:
@@ -70,7 +71,7 @@ def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
     if verify and zlib.crc32(mapped.slice(0, body_bytes)) != checksum:
         raise DatasetError(f"expected bytes with CRC-32 {checksum:08x}, got others.")
     if mapped.slice(stream_bytes, key_bytes).to_pybytes() != _key_bytes(key):
-        raise DatasetError(f"expected the entry of key {key!r}, got that of another key.")
+        raise DatasetError("expected the entry of the wanted key, got that of another.")
     try:
         return pa.ipc.open_stream(mapped.slice(0, stream_bytes)).read_all()
     except (pa.ArrowException, OSError, KeyError) as error:

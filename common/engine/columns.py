@@ -163,9 +163,7 @@ class CodedColumn:
         sizes = np.prod(shapes, axis=1, dtype=np.int64)
         ends = np.cumsum(sizes)
         values = np.empty(int(ends[-1]) if len(ends) else 0, delivered_dtype(field.dtype))
-        places = [
-            values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)
-        ]
+        places = [values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
         self._decode_all(rows, places, valid)
         return Ragged(shapes, values, (len(rows),), valid)
 
@@ -276,13 +274,18 @@ def _npy_view(field: UnischemaField, part: pa.Array) -> np.ndarray | None:
     heads = everything[:, : header.data_offset]
     if not np.array_equal(heads, np.broadcast_to(heads[0], heads.shape)):
         return None
-    body = everything[:, header.data_offset : header.data_offset + header.data_bytes]
+    if not header.data_bytes:
+        return None
     inner = np.zeros(header.shape, dtype).strides
-    return np.ndarray((len(part), *header.shape), dtype, body, 0, (stride, *inner)) if header.data_bytes else None
+    return np.ndarray((len(part), *header.shape), dtype, everything, header.data_offset, (stride, *inner))
 
 
 def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
-    offsets = np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, part.offset * 8) if len(part) else np.zeros(1, np.int64)
+    offsets = (
+        np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, part.offset * 8)
+        if len(part)
+        else np.zeros(1, np.int64)
+    )
     data = part.buffers()[2] if len(part) else None
     return offsets, memoryview(data if data is not None else b"")
 

@@ -1,9 +1,9 @@
 """`DiskCache`: fetched row groups on local disk, read back by mapping; shared by processes, kept between runs.
 
-In: a key that names what was fetched in full (file version, row group, columns), and its table. Out: the same table, or
-nothing. Always holds: an entry appears whole or not at all, and one that is damaged, truncated, foreign or of another key
-counts as missing. No locks are shared: two processes that keep the same entry replace each other's equal file, and a file
-that is evicted while mapped stays readable for its holders (POSIX `unlink`).
+In: a key that names what was fetched in full (file version, row group, columns), and its table. Out: the same table,
+or nothing. Always holds: an entry appears whole or not at all, and one that is damaged, truncated, foreign or of
+another key counts as missing. No locks are shared: two processes that keep the same entry replace each other's equal
+file, and a file that is evicted while mapped stays readable for its holders (POSIX `unlink`).
 
 Two times of a file have a meaning: the modification time tells whether its content was verified, and the access time,
 which `get` sets, tells when it was last used.
@@ -20,6 +20,7 @@ import re
 import secrets
 import threading
 import time
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -36,6 +37,7 @@ _RESCAN_SHARE = 64  # look what other processes added each time this one has add
 _MOST_REMEMBERED = 200_000
 
 _Version = tuple[int, int, int]
+_Value = TypeVar("_Value")
 _verified: dict[str, _Version] = {}
 """The version of each entry whose checksum this process has compared, by path."""
 _warned: set[str] = set()
@@ -179,7 +181,7 @@ class Residents:
         now = time.time_ns()
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
                     if _ENTRY.fullmatch(entry.name):
                         status = entry.stat()
                         self._sizes[entry.name] = status.st_size
@@ -199,7 +201,7 @@ def _last_use(status: os.stat_result) -> int:
     return max(status.st_atime_ns, status.st_mtime_ns)
 
 
-def _remember(memory: dict, key: str, value: object) -> None:
+def _remember(memory: dict[str, _Value], key: str, value: _Value) -> None:
     """Adds to a memory that may forget everything, but must not grow for ever."""
     if len(memory) >= _MOST_REMEMBERED:
         memory.clear()

@@ -187,5 +187,3 @@ def _take(table: pa.Table, rows: np.ndarray | None, total: int) -> pa.Table:
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
     return table.take(pa.array(rows))
-
-

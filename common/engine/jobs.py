@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ..errors import PipelineError
 from ..order.positions import BatchView
-from ..plan import Draw, Plan, WindowKey
+from ..plan import BasePlan, Draw, WindowKey
 from .assemble import Source
 from .fetch import Fetcher
 from .window import WindowRows
@@ -42,7 +42,7 @@ class Job:
 class JobPlanner:
     """The jobs of one iteration, in order."""
 
-    def __init__(self, plan: Plan, steps: BatchView, iteration: int) -> None:
+    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int) -> None:
         self._plan = plan
         self._steps = steps
         self._iteration = iteration
@@ -84,29 +84,30 @@ class WindowStore:
     sum of loaded windows would pass ``memory_limit``; what a job needs is loaded in any case.
 
     Args:
-        finish: makes what `Handle.future` gives out of a window's rows and tables.
+        fetchers: one for each source of the plan.
+        finish: makes what `Handle.future` gives out of a window's source, rows and tables.
         discard: called with that when the window is dropped.
     """
 
     def __init__(
         self,
-        plan: Plan,
-        fetcher: Fetcher,
+        plan: BasePlan,
+        fetchers: Sequence[Fetcher],
         *,
         threads: int,
         memory_limit: int,
-        finish: Callable[[WindowRows, Sequence[pa.Table]], Any] | None = None,
+        finish: Callable[[int, WindowRows, Sequence[pa.Table]], Any] | None = None,
         discard: Callable[[Any], None] | None = None,
     ) -> None:
         self._plan = plan
-        self._fetcher = fetcher
-        self._finish = finish or (lambda rows, tables: (rows, fetcher.assemble(rows, tables)))
+        self._fetchers = fetchers
+        self._finish = finish or (lambda source, rows, tables: (rows, fetchers[source].assemble(rows, tables)))
         self._discard = discard
         self._memory_limit = memory_limit
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
         self._handles: OrderedDict[WindowKey, Handle] = OrderedDict()
-        self._latest: dict[int, WindowKey] = {}
-        self._ahead: dict[int, WindowKey] = {}
+        self._latest: dict[tuple[int, int], WindowKey] = {}
+        self._ahead: dict[tuple[int, int], WindowKey] = {}
         self._lock = Lock()
         self._closed = False
 
@@ -127,7 +128,7 @@ class WindowStore:
             handle = self._handles.get(draw.key) or self._start(draw.key)
             handle.users += 1
             handles.append(handle)
-            self._latest[draw.key.stream] = draw.key
+            self._latest[draw.key.source, draw.key.stream] = draw.key
         self._drop_unused()
         return handles
 
@@ -193,7 +194,7 @@ class WindowStore:
             return
         try:
             unit, wanted = rows.units[number], rows.rows[number]
-            handle.parts[number] = self._fetcher.table(unit, wanted)
+            handle.parts[number] = self._fetchers[handle.key.source].table(unit, wanted)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -201,7 +202,7 @@ class WindowStore:
                 tables = [part for part in handle.parts if part is not None]
                 handle.num_bytes = sum(table.nbytes for table in tables)
                 handle.parts = []
-                result = self._finish(rows, tables)
+                result = self._finish(handle.key.source, rows, tables)
                 if not _finish(handle.future, result) and self._discard is not None:
                     self._discard(result)
         except BaseException as error:
@@ -213,7 +214,7 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     result = []
     for draw, handle in zip(job.draws, handles, strict=True):
         rows, window = handle.future.result()
-        result.append(Source(window=window, cells=rows.cells[draw.items], places=draw.places))
+        result.append(Source(window=window, cells=rows.cells[draw.items], places=draw.places, source=draw.key.source))
     return result
 
 

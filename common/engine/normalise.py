@@ -134,7 +134,9 @@ def decimal_text(array: pa.Array) -> pa.Array:
     """Decimals as plain text without trailing zeros: 1.50 -> ``"1.5"``, 100 -> ``"100"``; never an exponent."""
     if not pa.types.is_decimal(array.type):
         array = array.cast(pa.large_string())
-        return pa.array([None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string())
+        return pa.array(
+            [None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string()
+        )
     text = array.cast(pa.string())
     if array.type.scale > 0:
         text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")

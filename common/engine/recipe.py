@@ -72,3 +72,28 @@ class Recipe:
     def costly(self) -> bool:
         """Whether making rows costs far more than copying them."""
         return self.has_user_code or any(field.storage.costly for field in self.fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedRecipe:
+    """Rows of several sources, each made by its own recipe; then ``item_steps`` over all of them."""
+
+    sources: tuple[Recipe, ...]
+    item_steps: tuple[Step, ...]
+    outputs: tuple[OutputField, ...]
+
+    @property
+    def has_user_code(self) -> bool:
+        """Whether user Python runs for every row or batch."""
+        own = any(isinstance(step, TransformStep) for step in self.item_steps)
+        return own or any(source.has_user_code for source in self.sources)
+
+    @property
+    def costly(self) -> bool:
+        """Whether making rows costs far more than copying them."""
+        return self.has_user_code or any(source.costly for source in self.sources)
+
+
+def source_recipe(recipe: Recipe | MixedRecipe, source: int) -> Recipe:
+    """The recipe of one source's rows."""
+    return recipe.sources[source] if isinstance(recipe, MixedRecipe) else recipe

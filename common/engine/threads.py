@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ..plan import Plan
+from ..plan import BasePlan
 from .arena import SHARED_REGIONS
 from .assemble import assemble
 from .batch import Column
-from .fetch import Fetcher, TableCache
 from .jobs import Handle, Job, JobPlanner, WindowStore, sources_of
 
 
@@ -31,7 +30,7 @@ class ThreadedEngine:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: BasePlan,
         *,
         iteration: int,
         start: int,
@@ -40,7 +39,6 @@ class ThreadedEngine:
         threads: int,
         memory_limit: int,
         strict_nulls: bool,
-        cache: TableCache | None,
     ) -> None:
         self._plan = plan
         self._strict_nulls = strict_nulls
@@ -48,9 +46,7 @@ class ThreadedEngine:
         steps = plan.steps(start=start, worker=worker, workers=workers)
         self._jobs = JobPlanner(plan, steps, iteration)
         self._waiting: Job | None = None
-        self._store = WindowStore(
-            plan, Fetcher(plan.dataset, plan.recipe.fields, cache), threads=max(2, threads), memory_limit=memory_limit
-        )
+        self._store = WindowStore(plan, plan.fetchers(), threads=max(2, threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], int]] = deque()
 

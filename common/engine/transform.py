@@ -45,9 +45,7 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
         result = _call(step, row, lambda number=number: describe(number))
         for values, value in zip(collected, _picked(step, result, lambda n=number: describe(n)), strict=True):
             values.append(value)
-    return [
-        _column(step, field, values, describe) for field, values in zip(step.outputs, collected, strict=True)
-    ]
+    return [_column(step, field, values, describe) for field, values in zip(step.outputs, collected, strict=True)]
 
 
 def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
@@ -129,9 +127,9 @@ def _checked(step: TransformStep, field: OutputField, value: Any, number: int, d
     if value is None:
         return np.zeros(tuple(axis or 0 for axis in field.element_shape), field.dtype)
     array = np.asarray(value)
-    if isinstance(value, np.ndarray | np.generic):
-        _check_dtype(step, field, array.dtype, number, describe)
-    elif not np.can_cast(array.dtype, field.dtype, "same_kind") and array.size:
+    if isinstance(value, np.ndarray | np.generic) or (
+        not np.can_cast(array.dtype, field.dtype, "same_kind") and array.size
+    ):
         _check_dtype(step, field, array.dtype, number, describe)
     _check_shape(step, field, array.shape, number, describe)
     return _as_delivered(array, field)
@@ -141,7 +139,9 @@ def _as_delivered(array: np.ndarray, field: OutputField) -> np.ndarray:
     return array.view(np.int64) if array.dtype.kind in "mM" else array.astype(field.dtype, copy=False)
 
 
-def _check_dtype(step: TransformStep, field: OutputField, found: np.dtype[Any], number: int, describe: Describe) -> None:
+def _check_dtype(
+    step: TransformStep, field: OutputField, found: np.dtype[Any], number: int, describe: Describe
+) -> None:
     if delivered_dtype(found if found.kind != "O" else np.dtype("S")) != field.dtype:
         raise TransformError(
             f"transform {step.name}, field '{field.name}', {describe(number)}: expected dtype {field.dtype}, got {found}. "

@@ -37,7 +37,11 @@ class LoadedWindow:
     """
 
     def __init__(
-        self, tables: Sequence[pa.Table], places: Sequence[str], rows: Sequence[np.ndarray], fields: Sequence[UnischemaField]
+        self,
+        tables: Sequence[pa.Table],
+        places: Sequence[str],
+        rows: Sequence[np.ndarray],
+        fields: Sequence[UnischemaField],
     ) -> None:
         self.tables = tables
         self.places = places

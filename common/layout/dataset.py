@@ -174,7 +174,9 @@ def _declared_schema(listing: FileListing) -> Unischema | None:
         try:
             metadata = pq.read_schema(path, filesystem=listing.filesystem).metadata
         except (pa.ArrowInvalid, OSError) as error:
-            raise DatasetError(f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again.") from error
+            raise DatasetError(
+                f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
+            ) from error
         schema = _schema_in(metadata, path)
         if schema is not None:
             return schema

@@ -81,7 +81,9 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile],
     except OSError as error:
         raise DatasetError(f"dataset {url!r}: cannot be reached: {error}") from error
     if info.type == pafs.FileType.NotFound:
-        raise DatasetError(f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL.")
+        raise DatasetError(
+            f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL."
+        )
     if info.type == pafs.FileType.File:
         return [_data_file(info, posixpath.dirname(path))], []
     infos = fs.get_file_info(pafs.FileSelector(path, recursive=True))

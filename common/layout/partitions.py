@@ -81,4 +81,6 @@ def _cast(field: UnischemaField, values: list[str | None]) -> pa.Array:
             return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "1"]))
         return texts.cast(target)
     except (pa.ArrowInvalid, decimal.InvalidOperation) as error:
-        raise DatasetError(f"partition column '{field.name}': expected {field.dtype} in every directory name: {error}.") from error
+        raise DatasetError(
+            f"partition column '{field.name}': expected {field.dtype} in every directory name: {error}."
+        ) from error

@@ -82,5 +82,7 @@ def codec_from_json(value: Mapping[str, Any]) -> Codec:
     parameters = dict(value)
     kind = parameters.pop("kind", None)
     if kind not in _REGISTRY:
-        raise SchemaError(f"stored codec: expected one of {sorted(_REGISTRY)}, got {kind!r}. Update parquetry to read it.")
+        raise SchemaError(
+            f"stored codec: expected one of {sorted(_REGISTRY)}, got {kind!r}. Update parquetry to read it."
+        )
     return _REGISTRY[kind].from_parameters(parameters)

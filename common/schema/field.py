@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import FieldNotFoundError, SchemaError
 from .codec import Codec, codec_from_json
-from .dtypes import FieldDtype, dtype_from_json, dtype_to_json, normalise_dtype
+from .dtypes import dtype_from_json, dtype_to_json, normalise_dtype
 
 Shape = tuple[int | None, ...]
 
@@ -210,7 +210,9 @@ def match_names(pattern: str, names: Iterable[str]) -> list[str]:
     try:
         regex = re.compile(pattern)
     except re.error as error:
-        raise FieldNotFoundError(f"field pattern '{pattern}': not a name, and not a regular expression ({error}).") from error
+        raise FieldNotFoundError(
+            f"field pattern '{pattern}': not a name, and not a regular expression ({error})."
+        ) from error
     found = [name for name in names if regex.fullmatch(name)]
     if not found:
         raise FieldNotFoundError(no_such_field(pattern, names))

@@ -17,12 +17,12 @@ from tqdm import tqdm
 
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
-from .statistics import column_bytes, column_statistics
 from ..schema.field import UnischemaField
 from ..stages import Ngram, Skip, Stage, Take, Where, WhereFunction
 from .expression import field_names, parse_expression, row_mask
 from .pruning import prune
 from .rows import RowSet, all_rows
+from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 _PROGRESS_AFTER_S = 2.0

@@ -25,11 +25,13 @@ class ExportedWindow:
     Attributes:
         number: names the window between reader and workers.
         rows: as planned; its cells stay with the reader.
+        source: which pipeline of a mix it belongs to.
         descriptor: owned; see `close`.
     """
 
     number: int
     rows: WindowRows
+    source: int
     descriptor: int
     num_bytes: int
 
@@ -38,7 +40,9 @@ class ExportedWindow:
         os.close(self.descriptor)
 
 
-def export_window(number: int, rows: WindowRows, tables: Sequence[pa.Table], places: Sequence[str]) -> ExportedWindow:
+def export_window(
+    number: int, rows: WindowRows, tables: Sequence[pa.Table], places: Sequence[str], source: int
+) -> ExportedWindow:
     """Writes a window to shared memory: one Arrow IPC stream for each row group, then where they are."""
     descriptor = memory_file("window")
     ends: list[int] = []
@@ -52,7 +56,7 @@ def export_window(number: int, rows: WindowRows, tables: Sequence[pa.Table], pla
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
         return ExportedWindow(
-            number=number, rows=rows, descriptor=descriptor, num_bytes=os.fstat(descriptor).st_size
+            number=number, rows=rows, source=source, descriptor=descriptor, num_bytes=os.fstat(descriptor).st_size
         )
     except BaseException:
         os.close(descriptor)

@@ -102,9 +102,7 @@ class BatchHeader:
 
     def pack(self) -> bytes:
         """The 32 bytes of the body."""
-        return BATCH.pack(
-            self.slot_bytes, self.table_offset, self.first_element, self.num_tensors, self.num_elements
-        )
+        return BATCH.pack(self.slot_bytes, self.table_offset, self.first_element, self.num_tensors, self.num_elements)
 
     @classmethod
     def unpack(cls, body: bytes) -> BatchHeader:
@@ -122,7 +120,9 @@ class BatchHeader:
 def pack(message: Message) -> bytes:
     """The packet of a message (its descriptor travels beside it)."""
     if len(message.body) > MAX_BODY_BYTES:
-        raise SidecarError(f"message {message.type.name}: expected a body of at most {MAX_BODY_BYTES} bytes, got {len(message.body)}.")
+        raise SidecarError(
+            f"message {message.type.name}: expected a body of at most {MAX_BODY_BYTES} bytes, got {len(message.body)}."
+        )
     mask = (1 << 64) - 1
     header = HEADER.pack(
         MAGIC,

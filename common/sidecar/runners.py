@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..engine.assemble import assemble
 from ..engine.fetch import Fetcher
 from ..engine.jobs import Handle, Job, sources_of
-from ..engine.recipe import Recipe
+from ..engine.recipe import MixedRecipe, Recipe
 from ..engine.window import WindowRows
 from ..errors import SidecarError
 from .exported import ExportedWindow, export_window
@@ -44,7 +44,7 @@ class Slot:
 class Runner(Protocol):
     """Makes batches in slots."""
 
-    def finish(self, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+    def finish(self, source: int, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
         """What a loaded window is kept as (see `WindowStore`); called in a fetch thread."""
 
     def discard(self, window: Any) -> None:
@@ -60,14 +60,16 @@ class Runner(Protocol):
 class ThreadRunner:
     """Jobs in threads of the reader."""
 
-    def __init__(self, fetcher: Fetcher, recipe: Recipe, *, threads: int, strict_nulls: bool) -> None:
-        self._fetcher = fetcher
+    def __init__(
+        self, fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, threads: int, strict_nulls: bool
+    ) -> None:
+        self._fetchers = fetchers
         self._recipe = recipe
         self._strict_nulls = strict_nulls
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
 
-    def finish(self, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
-        return rows, self._fetcher.assemble(rows, tables)
+    def finish(self, source: int, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+        return rows, self._fetchers[source].assemble(rows, tables)
 
     def discard(self, window: Any) -> None:
         """Nothing to do: memory goes with the last reference."""
@@ -88,8 +90,10 @@ class ThreadRunner:
 class WorkerRunner:
     """Jobs in worker processes; one dispatching thread for each worker."""
 
-    def __init__(self, fetcher: Fetcher, recipe: Recipe, *, workers: int, strict_nulls: bool) -> None:
-        self._fetcher = fetcher
+    def __init__(
+        self, fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, workers: int, strict_nulls: bool
+    ) -> None:
+        self._fetchers = fetchers
         self._request = {
             "do": "open",
             "sys_path": list(sys.path),
@@ -108,10 +112,10 @@ class WorkerRunner:
         for thread in self._threads:
             thread.start()
 
-    def finish(self, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+    def finish(self, source: int, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
         with self._lock:
             number = next(self._numbers)
-        return export_window(number, rows, tables, self._fetcher.places(rows.units))
+        return export_window(number, rows, tables, self._fetchers[source].places(rows.units), source)
 
     def discard(self, window: Any) -> None:
         window.close()
@@ -156,7 +160,7 @@ class WorkerRunner:
             "first_element": first,
             "num_elements": elements,
             "sources": [
-                (window.number, window.rows.cells[draw.items], draw.places)
+                (window.number, window.rows.cells[draw.items], draw.places, draw.key.source)
                 for window, draw in zip(windows, job.draws, strict=True)
             ],
         }
@@ -235,7 +239,7 @@ class _Worker:
             self._windows.difference_update(forget)
         for window in windows:
             if window.number not in self._windows:
-                self._channel.send({"do": "window", "id": window.number}, window.descriptor)
+                self._channel.send({"do": "window", "id": window.number, "source": window.source}, window.descriptor)
                 self._windows.add(window.number)
         if slot.number not in self._slots:
             self._channel.send({"do": "slot", "id": slot.number}, slot.memory.descriptor)
@@ -262,8 +266,10 @@ class _Worker:
             self._channel.close()
 
 
-def make_runner(fetcher: Fetcher, recipe: Recipe, *, workers: int, strict_nulls: bool) -> Runner:
+def make_runner(
+    fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, workers: int, strict_nulls: bool
+) -> Runner:
     """Worker processes where decoding is costly, threads where it is a copy."""
     if recipe.costly:
-        return WorkerRunner(fetcher, recipe, workers=workers, strict_nulls=strict_nulls)
-    return ThreadRunner(fetcher, recipe, threads=workers, strict_nulls=strict_nulls)
+        return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls)
+    return ThreadRunner(fetchers, recipe, threads=workers, strict_nulls=strict_nulls)

@@ -16,13 +16,12 @@ import traceback
 from collections import deque
 from concurrent.futures import Future
 
-from ..engine.disk_cache import DiskCache
 from ..engine.fetch import Fetcher
 from ..engine.jobs import Handle, Job, JobPlanner, WindowStore
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
-from ..plan import Plan
+from ..plan import BasePlan
 from ..state import parse_state, state_of
 from .channel import Channel, memory_file
 from .protocol import INFINITE, MAX_BODY_BYTES, BatchHeader, Message, MessageType
@@ -82,14 +81,9 @@ class Server:
             self._plan = self._pipeline.plan()
             self._strict_nulls = request.get("strict_nulls", True)
             self._workers = self._pipeline.workers or usable_processors()
-            cache = self._plan.order.cache
-            self._fetcher = Fetcher(
-                self._plan.dataset,
-                self._plan.recipe.fields,
-                None if cache is None else DiskCache(cache.directory, cache.max_bytes),
-            )
+            self._fetchers = self._plan.fetchers()
             self._runner = make_runner(
-                self._fetcher, self._plan.recipe, workers=self._workers, strict_nulls=self._strict_nulls
+                self._fetchers, self._plan.recipe, workers=self._workers, strict_nulls=self._strict_nulls
             )
             length = self._plan.length
         except Exception as error:
@@ -105,7 +99,7 @@ class Server:
         try:
             options = json.loads(message.body or b"{}")
             self._plan.check_not_empty()
-            self._iteration = Iteration(self, self._plan, self._runner, self._fetcher, message, options)
+            self._iteration = Iteration(self, self._plan, self._runner, self._fetchers, message, options)
         except Exception as error:
             self.send_error(message.generation, error)
             return
@@ -170,7 +164,7 @@ class Iteration:
     """One iteration: a thread that starts jobs and one that sends what they made, in order."""
 
     def __init__(
-        self, server: Server, plan: Plan, runner: Runner, fetcher: Fetcher, message: Message, options: dict
+        self, server: Server, plan: BasePlan, runner: Runner, fetchers: list[Fetcher], message: Message, options: dict
     ) -> None:
         self._server = server
         self._plan = plan
@@ -191,7 +185,7 @@ class Iteration:
         self._ahead = max(2 * threads, 2)
         self._store = WindowStore(
             plan,
-            fetcher,
+            fetchers,
             threads=max(2, threads),
             memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
             finish=runner.finish,
@@ -245,7 +239,9 @@ class Iteration:
         except BaseException as error:
             self._put(error)
 
-    def _submit(self, job: Job, slot: Slot, first: int, elements: int) -> tuple[Future[BatchHeader], list[Handle], Slot]:
+    def _submit(
+        self, job: Job, slot: Slot, first: int, elements: int
+    ) -> tuple[Future[BatchHeader], list[Handle], Slot]:
         try:
             handles = self._store.acquire(job)
             return self._runner.submit(job, handles, slot, first, elements), handles, slot

@@ -90,9 +90,7 @@ class SlotMemory:
         self._maps.append((memory, address, self._size))
 
 
-def write_table(
-    slot: SlotMemory, columns: Sequence[Column], *, first_element: int, num_elements: int
-) -> BatchHeader:
+def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: int, num_elements: int) -> BatchHeader:
     """Puts the columns into the slot, with the table that describes them."""
     entries: list[tuple[int, Role, int, np.ndarray, tuple[int, ...]]] = []
     for number, column in enumerate(columns):

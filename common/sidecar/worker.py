@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..engine.assemble import Source, assemble
-from ..engine.recipe import Recipe
+from ..engine.recipe import MixedRecipe, Recipe, source_recipe
 from ..engine.window import LoadedWindow
 from ..errors import ParquetryError
 from .exported import open_exported
@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, channel: StreamChannel) -> None:
         self._channel = channel
-        self._recipe: Recipe | None = None
+        self._recipe: Recipe | MixedRecipe | None = None
         self._strict_nulls = True
         self._windows: dict[int, LoadedWindow] = {}
         self._slots: dict[int, SlotMemory] = {}
@@ -57,7 +57,9 @@ class Worker:
     def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
         assert descriptor is not None and self._recipe is not None
         tables, places, rows = open_exported(descriptor)
-        self._windows[message["id"]] = LoadedWindow(tables, places, rows, self._recipe.fields)
+        self._windows[message["id"]] = LoadedWindow(
+            tables, places, rows, source_recipe(self._recipe, message["source"]).fields
+        )
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:
         for number in message["ids"]:
@@ -73,8 +75,8 @@ class Worker:
             slot = self._slots[message["slot"]]
             slot.begin()
             sources = [
-                Source(window=self._windows[window], cells=cells, places=places)
-                for window, cells, places in message["sources"]
+                Source(window=self._windows[window], cells=cells, places=places, source=source)
+                for window, cells, places, source in message["sources"]
             ]
             columns = assemble(self._recipe, sources, message["count"], slot, strict_nulls=self._strict_nulls)
             header = write_table(

@@ -1,0 +1,73 @@
+# Every target does its own set-up: a virtual environment, pinned packages, and the TensorFlow op. Set-up runs again only
+# when setup.py, pyproject.toml or the pins change (the op: when its sources change).
+#
+#   make demo         writes a real dataset, trains a Keras and a torch model from it
+#   make test         the whole test suite, both frameworks installed
+#   make check        ruff and mypy
+#   make bench        speed against the decoder's own limit
+#   make test-common  the suite of common, in an environment with neither framework
+#   make test-tf217   the suite of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
+#   make clean        removes everything that the targets made
+
+PYTHON ?= python3
+PYTHON_TF217 ?= $(PYTHON)
+
+VENV := .venv
+VENV_COMMON := .venv-common
+VENV_TF217 := .venv-tf217
+KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
+
+.PHONY: demo test check bench test-common test-tf217 clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.op-built
+	$(VENV)/bin/python examples/demo.py
+
+test: $(VENV)/.op-built
+	$(VENV)/bin/python -m pytest
+
+check: $(VENV)/.installed
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	rm -rf build
+	$(VENV)/bin/python -m pip install --quiet --no-deps --target build/installed .
+	MYPYPATH=build/installed $(VENV)/bin/python -m mypy -p parquetry
+
+bench: $(VENV)/.op-built
+	$(VENV)/bin/python benchmarks/quick.py
+
+test-common: $(VENV_COMMON)/.installed
+	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
+	$(VENV_COMMON)/bin/python -m pytest tests/common
+
+test-tf217: $(VENV_TF217)/.op-built
+	$(VENV_TF217)/bin/python -m pytest tests/tf_plugin tests/common/schema tests/common/write
+
+clean:
+	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-data bench-results
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.installed: setup.py pyproject.toml constraints.txt
+	$(call new_venv,$(PYTHON),$(VENV))
+	$(VENV)/bin/python -m pip install -c constraints.txt -e ".[tensorflow,torch,dev]"
+	touch $@
+
+$(VENV_COMMON)/.installed: setup.py pyproject.toml constraints.txt
+	$(call new_venv,$(PYTHON),$(VENV_COMMON))
+	$(VENV_COMMON)/bin/python -m pip install -c constraints.txt -e ".[test]"
+	touch $@
+
+$(VENV_TF217)/.installed: setup.py pyproject.toml constraints-tf217.txt
+	$(call new_venv,$(PYTHON_TF217),$(VENV_TF217))
+	$(VENV_TF217)/bin/python -m pip install -c constraints-tf217.txt tensorflow-io -e ".[tensorflow,test]"
+	touch $@
+
+%/.op-built: %/.installed $(KERNELS)
+	$*/bin/python -m parquetry.tf_plugin.build
+	touch $@
+
+define new_venv
+@$(1) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, this is " + sys.version + "; run: make PYTHON=python3.11 ...")'
+test -x $(2)/bin/python || $(1) -m venv $(2)
+endef

@@ -1,0 +1,135 @@
+"""What Parquet footers say about one column in each row group: bounds, null counts, bytes.
+
+In: footers, in the order of the files. Out: arrays with one entry per row group. Always holds: what a footer leaves out,
+or says in a way that is not the same in every file, is unknown, never guessed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..schema.infer import flatten_fields
+
+_EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChunkStatistics:
+    """The statistics of one flat column; arrays of shape ``(row groups,)``.
+
+    Attributes:
+        minimum, maximum: bounds in the column's own type, null where unknown; ``None`` if all are unknown.
+        null_count: int64, -1 where unknown.
+        exact: whether equal bounds are a value that the column really holds; see `selection.pruning`.
+    """
+
+    minimum: pa.Array | None
+    maximum: pa.Array | None
+    null_count: np.ndarray
+    exact: bool
+
+
+def footer_statistics(footers: Sequence[pq.FileMetaData], name: str) -> ChunkStatistics:
+    """The statistics of one column in all row groups of some files."""
+    minimum, maximum, null_count = raw_statistics(footers, [flat_column(footer, name) for footer in footers])
+    types = {arrow for footer in footers for path, arrow in bound_types(footer) if path == name}
+    arrow = types.pop() if len(types) == 1 else None  # bounds of another type would compare differently
+    low, high = to_bounds(minimum, arrow), to_bounds(maximum, arrow)
+    known = low is not None and high is not None
+    return ChunkStatistics(
+        minimum=low if known else None,
+        maximum=high if known else None,
+        null_count=np.asarray(null_count, dtype=np.int64),
+        exact=bool(is_exact(minimum)),
+    )
+
+
+def raw_statistics(
+    footers: Iterable[pq.FileMetaData], columns: Iterable[int | None]
+) -> tuple[list[Any], list[Any], list[int]]:
+    """Minimum, maximum (``None`` = unknown) and null count (-1 = unknown) of each row group, as Python values.
+
+    Args:
+        columns: the number of the leaf column in each file; ``None`` where a file has none.
+    """
+    minimum: list[Any] = []
+    maximum: list[Any] = []
+    nulls: list[int] = []
+    for footer, column in zip(footers, columns, strict=True):
+        for number in range(footer.num_row_groups):
+            low, high, null_count = _chunk_statistics(footer, number, column)
+            minimum.append(low)
+            maximum.append(high)
+            nulls.append(null_count)
+    return minimum, maximum, nulls
+
+
+def bound_types(footer: pq.FileMetaData) -> list[tuple[str, pa.DataType]]:
+    """The type of each column's bounds, by dotted path."""
+    return [
+        (path, column.type.value_type if pa.types.is_dictionary(column.type) else column.type)
+        for path, column in flatten_fields(footer.schema.to_arrow_schema())
+    ]
+
+
+def to_bounds(values: list[Any], arrow: pa.DataType | None) -> pa.Array | None:
+    """Bounds as an array; ``None`` if there are none, or some do not fit the type."""
+    if arrow is None or all(value is None for value in values):
+        return None
+    try:
+        return pa.array(values, arrow)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError):
+        return None
+
+
+def is_exact(minimum: list[Any]) -> bool | None:
+    """Whether bounds of this kind are values that the column holds; ``None`` if there are no bounds."""
+    sample = next((value for value in minimum if value is not None), None)
+    return None if sample is None else isinstance(sample, _EXACT_KINDS)
+
+
+def belongs(leaf: str, names: Sequence[str]) -> bool:
+    """Whether the values of a Parquet leaf column are part of one of the fields."""
+    for name in names:
+        if leaf == name or leaf.startswith(name + "."):
+            return True
+        top, dot, part = name.rpartition(".")
+        if dot and part in ("key", "value") and leaf == f"{top}.key_value.{part}":
+            return True
+    return False
+
+
+def leaf_columns(footer: pq.FileMetaData) -> dict[str, int]:
+    """The number of each leaf column by its path, the first one where a path occurs twice."""
+    schema = footer.schema
+    return {schema.column(number).path: number for number in reversed(range(len(schema)))}
+
+
+def flat_column(footer: pq.FileMetaData, name: str) -> int | None:
+    """The number of a leaf column that holds one value per row, so that its bounds are those of the rows."""
+    column = leaf_columns(footer).get(name)
+    return column if column is not None and footer.schema.column(column).max_repetition_level == 0 else None
+
+
+def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -> tuple[Any, Any, int]:
+    if column is None:
+        return None, None, -1
+    chunk = footer.row_group(group).column(column)
+    try:
+        statistics = chunk.statistics
+        if statistics is None:
+            return None, None, -1
+        null_count = statistics.null_count if statistics.has_null_count else -1
+        if not statistics.has_min_max:
+            return None, None, null_count
+        return statistics.min, statistics.max, null_count
+    except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError):
+        return None, None, -1  # a type that pyarrow cannot present: unknown, so nothing is pruned by it

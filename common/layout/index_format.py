@@ -1,0 +1,91 @@
+"""What `_row_groups.parquet` looks like: one line per row group, files in order, and a description in its footer.
+
+Columns: those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each described
+leaf column; ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat one. Bounds are null and null counts -1
+where unknown. Files without row groups stand in the description.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from .chunk_statistics import belongs
+
+INDEX_NAME = "_row_groups.parquet"
+METADATA_KEY = b"parquetry.row_groups.v1"
+BASE = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),  # path below the directory that holds the index
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("mtime_ns", pa.int64(), nullable=False),  # 0 where the file system has none
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("compressed_bytes", pa.int64(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDescription:
+    """What an index knows.
+
+    Attributes:
+        fields: the described fields, by dotted path.
+        leaves: the Parquet leaf columns of these fields.
+        exact: for each field with statistics, whether its bounds are values that it holds.
+        unbounded: fields with statistics whose bounds are unknown, because the files do not agree on the type.
+        complete: whether ``fields`` are all that any file has.
+        empty: ``(relative path, size, mtime_ns)`` of each file without row groups.
+    """
+
+    fields: tuple[str, ...]
+    leaves: tuple[str, ...]
+    exact: dict[str, bool]
+    unbounded: tuple[str, ...]
+    complete: bool
+    empty: tuple[tuple[str, int, int], ...]
+
+    def covers(self, names: Sequence[str]) -> bool:
+        """Whether all that the footers say about these fields is in the index."""
+        return self.complete or all(name in self.fields for name in names)
+
+    def leaves_of(self, names: Sequence[str]) -> list[str]:
+        """The leaf columns of some fields."""
+        return [leaf for leaf in self.leaves if belongs(leaf, names)]
+
+    def to_json(self) -> bytes:
+        """The form in which the footer holds it."""
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> IndexDescription:
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: another text.
+        """
+        value: dict[str, Any] = json.loads(text)
+        return cls(
+            fields=tuple(value["fields"]),
+            leaves=tuple(value["leaves"]),
+            exact=dict(value["exact"]),
+            unbounded=tuple(value["unbounded"]),
+            complete=bool(value["complete"]),
+            empty=tuple((str(path), int(size), int(mtime)) for path, size, mtime in value["empty"]),
+        )
+
+
+def index_schema(leaves: Sequence[str], bounds: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
+    """The columns of an index of these leaf columns, and of these fields with statistics."""
+    fields = list(BASE)
+    for leaf in leaves:
+        fields += [pa.field(f"{kind}:{leaf}", pa.int64(), nullable=False) for kind in ("stored", "decoded")]
+    for name, arrow in bounds:
+        fields += [pa.field(f"min:{name}", arrow), pa.field(f"max:{name}", arrow)]
+        fields.append(pa.field(f"nulls:{name}", pa.int64(), nullable=False))
+    return pa.schema(fields)

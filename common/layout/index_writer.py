@@ -1,0 +1,209 @@
+"""`write_index`: describes all row groups of a dataset in one small file, from their footers.
+
+In: a dataset's directory. Out: its `_row_groups.parquet`. Always holds: the file appears whole or not at all, and memory
+is bounded by a few thousand row groups, however many there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from ..errors import DatasetError
+from ..schema.field import match_names
+from .chunk_statistics import (
+    belongs,
+    bound_types,
+    flat_column,
+    is_exact,
+    leaf_columns,
+    raw_statistics,
+    to_bounds,
+)
+from .files import DataFile, FileListing, list_files
+from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema
+
+_PROGRESS_AFTER_S = 2.0
+_FILES_AT_A_TIME = 64
+_LINES_AT_A_TIME = 1 << 15
+_THREADS = 16
+
+
+def write_index(
+    url: str | os.PathLike[str],
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> str:
+    """Writes the row-group index of the dataset in a directory, in place of an older one.
+
+    Write it again whenever files came, went or changed: an index that does not fit the files is not used.
+
+    Args:
+        url: a directory.
+        filesystem: a ``pyarrow.fs`` or fsspec file system to use instead of the URL's own.
+        storage_options: arguments for fsspec.
+        columns: names or regexes of the fields to describe; ``None`` for all. Those left out are planned from footers.
+
+    Returns:
+        The path of the index on its file system.
+
+    Raises:
+        DatasetError: no directory, no Parquet files in it, or a directory that cannot be written.
+        FieldNotFoundError: a pattern that matches no field of the first file.
+    """
+    listing = list_files([url], filesystem=filesystem, storage_options=dict(storage_options or {}) or None)  # type: ignore[list-item]  # paths too
+    root = listing.roots[0]
+    if root == listing.files[0].path:
+        raise DatasetError(f"row-group index of '{root}': expected a directory, got a file. Name its directory.")
+    path = posixpath.join(root, INDEX_NAME)
+    temporary = posixpath.join(root, f".{INDEX_NAME}-{uuid.uuid4().hex}")
+    lines = _Lines(_footer(listing.filesystem, listing.files[0]), columns)
+    try:
+        _write(listing, temporary, lines)
+        listing.filesystem.move(temporary, path)
+    except (pa.ArrowException, OSError) as error:
+        with contextlib.suppress(OSError):
+            listing.filesystem.delete_file(temporary)
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(
+            f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
+        ) from error
+    return path
+
+
+def _write(listing: FileListing, path: str, lines: _Lines) -> None:
+    with pq.ParquetWriter(
+        path,
+        lines.schema,
+        filesystem=listing.filesystem,
+        compression="zstd",
+        write_statistics=False,
+        write_page_checksum=True,
+    ) as writer:
+        waiting: list[pa.Table] = []
+        for table in _tables(listing, lines):
+            waiting.append(table)
+            if sum(map(len, waiting)) >= _LINES_AT_A_TIME:
+                writer.write_table(pa.concat_tables(waiting))
+                waiting.clear()
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))
+        writer.add_key_value_metadata({METADATA_KEY: lines.description().to_json()})
+
+
+def _tables(listing: FileListing, lines: _Lines) -> Iterator[pa.Table]:
+    progress = tqdm(
+        desc="indexing row groups", total=len(listing.files), leave=False, delay=_PROGRESS_AFTER_S, unit="file"
+    )
+    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-index") as pool, progress:
+        for first in range(0, len(listing.files), _FILES_AT_A_TIME):
+            files = listing.files[first : first + _FILES_AT_A_TIME]
+            footers = list(pool.map(lambda file: _footer(listing.filesystem, file), files))
+            yield lines.of(files, footers)
+            progress.update(len(files))
+
+
+def _footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
+    """A footer that nothing keeps, unlike `footers.read_footer`: together they may not fit into memory."""
+    try:
+        return pq.read_metadata(file.path, filesystem=filesystem)
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"file {file.path}: expected a readable Parquet file of {file.size_bytes} bytes, got: {error}. "
+            "Remove it, or write it again."
+        ) from error
+
+
+class _Lines:
+    """Makes the lines of an index, some files at a time, and gathers what its description says.
+
+    Args:
+        first: the footer of the first file, which sets the columns.
+        patterns: the fields to describe; ``None`` for all.
+    """
+
+    def __init__(self, first: pq.FileMetaData, patterns: Sequence[str] | None) -> None:
+        types = dict(bound_types(first))
+        chosen = set(types) if patterns is None else {name for p in patterns for name in match_names(p, types)}
+        self._fields = [name for name in types if name in chosen]
+        self._leaves = [leaf for leaf in leaf_columns(first) if patterns is None or belongs(leaf, self._fields)]
+        self._bounds = {name: types[name] for name in self._fields if flat_column(first, name) is not None}
+        self._all_fields = patterns is None
+        self._known = frozenset(leaf_columns(first))
+        self._extra: set[str] = set()
+        self._unbounded: set[str] = set()
+        self._exact: dict[str, bool] = {}
+        self._empty: list[tuple[str, int, int]] = []
+        self.schema = index_schema(self._leaves, list(self._bounds.items()))
+
+    def description(self) -> IndexDescription:
+        """What the lines so far know."""
+        return IndexDescription(
+            fields=tuple(name for name in self._fields if not any(belongs(leaf, (name,)) for leaf in self._extra)),
+            leaves=tuple(self._leaves),
+            exact={name: self._exact.get(name, False) for name in self._bounds},
+            unbounded=tuple(sorted(self._unbounded)),
+            complete=self._all_fields and not self._extra,
+            empty=tuple(self._empty),
+        )
+
+    def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
+        """The lines of some files."""
+        counts = [footer.num_row_groups for footer in footers]
+        groups = [footer.row_group(number) for footer in footers for number in range(footer.num_row_groups)]
+        for file, count in zip(files, counts, strict=True):
+            if not count:
+                self._empty.append((file.relative, file.size_bytes, file.mtime_ns))
+        places = [leaf_columns(footer) for footer in footers]
+        self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
+        columns: dict[str, Any] = {
+            "file": [file.relative for file, count in zip(files, counts, strict=True) for _ in range(count)],
+            "size_bytes": np.repeat(np.array([file.size_bytes for file in files], np.int64), counts),
+            "mtime_ns": np.repeat(np.array([file.mtime_ns for file in files], np.int64), counts),
+            "group": [number for count in counts for number in range(count)],
+            "rows": [group.num_rows for group in groups],
+            "compressed_bytes": [_compressed_bytes(group) for group in groups],
+        }
+        for leaf in self._leaves:
+            numbers = np.repeat(np.array([found.get(leaf, -1) for found in places]), counts).tolist()
+            chunks = [None if n < 0 else group.column(n) for group, n in zip(groups, numbers, strict=True)]
+            columns[f"stored:{leaf}"] = [0 if chunk is None else chunk.total_compressed_size for chunk in chunks]
+            columns[f"decoded:{leaf}"] = [0 if chunk is None else chunk.total_uncompressed_size for chunk in chunks]
+        types = [dict(bound_types(footer)) for footer in footers]
+        for name, arrow in self._bounds.items():
+            if any(found.get(name, arrow) != arrow for found in types):
+                self._unbounded.add(name)
+            self._add_statistics(columns, footers, name, arrow)
+        return pa.table([pa.array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+
+    def _add_statistics(
+        self, columns: dict[str, Any], footers: Sequence[pq.FileMetaData], name: str, arrow: pa.DataType
+    ) -> None:
+        minimum, maximum, nulls = raw_statistics(footers, [flat_column(footer, name) for footer in footers])
+        exact = is_exact(minimum)
+        if exact is not None:
+            self._exact.setdefault(name, exact)
+        for kind, values in (("min", minimum), ("max", maximum)):
+            bounds = None if name in self._unbounded else to_bounds(values, arrow)
+            if bounds is None and any(value is not None for value in values):
+                self._unbounded.add(name)
+            columns[f"{kind}:{name}"] = pa.nulls(len(values), arrow) if bounds is None else bounds
+        columns[f"nulls:{name}"] = nulls
+
+
+def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
+    return sum(group.column(number).total_compressed_size for number in range(group.num_columns))

@@ -1,0 +1,67 @@
+"""How well a shuffle mixes, measured against a full permutation.
+
+Rank correlation is Spearman's between position and storage order (0 for a perfect shuffle, 1 for none); displacement is the
+mean distance that an item moves, over N / 3, which is what a full permutation gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .epoch import EpochOrder
+
+_MOST_ITEMS = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleQuality:
+    """Figures of one epoch.
+
+    Attributes:
+        rank_correlation: absolute, 0 to 1.
+        displacement: 1 for a full permutation.
+        row_groups_per_batch: distinct row groups in a batch, mean; ``_full`` under a full permutation.
+    """
+
+    rank_correlation: float
+    displacement: float
+    row_groups_per_batch: float
+    row_groups_per_batch_full: float
+
+
+def shuffle_quality(order: EpochOrder, items_before: np.ndarray, batch_size: int) -> ShuffleQuality | None:
+    """Measures an epoch's order; ``None`` for fewer than two items or too many to list."""
+    total = int(items_before[-1])
+    if not 2 <= total <= _MOST_ITEMS:
+        return None
+    items = epoch_items(order)
+    position = np.arange(total)
+    correlation = abs(float(np.corrcoef(position, items)[0, 1])) if total > 2 else 0.0
+    unit = np.searchsorted(items_before, items, side="right") - 1
+    batches = -(-total // batch_size)
+    distinct = len(np.unique(np.stack([position // batch_size, unit]), axis=1).T)
+    counts = np.diff(items_before)
+    share = np.minimum(1.0, batch_size / total)
+    full = float(np.sum(1.0 - (1.0 - share) ** counts[counts > 0]))
+    return ShuffleQuality(
+        rank_correlation=correlation,
+        displacement=float(np.mean(np.abs(position - items)) / (total / 3)),
+        row_groups_per_batch=distinct / batches,
+        row_groups_per_batch_full=full,
+    )
+
+
+def epoch_items(order: EpochOrder) -> np.ndarray:
+    """Every item of an epoch, in order, without padding or dropping (int64)."""
+    streams = order.spec.streams
+    lists = []
+    for stream in range(streams):
+        windows = len(order.stream(stream).window_segment) - 1
+        parts = [order.window_items(stream, window) for window in range(windows)]
+        lists.append(np.concatenate(parts) if parts else np.zeros(0, np.int64))
+    result = np.empty(sum(len(part) for part in lists), dtype=np.int64)
+    for stream, part in enumerate(lists):
+        result[stream::streams] = part
+    return result

@@ -1,0 +1,122 @@
+"""`EpochCounter`: which pass over the data the next iterator of a pipe is, in this process and in loader workers.
+
+``DataLoader`` announces every epoch (``apply_random_seed`` calls ``set_seed``), first in the process of the training loop and
+then in each worker, which is forked or unpickled from the pipe there and so starts with its count. What always holds:
+one announcement and the iterators that follow it are one epoch, in every process; an iterator without an announcement is
+an epoch by itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import struct
+import weakref
+from typing import Any
+
+_SLOT = struct.Struct("<qqq")
+
+
+class RestoreCell:
+    """A few shared bytes in which a loader worker tells the training process which epoch it has restored.
+
+    `StatefulDataLoader` gives a saved state to its workers only; the process that starts the next epoch would otherwise
+    count from zero. Workers write before the loader's constructor returns, so nobody waits and nothing races.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        if path is None and hasattr(os, "memfd_create"):
+            descriptor = os.memfd_create("parquetry-epoch", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, _SLOT.size)
+            weakref.finalize(self, os.close, descriptor)
+            self._path = f"/proc/{os.getpid()}/fd/{descriptor}"  # a spawned worker opens it by this name
+            self._memory = mmap.mmap(descriptor, _SLOT.size)
+        elif path is None:
+            self._memory = mmap.mmap(-1, _SLOT.size)  # reaches forked workers only
+        else:
+            with open(path, "r+b") as file:
+                self._memory = mmap.mmap(file.fileno(), _SLOT.size)
+
+    @property
+    def path(self) -> str | None:
+        """Where another process of this user finds the cell."""
+        return self._path
+
+    def put(self, epoch: int, seed: int | None) -> None:
+        """Says which epoch comes next, and the shuffle seed of the state (``None`` = as it was)."""
+        _SLOT.pack_into(self._memory, 0, 1, epoch, -1 if seed is None else seed)
+
+    def take(self) -> tuple[int, int | None] | None:
+        """What was put since the last call."""
+        present, epoch, seed = _SLOT.unpack_from(self._memory, 0)
+        if not present:
+            return None
+        _SLOT.pack_into(self._memory, 0, 0, 0, 0)
+        return epoch, None if seed < 0 else seed
+
+
+class EpochCounter:
+    """Counts the epochs of one pipe.
+
+    Attributes:
+        next: the epoch of the next iterator.
+    """
+
+    def __init__(self) -> None:
+        self.next = 0
+        self._announced_by: int | None = None
+        self._owner = os.getpid()
+        self._cell: RestoreCell | None = None
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this is the process that the pipe was made in, not a loader worker."""
+        return os.getpid() == self._owner
+
+    def announce(self) -> int | None:
+        """A loader says that an epoch begins; returns the seed that a worker restored meanwhile, if any."""
+        process, seed = os.getpid(), None
+        if self.is_owner:
+            self._cell = self._cell or RestoreCell()
+            restored = self._cell.take()
+            if restored is not None:
+                self.next, seed = restored
+                self._announced_by = None
+        if self._announced_by == process:
+            self.next += 1  # the announced epoch was given to workers, or to nobody
+        self._announced_by = process
+        return seed
+
+    def begin(self) -> int:
+        """An iterator begins; returns its epoch."""
+        self.set(self.next + 1)
+        return self.next - 1
+
+    def set(self, epoch: int) -> None:
+        """The next iterator is epoch ``epoch``."""
+        self.next = epoch
+        self._announced_by = None
+
+    def resumed(self, epoch: int, seed: int | None) -> None:
+        """An iterator was restored to ``epoch``."""
+        self.set(epoch + 1)
+        if not self.is_owner and self._cell is not None:
+            self._cell.put(self.next, seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cell": None if self._cell is None else self._cell.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        path = state["_cell"]
+        self.__dict__.update(state, _cell=None)
+        parent = multiprocessing.parent_process()
+        if parent is None or parent.pid != self._owner:
+            self._owner = os.getpid()  # a copy, not a loader worker's pipe
+            self._announced_by = None
+        elif path is not None:
+            try:
+                self._cell = RestoreCell(path)
+            except OSError:
+                self._cell = None  # the pipe in the other process is gone

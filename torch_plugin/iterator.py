@@ -1,0 +1,141 @@
+"""`ElementIterator`: torch elements of a pipeline one by one, with their state; the pipe and the node hand it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import StateError
+from parquetry.common.iteration import StepIterator
+from parquetry.common.state import state_of
+
+from .tensors import batch_to_torch, rows_to_torch
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """How far an iterator has come. Outlives the iterator, and holds no data.
+
+    Attributes:
+        iteration: which iterator of the pipeline it is; decides the epoch.
+        worker, workers: the loader worker's part.
+        consumed: elements handed out.
+        finished: whether the end was reached.
+    """
+
+    pipeline: Pipeline
+    iteration: int
+    worker: int = 0
+    workers: int = 1
+    consumed: int = 0
+    finished: bool = False
+    _fixed: dict[str, Any] | None = field(default=None, repr=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state after ``consumed`` elements: a small JSON-serialisable dict."""
+        if self._fixed is None or self._fixed["iteration"] != self.iteration:
+            plan, place = self.pipeline.plan(), {"worker": self.worker, "workers": self.workers}
+            self._fixed = json.loads(state_of(plan, iteration=self.iteration, consumed=0, **place).to_json())
+        return {**self._fixed, "consumed": self.consumed}
+
+
+class Resumer(Protocol):
+    """Whoever starts iterators and counts their epochs."""
+
+    def pipeline_for(self, state: dict[str, Any], pipeline: Pipeline) -> Pipeline:
+        """The pipeline that a state is to be loaded into."""
+
+    def resumed(self, progress: Progress) -> None:
+        """An iterator was restored."""
+
+
+class ElementIterator:
+    """One pass over a pipeline, as torch elements.
+
+    Args:
+        pipeline: what to iterate.
+        iteration: counted from 0; decides the epoch of the shuffle.
+        worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
+        resumer: is told when a state is loaded.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, *, iteration: int, worker: int = 0, workers: int = 1, resumer: Resumer | None = None
+    ) -> None:
+        self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
+        self.begun = False
+        self._resumer = resumer
+        self._steps = self._open(pipeline)
+        self._rows: Iterator[dict[Any, Any]] = iter(())
+
+    def __iter__(self) -> ElementIterator:
+        return self
+
+    def __next__(self) -> dict[Any, Any]:
+        self.begun = True
+        row = next(self._rows, None)
+        while row is None:
+            element = self._steps.element
+            try:
+                _, columns = next(self._steps)
+            except StopIteration:
+                self.progress.finished = True
+                raise
+            if element.batched:
+                row = batch_to_torch(element, columns)
+                break
+            self._rows = rows_to_torch(element, columns)
+            row = next(self._rows, None)
+        self.progress.consumed += 1
+        return row
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this iterator has come: a small JSON-serialisable dict, the same in every face."""
+        return self.progress.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
+        """Goes on where a state was taken: the next element is the one that would have come next.
+
+        Raises:
+            StateError: iteration has begun, or the state belongs to another dataset, pipeline, or part.
+        """
+        if self.begun:
+            raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
+        state, pipeline = parse(state_dict), self.progress.pipeline
+        if self._resumer is not None:
+            pipeline = self._resumer.pipeline_for(state, pipeline)
+        steps = self._open(pipeline)
+        self.progress.consumed = steps.restore(state)
+        self.progress.pipeline, self.progress.iteration = pipeline, steps.iteration
+        self._steps = steps
+        if self._resumer is not None:
+            self._resumer.resumed(self.progress)
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._rows = iter(())
+        self._steps.close()
+
+    def _open(self, pipeline: Pipeline) -> StepIterator:
+        progress = self.progress
+        return StepIterator(
+            pipeline, progress.iteration, strict_nulls=True, worker=progress.worker, workers=progress.workers
+        )
+
+
+def parse(state: dict[str, Any] | str) -> dict[str, Any]:
+    """A state as a dict.
+
+    Raises:
+        StateError: it is none.
+    """
+    try:
+        value = json.loads(state) if isinstance(state, str | bytes) else dict(state)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"state: expected what state_dict() returned, got {str(state)[:80]!r} ({error}).") from error
+    if not isinstance(value, dict):
+        raise StateError(f"state: expected what state_dict() returned, got {value!r}.")
+    return value

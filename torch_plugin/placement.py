@@ -1,0 +1,117 @@
+"""Which part of the data an iterator takes: from what ``apply_sharding`` said and from the loader worker it runs in.
+
+Pure functions over stages. The part of a rank is a ``shard`` stage; the part of a loader worker inside its rank is every
+``workers``-th element, so that the workers together give each element once, and batches in the single-process order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+
+from parquetry.common import Pipeline
+from parquetry.common.stages import Batch, Cache, Repeat, Select, Shard, Shuffle, Stage, Transform
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What one call of ``apply_sharding`` said.
+
+    Attributes:
+        instances, index: this is part ``index`` of ``instances``.
+        in_worker: it was called in a loader worker.
+    """
+
+    instances: int
+    index: int
+    in_worker: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Part ``shard`` of ``num_shards``, and of that every ``workers``-th element from ``worker``."""
+
+    num_shards: int = 1
+    shard: int = 0
+    worker: int = 0
+    workers: int = 1
+
+
+def place(groups: Mapping[int, Group], loader: tuple[int, int] | None, *, fixed: bool) -> Placement:
+    """Puts together what is known.
+
+    Args:
+        groups: by sharding priority.
+        loader: ``(worker, workers)`` inside a loader worker.
+        fixed: whether the pipeline has a shard stage of its own, which stays as it is.
+    """
+    worker, workers = loader or (0, 1)
+    result = Placement(worker=worker, workers=workers)
+    distributed, default = groups.get(SHARDING_PRIORITIES.DISTRIBUTED), groups.get(SHARDING_PRIORITIES.DEFAULT)
+    if distributed is not None:
+        result = replace(result, num_shards=distributed.instances, shard=distributed.index)
+    elif default is not None and not default.in_worker:
+        result = replace(result, num_shards=default.instances, shard=default.index)
+    elif default is not None and default.instances % workers == 0:
+        # The loader's own call: ranks and workers in one number, ranks counting fastest. Whatever order a caller counts
+        # in, splitting the number this way gives each part to exactly one of them.
+        ranks = default.instances // workers
+        result = replace(result, num_shards=ranks, shard=default.index % ranks, worker=default.index // ranks)
+    elif default is not None and not fixed:
+        result = Placement(num_shards=default.instances, shard=default.index)
+    local = groups.get(SHARDING_PRIORITIES.MULTIPROCESSING)
+    if local is not None:
+        result = replace(result, worker=local.index, workers=local.instances)
+    return replace(result, num_shards=1, shard=0) if fixed else result
+
+
+def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
+    """The pipeline of one rank: in place of the shard stage if it has one, else before the rows are batched."""
+    stages, mine = list(pipeline.stages), Shard(num_shards, index)
+    for number, stage in enumerate(stages):
+        if isinstance(stage, Shard):
+            stages[number] = mine
+            return with_stages(pipeline, stages)
+    end = _end_of_rows(stages)
+    while end and isinstance(stages[end - 1], Repeat | Select | Transform | Cache):
+        end -= 1  # the same rows, but each pass is dealt out evenly
+    return with_stages(pipeline, [*stages[:end], mine, *stages[end:]])
+
+
+def with_seed(pipeline: Pipeline, seed: int) -> Pipeline:
+    """The same shuffle with another seed."""
+    return with_stages(
+        pipeline, [replace(stage, seed=seed) if isinstance(stage, Shuffle) else stage for stage in pipeline.stages]
+    )
+
+
+def without_shuffle(pipeline: Pipeline) -> Pipeline:
+    """The same rows in natural order."""
+    return with_stages(pipeline, [stage for stage in pipeline.stages if not isinstance(stage, Shuffle)])
+
+
+def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
+    """The rows shuffled before they are batched."""
+    end = _end_of_rows(pipeline.stages)
+    return with_stages(pipeline, [*pipeline.stages[:end], Shuffle(buffer_size, seed), *pipeline.stages[end:]])
+
+
+def with_stages(pipeline: Pipeline, stages: list[Stage] | tuple[Stage, ...]) -> Pipeline:
+    """The pipeline over the same dataset with other stages."""
+    return pipeline._replace(stages=tuple(stages))
+
+
+def shard_of(pipeline: Pipeline) -> Shard | None:
+    """The shard stage."""
+    return next((stage for stage in pipeline.stages if isinstance(stage, Shard)), None)
+
+
+def shuffle_of(pipeline: Pipeline) -> Shuffle | None:
+    """The shuffle stage."""
+    return next((stage for stage in pipeline.stages if isinstance(stage, Shuffle)), None)
+
+
+def _end_of_rows(stages: list[Stage] | tuple[Stage, ...]) -> int:
+    return next((number for number, stage in enumerate(stages) if isinstance(stage, Batch)), len(stages))
