@@ -13,6 +13,7 @@ from .schema import (
     Unischema,
     UnischemaField,
 )
+from .selection.column_predicates import contains, hash_split
 from .write import DatasetWriter, write_dataset
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "TensorCodec",
     "Unischema",
     "UnischemaField",
+    "contains",
+    "hash_split",
     "mix",
     "write_dataset",
 ]

@@ -5,14 +5,20 @@ Pure; reads nothing but the schema. Columns that no later step needs are not rea
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from .engine.outputs import Element, OutputField, Path, output_of
 from .engine.recipe import MixedRecipe, Projection, Recipe, Step, TransformStep, WindowStep
+from .engine.shaping import NullStep, PadStep
 from .errors import PipelineError
+from .schema.codecs import ScaledDecimalCodec
 from .schema.field import UnischemaField, match_names
-from .stages import Batch, Ngram, Select, Stage, Transform
+from .stages import EVERY_FIELD, Batch, Decimals, Ngram, Nulls, Pad, Select, Stage, Transform
 
 ResolveFields = Callable[[Sequence[str] | None], list[UnischemaField]]
 """Turns patterns (``None`` = all) into stored fields, in schema order; raises for names that match nothing."""
@@ -93,6 +99,87 @@ class _Flow:
         self._steps().append(step)
         self.outputs = list(step.outputs)
 
+    def nulls(self, stage: Nulls) -> None:
+        """Gives nulls of some columns a policy."""
+        self.open()
+        for number in self._matching(stage.patterns):
+            output = self.outputs[number]
+            if not output.nullable and stage.patterns == EVERY_FIELD:
+                continue
+            if stage.policy != "drop":
+                value = _fill_value(output, stage.value) if stage.policy == "fill" else None
+                step = NullStep(number=number, policy=stage.policy, value=value, field=output)
+                self._steps().append(step)
+            self.outputs[number] = replace(output, nullable=False)
+            if stage.policy == "mask":
+                self.outputs.append(_companion(output, "__valid", np.dtype(bool), ()))
+
+    def pad(self, stage: Pad) -> None:
+        """Makes variable shapes dense."""
+        self.open()
+        for number in self._matching(stage.patterns):
+            output = self.outputs[number]
+            shape = output.shape if stage.shape is None else stage.shape
+            if len(shape) != len(output.shape) or any(
+                own is not None and own != size for own, size in zip(output.shape, shape, strict=True)
+            ):
+                raise PipelineError(
+                    f"pad: field '{output.name}': expected a shape that fits {output.shape}, got {shape}."
+                )
+            if not stage.lengths and None in shape:
+                raise PipelineError(f"fixed: field '{output.name}': expected a shape without None, got {shape}.")
+            if not output.ragged and shape == output.shape:
+                continue
+            value = _pad_value(output, stage.value)
+            variable = tuple(axis for axis, size in enumerate(output.shape) if size is None) or (0,)
+            step = PadStep(
+                number=number, shape=shape, value=value, lengths=stage.lengths, axes=variable, field=output
+            )
+            self._steps().append(step)
+            self.outputs[number] = replace(output, shape=shape, padded=None in shape)
+            if stage.lengths:
+                axes = () if len(variable) == 1 else (len(variable),)
+                self.outputs.append(_companion(output, "__length", np.dtype(np.int64), axes))
+
+    def decimals(self, stage: Decimals) -> None:
+        """Chooses how decimals are read."""
+        self.open()
+        assert self.fields is not None
+        if self.row_steps or self.item_steps or self.window is not None:
+            raise PipelineError("decimals: expected before ngram(), transform(), nulls() and pad(). Call it earlier.")
+        for number in self._matching(stage.patterns):
+            own = self.fields[number]
+            if own.dtype is not decimal.Decimal:
+                raise PipelineError(f"decimals: field '{own.name}': expected a decimal field, got {own.dtype}.")
+            if stage.form == "float64":
+                self.fields[number] = own.replace(dtype=np.float64, codec=None if own.shape == () else own.codec)
+            elif stage.form == "scaled":
+                self.fields[number] = own.replace(dtype=np.int64, codec=ScaledDecimalCodec())
+            self.outputs[number] = output_of(self.fields[number])
+
+    def _matching(self, patterns: Sequence[str]) -> list[int]:
+        names = list(dict.fromkeys(str(output.path[-1]) for output in self.outputs))
+        chosen = {name for pattern in patterns for name in match_names(pattern, names)}
+        return [number for number, output in enumerate(self.outputs) if output.path[-1] in chosen]
+
+    def apply(self, stage: Stage) -> None:
+        """Takes in one stage."""
+        if isinstance(stage, Select):
+            self.select(stage)
+        elif isinstance(stage, Ngram):
+            self.ngram(stage)
+        elif isinstance(stage, Transform):
+            self.transform(stage)
+        elif isinstance(stage, Nulls):
+            self.nulls(stage)
+        elif isinstance(stage, Pad):
+            self.pad(stage)
+        elif isinstance(stage, Decimals):
+            self.decimals(stage)
+        elif isinstance(stage, Batch):
+            self.open()
+            self.batched = True
+
     def _steps(self) -> list[Step]:
         return self.row_steps if self.window is None and not self.batched else self.item_steps
 
@@ -106,15 +193,7 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields) -> Recipe:
     """
     flow = _Flow(resolve=resolve)
     for stage in stages:
-        if isinstance(stage, Select):
-            flow.select(stage)
-        elif isinstance(stage, Ngram):
-            flow.ngram(stage)
-        elif isinstance(stage, Transform):
-            flow.transform(stage)
-        elif isinstance(stage, Batch):
-            flow.open()
-            flow.batched = True
+        flow.apply(stage)
     flow.open()
     assert flow.fields is not None
     if flow.window is None:  # without windows a row is an item
@@ -129,18 +208,43 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields) -> Recipe:
     return _without_unused(recipe)
 
 
+def _companion(output: OutputField, suffix: str, dtype: np.dtype, shape: tuple[int, ...]) -> OutputField:
+    path = (*output.path[:-1], f"{output.path[-1]}{suffix}")
+    return OutputField(path=path, kind="dense", dtype=dtype, shape=shape, window=output.window)
+
+
+def _fill_value(output: OutputField, value: Any) -> Any:
+    """The fill value in the column's type; raises `PipelineError` if it does not fit."""
+    wanted: Any = {"text": str, "bytes": bytes}.get(output.kind)
+    if wanted is not None:
+        if isinstance(value, wanted):
+            return value
+        raise PipelineError(f"field '{output.name}': expected a fill value of type {wanted.__name__}, got {value!r}.")
+    try:
+        result = np.asarray(value).astype(output.dtype)
+        exact = output.dtype.kind == "f" or bool(np.all(result == np.asarray(value)))
+    except (TypeError, ValueError, OverflowError):
+        exact = False
+    if not exact:
+        raise PipelineError(f"field '{output.name}': expected a fill value that {output.dtype} can hold, got {value!r}.")
+    return result
+
+
+def _pad_value(output: OutputField, value: Any) -> Any:
+    if output.kind == "dense":
+        return _fill_value(output, 0 if value is None else value)
+    if value is not None and not isinstance(value, str):
+        raise PipelineError(f"field '{output.name}': expected a text to pad with, got {value!r}.")
+    return value or ""
+
+
 def mixed_steps(
     stages: Sequence[Stage], outputs: tuple[OutputField, ...]
 ) -> tuple[tuple[Step, ...], tuple[OutputField, ...]]:
     """The steps that follow a mix whose sources give ``outputs``, and what comes out of them."""
     flow = _Flow(resolve=lambda patterns: [], fields=[], outputs=list(outputs))
     for stage in stages:
-        if isinstance(stage, Select):
-            flow.select(stage)
-        elif isinstance(stage, Transform):
-            flow.transform(stage)
-        elif isinstance(stage, Batch):
-            flow.batched = True
+        flow.apply(stage)
     return (*flow.row_steps, *flow.item_steps), tuple(flow.outputs)
 
 

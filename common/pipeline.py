@@ -24,13 +24,19 @@ from .mixed_plan import MixedPlan, Mixture
 from .order.epoch import Even
 from .order.mixing import Stop
 from .plan import BasePlan, Plan
+from .ranks import resolve_rank
 from .schema.field import Unischema, UnischemaField
+from .selection.column_predicates import ColumnPredicate, hash_split
 from .selection.expression import as_expression
 from .stage_order import accepts, order_stages
 from .stages import (
+    EVERY_FIELD,
     Batch,
     Cache,
+    Decimals,
     Ngram,
+    Nulls,
+    Pad,
     Repeat,
     Select,
     Shard,
@@ -40,6 +46,7 @@ from .stages import (
     Take,
     Transform,
     Where,
+    WhereColumn,
     WhereFunction,
     normalise_gap,
     stage_from_json,
@@ -126,10 +133,13 @@ class Pipeline:
         """Only the rows for which ``predicate`` is true (null is not true).
 
         Args:
-            predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, or a function.
+            predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
+                (`contains`, `hash_split`), or a function.
             fields: for a function: the fields that it reads; only these are loaded and decoded.
             batched: the function gets a dict of arrays and returns a bool array.
         """
+        if isinstance(predicate, ColumnPredicate):
+            return self._with(WhereColumn(predicate))
         if callable(predicate) and not isinstance(predicate, pc.Expression):
             if not fields:
                 raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
@@ -138,6 +148,37 @@ class Pipeline:
         if fields is not None:
             raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
         return self._with(Where.of(as_expression(predicate)))
+
+    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Pipeline:
+        """Part ``index`` of a train/validation split: rows are dealt by a hash of ``field``, so each keeps its part."""
+        return self.where(hash_split(field, fractions, index, seed))
+
+    def nulls(self, policy: str, *names: str, value: Any = None) -> Pipeline:
+        """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).
+
+        Args:
+            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` puts ``value`` there; ``"mask"`` puts
+                zeros there and adds the bool field ``<name>__valid``.
+        """
+        return self._with(Nulls(policy, names or EVERY_FIELD, value))  # type: ignore[arg-type]  # checked there
+
+    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Pipeline:
+        """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.
+
+        Args:
+            shape: the padded shape; ``None`` axes (or no shape) grow to the largest value of each batch.
+            value: what to pad with; 0 (or an empty text) if not given.
+        """
+        wanted = None if shape is None else tuple(shape)
+        return self._with(Pad(_required("pad", names), wanted, value))
+
+    def fixed(self, *names: str, shape: Sequence[int]) -> Pipeline:
+        """Declares that every value of some fields has this shape; one that has not is an error."""
+        return self._with(Pad(_required("fixed", names), tuple(shape), None, False))
+
+    def decimals(self, form: str, *names: str) -> Pipeline:
+        """How decimal fields are delivered: exact ``"text"`` (the default), ``"float64"``, or ``"scaled"`` int64."""
+        return self._with(Decimals(form, _required("decimals", names)))  # type: ignore[arg-type]  # checked there
 
     def ngram(
         self,
@@ -195,7 +236,8 @@ class Pipeline:
             canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of each
                 global batch stay the same.
         """
-        return self._with(Shard(num_shards, index, even, canonical_shards))
+        shards, own = resolve_rank(num_shards, index)
+        return self._with(Shard(shards, own, even, canonical_shards))
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:
         """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
@@ -437,6 +479,12 @@ class _Constant:
 
 def _from_json(value: dict[str, Any]) -> Pipeline:
     return Pipeline.from_json(value)
+
+
+def _required(verb: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        raise PipelineError(f"{verb}: expected one field name or regex or more, got none.")
+    return names
 
 
 def _names(names: Any) -> tuple[str, ...]:

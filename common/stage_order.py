@@ -11,15 +11,20 @@ In: the stages in call order. Out: a `StageOrder`. Pure; needs no data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .errors import PipelineError
 from .functions import UserFunction
+from .selection.expression import FieldRef, parse_expression, walk
 from .stages import (
     Batch,
     Cache,
+    Decimals,
     Ngram,
+    Nulls,
+    Pad,
     Repeat,
     Select,
     Shard,
@@ -29,6 +34,7 @@ from .stages import (
     Take,
     Transform,
     Where,
+    WhereColumn,
     WhereFunction,
 )
 
@@ -61,14 +67,14 @@ class StageOrder:
 
     def add(self, stage: Stage) -> None:
         """Takes in the next stage; raises `PipelineError` if it makes no sense here."""
-        if self.mixed and isinstance(stage, Where | WhereFunction | Ngram | Shuffle | Cache):
+        if self.mixed and isinstance(stage, Where | WhereFunction | WhereColumn | Ngram | Shuffle | Cache):
             raise _misplaced(stage, "mix", "a mix has the order that its sources give it")
         if isinstance(stage, Cache):
             self.cache = stage
             return
-        if isinstance(stage, Select | Transform | Ngram | Batch):
-            self._add_to_flow(stage)
-        if isinstance(stage, Where | WhereFunction):
+        if isinstance(stage, Select | Transform | Ngram | Batch | Nulls | Pad | Decimals):
+            self.flow.append(stage)
+        if isinstance(stage, Where | WhereFunction | WhereColumn) or _drops(stage):
             self._add_filter(stage)
         elif isinstance(stage, Ngram):
             self._add_ngram(stage)
@@ -84,18 +90,17 @@ class StageOrder:
         elif isinstance(stage, Take | Skip | Repeat):
             self.views.append(stage)
 
-    def _add_to_flow(self, stage: Stage) -> None:
-        self.flow.append(stage)
-
     def _add_filter(self, stage: Stage) -> None:
         self._refuse_after(stage, Take, Skip, Batch)
         if any(isinstance(done, Ngram) for done in self.selection):
             raise _misplaced(stage, "ngram", "windows are formed from the rows that a filter leaves")
+        self._refuse_changed(stage)
         self.selection.append(stage)
 
     def _add_ngram(self, stage: Ngram) -> None:
         self._refuse_twice(stage, any(isinstance(done, Ngram) for done in self.selection))
         self._refuse_after(stage, Take, Skip, Batch)
+        self._refuse_changed(stage)
         self.selection.append(stage)
 
     def _add_shuffle(self, stage: Shuffle) -> None:
@@ -114,6 +119,13 @@ class StageOrder:
         self._refuse_after(stage, Batch)
         self.shard = stage
         self.views.append(stage)
+
+    def _refuse_changed(self, stage: Stage) -> None:
+        """A filter or window looks at stored values, so none of its fields may have been changed before it."""
+        for name in _fields_read(stage):
+            for done in self.flow:
+                if done is not stage and _changes(done, name):
+                    raise _misplaced(stage, done.verb, f"it reads the stored values of '{name}', which that changes")
 
     def _refuse_after(self, stage: Stage, *kinds: type[Stage]) -> None:
         for view in self.views:
@@ -138,10 +150,45 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
     return result
 
 
+def _drops(stage: Stage) -> bool:
+    return isinstance(stage, Nulls) and stage.policy == "drop"
+
+
+def _fields_read(stage: Stage) -> tuple[str, ...]:
+    """The stored fields that a filter or window looks at."""
+    if isinstance(stage, Where):
+        tree = parse_expression(stage.expression) if stage.serialised else None
+        return tuple(node.name for node in walk(tree) if isinstance(node, FieldRef)) if tree is not None else ()
+    if isinstance(stage, WhereFunction):
+        return stage.fields
+    if isinstance(stage, WhereColumn):
+        return (stage.predicate.field,)
+    if isinstance(stage, Ngram):
+        return (*stage.group_by, *([stage.timestamp] if stage.timestamp else []))
+    return ()
+
+
+def _changes(stage: Stage, name: str) -> bool:
+    """Whether a stage may give a field other values than the stored ones."""
+    if isinstance(stage, Transform):
+        return stage.output is None or any(field.name == name for field in stage.output)
+    if isinstance(stage, Nulls):
+        return stage.policy == "fill" and _matches(stage.patterns, name)
+    return isinstance(stage, Decimals) and stage.form != "text" and _matches(stage.patterns, name)
+
+
+def _matches(patterns: tuple[str, ...], name: str) -> bool:
+    return any(pattern == name or re.fullmatch(pattern, name) for pattern in patterns)
+
+
 _SAMPLES: dict[str, Stage] = {
     "select": Select(("x",)),
     "where": Where("", ""),
-    "filter": WhereFunction(UserFunction(len), ("x",)),
+    "filter": Where("", ""),
+    "nulls": Nulls("error", ("x",)),
+    "drop_nulls": Nulls("drop", ("x",)),
+    "pad": Pad(("x",)),
+    "decimals": Decimals("text", ("x",)),
     "ngram": Ngram(length=1),
     "shard": Shard(1, 0),
     "shuffle": Shuffle(1, 0),

@@ -9,7 +9,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -17,8 +17,10 @@ from .errors import PipelineError
 from .functions import UserFunction
 from .order.epoch import Even
 from .schema.field import UnischemaField
+from .selection.column_predicates import ColumnPredicate, predicate_from_json
 from .selection.expression import expression_from_json, expression_to_json
 
+EVERY_FIELD = (".*",)
 _KINDS: dict[str, type[Stage]] = {}
 
 
@@ -117,6 +119,64 @@ class WhereFunction(Stage):
 
     def __str__(self) -> str:
         return f"where({self.function!r}, fields={list(self.fields)})"
+
+
+@dataclass(frozen=True)
+class WhereColumn(Stage):
+    """Keep the rows for which a column predicate (``contains``, ``hash_split``) is true."""
+
+    verb: ClassVar[str] = "where_column"
+    predicate: ColumnPredicate
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verb": self.verb, "predicate": self.predicate.to_json()}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        return cls(predicate_from_json(parameters["predicate"]))
+
+    def __str__(self) -> str:
+        return f"where({self.predicate})"
+
+
+@dataclass(frozen=True)
+class Nulls(Stage):
+    """What becomes of nulls in some fields."""
+
+    verb: ClassVar[str] = "nulls"
+    policy: Literal["error", "drop", "fill", "mask"]
+    patterns: tuple[str, ...]
+    value: Any = None
+
+    def __post_init__(self) -> None:
+        if self.policy not in ("error", "drop", "fill", "mask"):
+            raise PipelineError(f"nulls: expected 'error', 'drop', 'fill' or 'mask', got {self.policy!r}.")
+        if (self.policy == "fill") != (self.value is not None):
+            raise PipelineError("nulls: expected value= with 'fill', and only with it.")
+
+
+@dataclass(frozen=True)
+class Pad(Stage):
+    """Variable shapes made dense: ``lengths`` says whether by padding, with the true shapes beside."""
+
+    verb: ClassVar[str] = "pad"
+    patterns: tuple[str, ...]
+    shape: tuple[int | None, ...] | None = None
+    value: Any = None
+    lengths: bool = True
+
+
+@dataclass(frozen=True)
+class Decimals(Stage):
+    """How decimal fields are delivered."""
+
+    verb: ClassVar[str] = "decimals"
+    form: Literal["text", "float64", "scaled"]
+    patterns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.form not in ("text", "float64", "scaled"):
+            raise PipelineError(f"decimals: expected 'text', 'float64' or 'scaled', got {self.form!r}.")
 
 
 @dataclass(frozen=True)

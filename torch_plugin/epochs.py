@@ -75,27 +75,35 @@ class EpochCounter:
         """Whether this is the process that the pipe was made in, not a loader worker."""
         return os.getpid() == self._owner
 
-    def announce(self) -> int | None:
-        """A loader says that an epoch begins; returns the seed that a worker restored meanwhile, if any."""
-        process, seed = os.getpid(), None
-        if self.is_owner:
-            self._cell = self._cell or RestoreCell()
-            restored = self._cell.take()
-            if restored is not None:
-                self.next, seed = restored
-                self._announced_by = None
-        if self._announced_by == process:
-            self.next += 1  # the announced epoch was given to workers, or to nobody
-        self._announced_by = process
+    def sync(self) -> int | None:
+        """Takes over what a loader worker restored since the last call; returns the state's shuffle seed, if it has one."""
+        restored = self._cell.take() if self.is_owner and self._cell is not None else None
+        if restored is None:
+            return None
+        self.next, seed = restored
+        self._announced_by = None
         return seed
+
+    def announce(self) -> None:
+        """A loader says that an epoch begins."""
+        process = os.getpid()
+        if self.is_owner and self._cell is None:
+            self._cell = RestoreCell()
+        if self._announced_by == process:
+            self.next += 1  # the epoch announced before was given to workers, or to nobody
+        self._announced_by = process
 
     def begin(self) -> int:
         """An iterator begins; returns its epoch."""
-        self.set(self.next + 1)
-        return self.next - 1
+        epoch = self.next
+        self.next += 1
+        self._announced_by = None
+        return epoch
 
     def set(self, epoch: int) -> None:
         """The next iterator is epoch ``epoch``."""
+        if self.is_owner and self._cell is not None:
+            self._cell.take()
         self.next = epoch
         self._announced_by = None
 

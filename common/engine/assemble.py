@@ -100,7 +100,7 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
     if out is None or places is None:
         return column.gather(rows, out)
     if isinstance(column, CodedColumn):
-        scattered = [out[place] for place in places.tolist()]
+        scattered = [out[place, ...] for place in places.tolist()]  # a view, also of a scalar's place
         return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views serves as well
     part = column.gather(rows, np.empty((len(rows), *out.shape[1:]), out.dtype))
     assert isinstance(part, Dense)

@@ -7,7 +7,7 @@ row; `to_numpy` makes what Python users see.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,11 @@ class Strings:
         objects = array.to_numpy(zero_copy_only=False)
         if objects.dtype != object:
             objects = objects.astype(object)
+        objects = objects.reshape(self.shape)
         if self.valid is not None:
             objects = objects.copy()
-            objects[~self.valid.reshape(-1)] = None
-        return objects.reshape(self.shape)
+            objects[~self.valid] = None
+        return objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,15 @@ def to_numpy(column: Column, *, text: bool) -> Any:
 
 def rows_of(column: Column, *, text: bool) -> list[Any]:
     """What a Python user gets for each row: scalars, arrays (views), strings; ``None`` where null."""
-    batch = to_numpy(column, text=text)
     valid = column.valid
-    if isinstance(column, Dense) and valid is not None and valid.ndim == 1:
-        return [value if ok else None for value, ok in zip(column.values, valid, strict=True)]
-    return list(batch)
+    rows = list(to_numpy(replace(column, valid=None), text=text))
+    if valid is None:
+        return rows
+    if valid.ndim == 1:
+        return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
+    # A window's form depends on its own steps only, never on its neighbours in the chunk.
+    masked = to_numpy(column, text=text)
+    return [row if ok.all() else with_nulls for row, with_nulls, ok in zip(rows, masked, valid, strict=True)]
 
 
 def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Column:

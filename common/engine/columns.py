@@ -46,8 +46,10 @@ def window_column(field: UnischemaField, parts: Sequence[pa.Array], describe: De
         fixed = _fixed_views(field, codec, parts)
         return FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe)
     if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(part.type) for part in parts):
-        return FixedColumn([_plain_numbers(field, part) for part in parts], parts)
-    return ArrowColumn(field, parts)
+        starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+        numbers = [_plain_numbers(field, part, start, describe) for part, start in zip(parts, starts, strict=False)]
+        return FixedColumn(numbers, parts)
+    return ArrowColumn(field, parts, describe)
 
 
 class FixedColumn:
@@ -77,8 +79,9 @@ class FixedColumn:
 class ArrowColumn:
     """Strings, and lists of anything, gathered by Arrow."""
 
-    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array]) -> None:
+    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> None:
         self._field = field
+        self._describe = describe
         self._array = parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
@@ -87,7 +90,7 @@ class ArrowColumn:
         axes = len(self._field.shape)
         if axes == 0:
             return _strings(taken, (len(rows),), valid)
-        flat, shapes = _flat_list(self._field, taken)
+        flat, shapes = _flat_list(self._field, taken, lambda number: self._describe(int(rows[number])))
         if self._field.is_fixed:
             full = (len(rows), *(axis or 0 for axis in self._field.shape))
             if valid is not None:
@@ -187,6 +190,7 @@ class CodedColumn:
         items: list[bytes] = []
         for number, row in enumerate(rows.tolist()):
             if valid is not None and not valid[number]:
+                items += [b""] * int(np.prod([axis or 0 for axis in self._field.shape], dtype=np.int64))
                 continue
             try:
                 array = self._codec.decode_strings(self._field, self._bytes(row))
@@ -197,8 +201,8 @@ class CodedColumn:
             flat = array.reshape(-1).tolist()
             items += [item.encode("utf-8") if isinstance(item, str) else item for item in flat]
         strings = _strings(pa.array(items, pa.large_binary()), (len(items),), None)
-        if self._field.is_fixed and valid is None:
-            return Strings(strings.offsets, strings.data, (len(rows), *self._field.shape))  # type: ignore[arg-type]
+        if self._field.is_fixed:
+            return Strings(strings.offsets, strings.data, (len(rows), *self._field.shape), valid)  # type: ignore[arg-type]
         return Ragged(shapes, strings, (len(rows),), valid)
 
     def _failed(self, row: int, error: Exception) -> DecodeError:
@@ -214,10 +218,12 @@ def _is_plain(arrow: pa.DataType) -> bool:
     return pa.types.is_primitive(arrow)
 
 
-def _plain_numbers(field: UnischemaField, part: pa.Array) -> np.ndarray:
+def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: Describe) -> np.ndarray:
     shape = (len(part), *(axis or 0 for axis in field.shape))
     while pa.types.is_fixed_size_list(part.type):
         part = part.flatten()
+    if part.null_count and len(shape) > 1:
+        raise _null_inside(field, describe(start + _first_null(part) // int(np.prod(shape[1:], dtype=np.int64))))
     if part.null_count:
         part = part.fill_null(False if pa.types.is_boolean(part.type) else 0)
     return part.to_numpy(zero_copy_only=False).reshape(shape)
@@ -266,7 +272,7 @@ def _npy_view(field: UnischemaField, part: pa.Array) -> np.ndarray | None:
     except ValueError:
         return None  # the plain path says which row is broken
     dtype = np.dtype(np.int64) if header.dtype.kind in "mM" else header.dtype
-    same = header.shape == field.shape and dtype == delivered_dtype(field.dtype) and not header.fortran_order
+    same = header.shape == field.shape and header.dtype == field.dtype and not header.fortran_order
     stride = len(first)
     if not same or not np.all(np.diff(offsets) == stride) or header.data_offset % dtype.itemsize:
         return None
@@ -317,14 +323,20 @@ def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
     kinds = {part.type for part in parts}
     if len(kinds) == 1:
         return list(parts)
-    return [part.cast(pa.large_list(part.type.value_type)) for part in parts]
+    return [part.cast(_variable(part.type)) for part in parts]
 
 
-def _flat_list(field: UnischemaField, array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+def _variable(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(arrow) or pa.types.is_large_list(arrow):
+        return pa.large_list(_variable(arrow.value_type))
+    return arrow
+
+
+def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tuple[pa.Array, np.ndarray]:
     """The innermost values of a column of lists, and the shape of each row's value.
 
     Raises:
-        DecodeError: a nested list whose rows differ in length: it is no array.
+        DecodeError: a nested list whose rows differ in length (it is no array), or a null inside a list.
     """
     count = len(array)
     shapes = np.zeros((count, len(field.shape)), dtype=np.int64)
@@ -335,19 +347,29 @@ def _flat_list(field: UnischemaField, array: pa.Array) -> tuple[pa.Array, np.nda
             shapes[:, 0] = lengths
         elif len(lengths):
             shapes[owner, axis] = lengths
-            if not np.array_equal(shapes[owner, axis], lengths):
+            uneven = np.flatnonzero(shapes[owner, axis] != lengths)
+            if len(uneven):
                 raise DecodeError(
-                    f"field '{field.name}': expected lists that form an array of {len(field.shape)} axes, found rows of "
-                    "different lengths in one value. Deselect the field, or store it as one array."
+                    f"field '{field.name}', {describe(owner[uneven[0]])}: expected lists that form an array of "
+                    f"{len(field.shape)} axes, found rows of different lengths in one value. Deselect the field, or "
+                    "store it as one array."
                 )
         owner = np.repeat(owner, lengths)
         array = array.flatten()
-    if array.null_count:
-        raise DecodeError(
-            f"field '{field.name}': expected lists without nulls inside, found {array.null_count}. "
-            "Fill them where the data are written, or deselect the field."
-        )
+        if array.null_count:
+            raise _null_inside(field, describe(owner[_first_null(array)]))
     return array, shapes
+
+
+def _first_null(array: pa.Array) -> int:
+    return int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+
+
+def _null_inside(field: UnischemaField, where: str) -> DecodeError:
+    return DecodeError(
+        f"field '{field.name}', {where}: expected a list without nulls inside, found one. "
+        "Fill it where the data are written, or deselect the field."
+    )
 
 
 def _list_lengths(array: pa.Array) -> np.ndarray:

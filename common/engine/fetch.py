@@ -138,24 +138,26 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
 
 
 def _top(name: str, arrow: pa.Schema) -> str:
-    """The column selection that reads a field: its own name, or the dotted path of a struct's child."""
+    """The column selection that reads a field: its own name, or the dotted path of a struct's child or of a map."""
     if name in arrow.names:
         return name
-    top = name.partition(".")[0]
-    if top not in arrow.names:
-        return ""
-    return top if pa.types.is_map(arrow.field(top).type) else name
+    path, kind = "", pa.struct(list(arrow))
+    for part in _path(name, kind):
+        if pa.types.is_map(kind):
+            break
+        path, kind = f"{path}.{part}".lstrip("."), kind.field(part).type
+    return path
 
 
 def _column(table: pa.Table, field: UnischemaField, place: str) -> pa.ChunkedArray:
     if field.name in table.column_names:
-        return table.column(field.name)
-    top, *path = field.name.split(".")
-    if top in table.column_names:
+        return _without_views(table.column(field.name))
+    top, *path = _path(field.name, pa.struct(list(table.schema))) or [""]
+    if top:
         column = table.column(top)
         for part in path:
             column = _child(column, part)
-        return column
+        return _without_views(column)
     if not field.nullable:
         raise SchemaError(
             f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
@@ -164,13 +166,37 @@ def _column(table: pa.Table, field: UnischemaField, place: str) -> pa.ChunkedArr
     return pa.chunked_array([pa.nulls(table.num_rows, field.storage.arrow_type(field))])
 
 
+def _path(name: str, kind: pa.DataType) -> list[str]:
+    """The members that lead to ``name`` (a member's own name may hold dots); empty if there is no such member."""
+    if pa.types.is_map(kind):
+        return [name] if name in ("key", "value") else []
+    if not pa.types.is_struct(kind):
+        return []
+    for member in kind:
+        if name == member.name:
+            return [name]
+        if name.startswith(member.name + "."):
+            rest = _path(name[len(member.name) + 1 :], member.type)
+            if rest:
+                return [member.name, *rest]
+    return []
+
+
+def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Arrow can hardly compute with string views: they become large strings, with the same values."""
+    if column.type == pa.string_view():
+        return column.cast(pa.large_string())
+    return column.cast(pa.large_binary()) if column.type == pa.binary_view() else column
+
+
 def _child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
     chunks = []
     for chunk in column.chunks:
         if pa.types.is_map(chunk.type):
             values = chunk.keys if part == "key" else chunk.items
             mask = chunk.is_null() if chunk.null_count else None
-            chunks.append(pa.ListArray.from_arrays(chunk.offsets, values, mask=mask))
+            offsets = pa.array(chunk.offsets.to_numpy())  # a mask goes only beside offsets that are no slice themselves
+            chunks.append(pa.ListArray.from_arrays(offsets, values, mask=mask))
         else:
             chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
     return pa.chunked_array(chunks, chunks[0].type if chunks else column.type)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DecodeError
-from ..schema.codecs import TensorCodec
+from ..schema.codecs import ScaledDecimalCodec, TensorCodec
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
 
@@ -82,8 +82,8 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
         return _fixed(field, array.flatten(), len(array), axes, length)
     if length is not None and array.null_count < len(array) and not _all_of_length(array.drop_null(), length):
         raise pa.ArrowInvalid(f"a list whose length is not {length}")
-    offsets = array.offsets
     children = _values(field, array.values, axes=axes - 1)
+    offsets = pa.array(array.offsets.to_numpy())  # Arrow takes a mask only beside offsets that are no slice themselves
     return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
 
 
@@ -109,6 +109,8 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     dtype = np.dtype(field.dtype)
     if dtype.kind in "mM":
         return _times(array, dtype)
+    if pa.types.is_decimal(array.type) and isinstance(field.storage, ScaledDecimalCodec):
+        return pc.multiply(array, pa.scalar(decimal.Decimal(10**array.type.scale))).cast(pa.int64())
     if pa.types.is_decimal(array.type):
         return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
     return array.cast(pa.from_numpy_dtype(dtype))

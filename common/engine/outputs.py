@@ -27,6 +27,7 @@ class OutputField:
         window: steps T of the window axis, or ``None``.
         nullable: whether a value may be missing.
         dims: names of the axes of ``shape``, if the field has them.
+        padded: whether ``None`` axes are padded to the largest value of each batch, so that a batch is one array.
     """
 
     path: Path
@@ -36,11 +37,12 @@ class OutputField:
     window: int | None = None
     nullable: bool = False
     dims: tuple[str, ...] | None = None
+    padded: bool = False
 
     @property
     def ragged(self) -> bool:
-        """Whether values differ in shape."""
-        return None in self.shape
+        """Whether values differ in shape and a batch is ragged."""
+        return None in self.shape and not self.padded
 
     @property
     def name(self) -> str:

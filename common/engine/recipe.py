@@ -8,6 +8,7 @@ from typing import Any
 
 from ..schema.field import UnischemaField
 from .outputs import OutputField, Path
+from .shaping import NullStep, PadStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Projection:
     keep: tuple[int, ...]
 
 
-Step = TransformStep | Projection
+Step = TransformStep | Projection | NullStep | PadStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

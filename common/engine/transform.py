@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from ..errors import ParquetryError, TransformError
 from ..schema.dtypes import delivered_dtype
+from ..schema.field import Shape
 from .batch import Column, Dense, Ragged, Strings, rows_of, to_numpy
 from .outputs import OutputField, flatten, nest
 from .recipe import Projection, Step, TransformStep
+from .shaping import NullStep, PadStep, apply_nulls, apply_pad
 
 Describe = Callable[[int], str]
 
@@ -22,6 +24,10 @@ def apply_step(step: Step, columns: Sequence[Column], count: int, describe: Desc
     """The columns after one step of the recipe; see `apply_transform`."""
     if isinstance(step, Projection):
         return [columns[number] for number in step.keep]
+    if isinstance(step, NullStep):
+        return apply_nulls(step, list(columns), describe)
+    if isinstance(step, PadStep):
+        return apply_pad(step, list(columns), describe)
     return apply_transform(step, columns, count, describe)
 
 
@@ -55,9 +61,10 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
     outputs = _picked(step, result, where)
     made: list[Column] = []
     for field, value in zip(step.outputs, outputs, strict=True):
-        if len(value) != count:
+        found = len(value) if hasattr(value, "__len__") and np.shape(value) != () else f"one {type(value).__name__}"
+        if found != count:
             raise TransformError(
-                f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, got {len(value)}."
+                f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, got {found}."
             )
         made.append(_column(step, field, value, describe))
     return made
@@ -81,7 +88,7 @@ def _picked(step: TransformStep, result: Any, where: Callable[[], str]) -> list[
         )
     try:
         picked = flatten(step.outputs, result)
-    except (KeyError, TypeError) as error:
+    except (LookupError, TypeError) as error:
         raise TransformError(
             f"transform {step.name} for {where()}: expected the fields {[field.name for field in step.outputs]}, "
             f"got {list(result)}. Return every declared field, or name it in remove=(...)."
@@ -97,42 +104,88 @@ def _picked(step: TransformStep, result: Any, where: Callable[[], str]) -> list[
 
 def _column(step: TransformStep, field: OutputField, values: Any, describe: Describe) -> Column:
     """Checks values (one for each row) against the declared field, and lays them out as a column."""
-    shape = field.element_shape
-    if field.kind != "dense":
-        return _string_column(step, field, values, describe)
-    if isinstance(values, np.ndarray) and values.dtype != object:
+    plain = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray) and values.dtype != object
+    if plain and field.kind == "dense" and not field.ragged:
         _check_dtype(step, field, values.dtype, 0, describe)
         _check_shape(step, field, values.shape[1:], 0, describe)
-        if not field.ragged:
-            return Dense(_as_delivered(values, field))
-    valid = np.array([value is not None for value in values], dtype=bool)
-    arrays = []
-    for number, value in enumerate(values):
-        if value is None and not field.nullable:
+        return Dense(_as_delivered(values, field))
+    cells, lead = _cells(step, field, values, describe)
+    valid = np.array([cell is not None for _, cell in cells], dtype=bool).reshape(lead)
+    mask = None if valid.all() else valid
+    if field.kind != "dense":
+        return _string_column(step, field, cells, lead, mask, describe)
+    arrays = [_checked(step, field, cell, number, describe) for number, cell in cells]
+    if field.ragged:
+        flat = [array.reshape(-1) for array in arrays]
+        values = np.concatenate(flat) if flat else np.zeros(0, field.dtype)
+        return Ragged(_shapes(field, arrays), values, lead, mask)
+    fixed = tuple(axis or 0 for axis in field.shape)
+    return Dense(np.stack(arrays).reshape(*lead, *fixed) if arrays else np.zeros((*lead, *fixed), field.dtype), mask)
+
+
+def _cells(
+    step: TransformStep, field: OutputField, values: Any, describe: Describe
+) -> tuple[list[tuple[int, Any]], tuple[int, ...]]:
+    """Every value (of windows, every step's) with its row, ``None`` where null; and the leading axes."""
+    cells: list[tuple[int, Any]] = []
+    for number, row in enumerate(values):
+        if field.window is None:
+            cells.append((number, _unmasked(row)))
+            continue
+        steps = list(row) if hasattr(row, "__len__") and not isinstance(row, str | bytes | Mapping) else None
+        if steps is None or len(steps) != field.window:
+            found = np.shape(row) if steps is None else (len(steps), *field.shape)
+            _check_shape(step, field, found, number, describe)
+            raise AssertionError("a window of another length has another shape")
+        cells += [(number, _unmasked(cell)) for cell in steps]
+    for number, cell in cells:
+        if cell is None and not field.nullable:
             raise TransformError(
                 f"transform {step.name}, field '{field.name}', {describe(number)}: expected a value, got None. "
                 "Declare the field nullable=True."
             )
-        arrays.append(_checked(step, field, value, number, describe))
-    mask = None if valid.all() else valid
-    if field.ragged:
-        shapes = np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(shape))
-        flat = [array.reshape(-1) for array in arrays]
-        return Ragged(shapes, np.concatenate(flat) if flat else np.zeros(0, field.dtype), (len(arrays),), mask)
-    fixed = tuple(axis or 0 for axis in shape)
-    return Dense(np.stack(arrays) if arrays else np.zeros((0, *fixed), field.dtype), mask)
+    return cells, (len(values),) if field.window is None else (len(values), field.window)
+
+
+def _unmasked(cell: Any) -> Any:
+    """A cell of a masked array: ``None`` where it is masked as a whole, else the plain value."""
+    if not isinstance(cell, np.ma.MaskedArray):
+        return cell
+    return None if cell.size and np.ma.getmaskarray(cell).all() else cell.data
+
+
+def _shapes(field: OutputField, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
 
 
 def _checked(step: TransformStep, field: OutputField, value: Any, number: int, describe: Describe) -> np.ndarray:
     if value is None:
-        return np.zeros(tuple(axis or 0 for axis in field.element_shape), field.dtype)
+        return np.zeros(tuple(axis or 0 for axis in field.shape), field.dtype)
     array = np.asarray(value)
-    if isinstance(value, np.ndarray | np.generic) or (
-        not np.can_cast(array.dtype, field.dtype, "same_kind") and array.size
-    ):
+    _check_cell_shape(step, field, array.shape, number, describe)
+    if isinstance(value, np.ndarray | np.generic):
         _check_dtype(step, field, array.dtype, number, describe)
-    _check_shape(step, field, array.shape, number, describe)
-    return _as_delivered(array, field)
+        return _as_delivered(array, field)
+    return _converted(step, field, array, number, describe)
+
+
+def _converted(
+    step: TransformStep, field: OutputField, array: np.ndarray, number: int, describe: Describe
+) -> np.ndarray:
+    """Python numbers have no dtype of their own: they take the declared one, if it holds them."""
+    if array.size == 0:
+        return array.astype(field.dtype)
+    if array.dtype.kind not in {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[field.dtype.kind]:
+        _check_dtype(step, field, array.dtype, number, describe)
+    with np.errstate(over="ignore"):
+        result = array.astype(field.dtype)
+    exact = np.isfinite(result) | ~np.isfinite(array) if field.dtype.kind == "f" else result == array
+    if not exact.all():
+        raise TransformError(
+            f"transform {step.name}, field '{field.name}', {describe(number)}: expected values that {field.dtype} can "
+            f"hold, got {array[~exact][0]}. Declare another dtype in output=[...]."
+        )
+    return result
 
 
 def _as_delivered(array: np.ndarray, field: OutputField) -> np.ndarray:
@@ -153,38 +206,51 @@ def _check_shape(
     step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
 ) -> None:
     wanted = field.element_shape
-    fits = len(found) == len(wanted) and all(w is None or w == f for w, f in zip(wanted, found, strict=False))
-    if not fits:
+    if not _fits(wanted, found):
         raise TransformError(
             f"transform {step.name}, field '{field.name}', {describe(number)}: expected shape {wanted}, got {found}. "
             "Declare the new shape in output=[...]."
         )
 
 
-def _string_column(step: TransformStep, field: OutputField, values: Any, describe: Describe) -> Column:
+def _check_cell_shape(
+    step: TransformStep, field: OutputField, found: tuple[int, ...], number: int, describe: Describe
+) -> None:
+    if not _fits(field.shape, found):
+        _check_shape(step, field, found if field.window is None else (field.window, *found), number, describe)
+
+
+def _fits(wanted: Shape, found: tuple[int, ...]) -> bool:
+    return len(found) == len(wanted) and all(w is None or w == f for w, f in zip(wanted, found, strict=False))
+
+
+def _string_column(
+    step: TransformStep,
+    field: OutputField,
+    cells: Sequence[tuple[int, Any]],
+    lead: tuple[int, ...],
+    valid: np.ndarray | None,
+    describe: Describe,
+) -> Column:
     kind: type = str if field.kind == "text" else bytes
-    arrow = pa.large_string() if field.kind == "text" else pa.large_binary()
-    shape = field.element_shape
-    items: list[Any] = []
-    shapes = []
-    for number, value in enumerate(values):
-        array = np.asarray(value, dtype=object)
-        _check_shape(step, field, array.shape, number, describe)
-        shapes.append(array.shape)
-        for item in array.reshape(-1).tolist():
-            if not isinstance(item, kind) and not (item is None and field.nullable and not shape):
-                raise TransformError(
-                    f"transform {step.name}, field '{field.name}', {describe(number)}: expected {kind.__name__}, "
-                    f"got {type(item).__name__}."
-                )
-            items.append(item)
-    column = pa.array(items, arrow)
-    valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else None
-    filled = column.fill_null("" if field.kind == "text" else b"") if column.null_count else column
-    offsets = np.frombuffer(filled.buffers()[1], np.int64, len(filled) + 1) if len(filled) else np.zeros(1, np.int64)
-    data = np.frombuffer(filled.buffers()[2] or b"", np.uint8)[: offsets[-1]]
-    lead = (len(shapes),)
+    empty = np.full(tuple(axis or 0 for axis in field.shape), kind(), dtype=object)
+    arrays = []
+    for number, cell in cells:
+        array = empty if cell is None else np.asarray(cell, dtype=object)
+        _check_cell_shape(step, field, array.shape, number, describe)
+        wrong = next((item for item in array.reshape(-1).tolist() if not isinstance(item, kind)), None)
+        if wrong is not None or any(item is None for item in array.reshape(-1).tolist()):
+            raise TransformError(
+                f"transform {step.name}, field '{field.name}', {describe(number)}: expected {kind.__name__}, "
+                f"got {type(wrong).__name__}."
+            )
+        arrays.append(array)
+    column = pa.array(
+        [item for array in arrays for item in array.reshape(-1).tolist()],
+        pa.large_string() if field.kind == "text" else pa.large_binary(),
+    )
+    offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1) if len(column) else np.zeros(1, np.int64)
+    data = np.frombuffer(column.buffers()[2] or b"", np.uint8)[: offsets[-1]]
     if field.ragged:
-        table = np.array(shapes, np.int64).reshape(len(shapes), len(shape))
-        return Ragged(table, Strings(offsets, data, (len(items),)), lead, valid)
-    return Strings(offsets, data, (*lead, *(axis or 0 for axis in shape)), valid)
+        return Ragged(_shapes(field, arrays), Strings(offsets, data, (len(column),)), lead, valid)
+    return Strings(offsets, data, (*lead, *(axis or 0 for axis in field.shape)), valid)

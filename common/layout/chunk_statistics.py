@@ -1,7 +1,7 @@
 """What Parquet footers say about one column in each row group: bounds, null counts, bytes.
 
-In: footers, in the order of the files. Out: arrays with one entry per row group. Always holds: what a footer leaves out,
-or says in a way that is not the same in every file, is unknown, never guessed.
+In: footers, in the order of the files. Out: arrays with one entry per row group. Always holds: what a footer leaves
+out, or says in a way that is not the same in every file, is unknown, never guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ChunkStatistics:
 
 def footer_statistics(footers: Sequence[pq.FileMetaData], name: str) -> ChunkStatistics:
     """The statistics of one column in all row groups of some files."""
-    minimum, maximum, null_count = raw_statistics(footers, [flat_column(footer, name) for footer in footers])
+    minimum, maximum, null_count = raw_statistics(footers, [flat_columns(footer).get(name) for footer in footers])
     types = {arrow for footer in footers for path, arrow in bound_types(footer) if path == name}
     arrow = types.pop() if len(types) == 1 else None  # bounds of another type would compare differently
     low, high = to_bounds(minimum, arrow), to_bounds(maximum, arrow)
@@ -113,10 +113,12 @@ def leaf_columns(footer: pq.FileMetaData) -> dict[str, int]:
     return {schema.column(number).path: number for number in reversed(range(len(schema)))}
 
 
-def flat_column(footer: pq.FileMetaData, name: str) -> int | None:
-    """The number of a leaf column that holds one value per row, so that its bounds are those of the rows."""
-    column = leaf_columns(footer).get(name)
-    return column if column is not None and footer.schema.column(column).max_repetition_level == 0 else None
+def flat_columns(footer: pq.FileMetaData) -> dict[str, int]:
+    """`leaf_columns` that hold one value per row, so that their bounds are those of the rows."""
+    schema = footer.schema
+    return {
+        path: number for path, number in leaf_columns(footer).items() if schema.column(number).max_repetition_level == 0
+    }
 
 
 def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -> tuple[Any, Any, int]:
@@ -130,6 +132,8 @@ def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -
         null_count = statistics.null_count if statistics.has_null_count else -1
         if not statistics.has_min_max:
             return None, None, null_count
+        if statistics.logical_type.type == "TIMESTAMP":  # as counts, because Python's time stamps have no nanoseconds
+            return statistics.min_raw, statistics.max_raw, null_count
         return statistics.min, statistics.max, null_count
     except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError):
         return None, None, -1  # a type that pyarrow cannot present: unknown, so nothing is pruned by it

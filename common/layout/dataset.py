@@ -1,7 +1,7 @@
 """`StoredDataset`: the files, the schema, and the table of row groups of one dataset.
 
 In: URLs. Out: numpy columns, one entry per row group, in the order (file by full path, row group). Footers are read at
-most once, and only when something needs more than the schema.
+most once, and only when something needs more than the schema and a row-group index tell.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
 from .files import DataFile, FileListing, list_files
 from .footers import read_footer, read_footers
+from .index import RowGroupIndex, load_index
 from .partitions import partition_columns
 
 
@@ -90,12 +91,25 @@ class StoredDataset:
 
     @cached_property
     def footers(self) -> list[pq.FileMetaData]:
-        """The footer of each file."""
+        """The footer of each file; reads all of them, so ask for `footer` where one will do."""
         return read_footers(self.filesystem, self.files)
+
+    def footer(self, file: int) -> pq.FileMetaData:
+        """The footer of one file, by its number."""
+        if "footers" in self.__dict__:
+            return self.footers[file]
+        return read_footer(self.filesystem, self.files[file])
+
+    @cached_property
+    def index(self) -> RowGroupIndex | None:
+        """The dataset's row-group index, if it has one that fits its files."""
+        return load_index(self._listing)
 
     @cached_property
     def row_groups(self) -> RowGroups:
-        """The table of row groups."""
+        """The table of row groups: from the index, else from the footers."""
+        if self.index is not None:
+            return RowGroups(file=self.index.file, group=self.index.group, rows=self.index.rows)
         per_file = [footer.num_row_groups for footer in self.footers]
         rows = [
             footer.row_group(number).num_rows

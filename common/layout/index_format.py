@@ -1,8 +1,8 @@
 """What `_row_groups.parquet` looks like: one line per row group, files in order, and a description in its footer.
 
-Columns: those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each described
-leaf column; ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat one. Bounds are null and null counts -1
-where unknown. Files without row groups stand in the description.
+Columns: those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each
+described leaf column; ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat one. Bounds are null and null
+counts -1 where unknown. Files without row groups stand in the description.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`write_index`: describes all row groups of a dataset in one small file, from their footers.
 
-In: a dataset's directory. Out: its `_row_groups.parquet`. Always holds: the file appears whole or not at all, and memory
-is bounded by a few thousand row groups, however many there are.
+In: a dataset's directory. Out: its `_row_groups.parquet`. Always holds: the file appears whole or not at all, and
+memory is bounded by some ten thousand row groups, however many there are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..schema.field import match_names
 from .chunk_statistics import (
     belongs,
     bound_types,
-    flat_column,
+    flat_columns,
     is_exact,
     leaf_columns,
     raw_statistics,
@@ -64,7 +64,9 @@ def write_index(
         DatasetError: no directory, no Parquet files in it, or a directory that cannot be written.
         FieldNotFoundError: a pattern that matches no field of the first file.
     """
-    listing = list_files([url], filesystem=filesystem, storage_options=dict(storage_options or {}) or None)  # type: ignore[list-item]  # paths too
+    listing = list_files(
+        [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
+    )
     root = listing.roots[0]
     if root == listing.files[0].path:
         raise DatasetError(f"row-group index of '{root}': expected a directory, got a file. Name its directory.")
@@ -74,14 +76,14 @@ def write_index(
     try:
         _write(listing, temporary, lines)
         listing.filesystem.move(temporary, path)
-    except (pa.ArrowException, OSError) as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             listing.filesystem.delete_file(temporary)
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(
-            f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
-        ) from error
+        if isinstance(error, pa.ArrowException | OSError) and not isinstance(error, DatasetError):
+            raise DatasetError(
+                f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
+            ) from error
+        raise
     return path
 
 
@@ -141,7 +143,7 @@ class _Lines:
         chosen = set(types) if patterns is None else {name for p in patterns for name in match_names(p, types)}
         self._fields = [name for name in types if name in chosen]
         self._leaves = [leaf for leaf in leaf_columns(first) if patterns is None or belongs(leaf, self._fields)]
-        self._bounds = {name: types[name] for name in self._fields if flat_column(first, name) is not None}
+        self._bounds = {name: types[name] for name in self._fields if name in flat_columns(first)}
         self._all_fields = patterns is None
         self._known = frozenset(leaf_columns(first))
         self._extra: set[str] = set()
@@ -184,25 +186,31 @@ class _Lines:
             columns[f"stored:{leaf}"] = [0 if chunk is None else chunk.total_compressed_size for chunk in chunks]
             columns[f"decoded:{leaf}"] = [0 if chunk is None else chunk.total_uncompressed_size for chunk in chunks]
         types = [dict(bound_types(footer)) for footer in footers]
+        flat = [flat_columns(footer) for footer in footers]
         for name, arrow in self._bounds.items():
             if any(found.get(name, arrow) != arrow for found in types):
                 self._unbounded.add(name)
-            self._add_statistics(columns, footers, name, arrow)
-        return pa.table([pa.array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+            columns |= self._statistics(footers, [found.get(name) for found in flat], name)
+        return pa.table([_array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
 
-    def _add_statistics(
-        self, columns: dict[str, Any], footers: Sequence[pq.FileMetaData], name: str, arrow: pa.DataType
-    ) -> None:
-        minimum, maximum, nulls = raw_statistics(footers, [flat_column(footer, name) for footer in footers])
+    def _statistics(
+        self, footers: Sequence[pq.FileMetaData], columns: Sequence[int | None], name: str
+    ) -> dict[str, pa.Array | list[int]]:
+        minimum, maximum, nulls = raw_statistics(footers, columns)
         exact = is_exact(minimum)
         if exact is not None:
             self._exact.setdefault(name, exact)
+        result: dict[str, pa.Array | list[int]] = {f"nulls:{name}": nulls}
         for kind, values in (("min", minimum), ("max", maximum)):
-            bounds = None if name in self._unbounded else to_bounds(values, arrow)
+            bounds = None if name in self._unbounded else to_bounds(values, self._bounds[name])
             if bounds is None and any(value is not None for value in values):
                 self._unbounded.add(name)
-            columns[f"{kind}:{name}"] = pa.nulls(len(values), arrow) if bounds is None else bounds
-        columns[f"nulls:{name}"] = nulls
+            result[f"{kind}:{name}"] = pa.nulls(len(values), self._bounds[name]) if bounds is None else bounds
+        return result
+
+
+def _array(values: Any, arrow: pa.DataType) -> pa.Array:
+    return values if isinstance(values, pa.Array) else pa.array(values, arrow)
 
 
 def _compressed_bytes(group: pq.RowGroupMetaData) -> int:

@@ -51,7 +51,12 @@ def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
         return np.dtype(arrow.to_pandas_dtype())
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or arrow == pa.string_view():
         return np.dtype("U")
-    if pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow):
+    if (
+        pa.types.is_binary(arrow)
+        or pa.types.is_large_binary(arrow)
+        or pa.types.is_fixed_size_binary(arrow)
+        or arrow == pa.binary_view()
+    ):
         return np.dtype("S")
     if pa.types.is_date(arrow):
         return np.dtype("datetime64[D]") if pa.types.is_date32(arrow) else np.dtype("datetime64[ms]")

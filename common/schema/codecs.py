@@ -87,6 +87,13 @@ class ScalarCodec(Codec):
 
 
 @dataclass(frozen=True)
+class ScaledDecimalCodec(ScalarCodec):
+    """A decimal column read as int64: the value times ten to the column's scale."""
+
+    kind: ClassVar[str] = "scaled_decimal"
+
+
+@dataclass(frozen=True)
 class ListCodec(Codec):
     """Plain Parquet lists, one level for each axis; what a 1-D field without a codec uses."""
 

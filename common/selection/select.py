@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tqdm import tqdm
 
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..schema.field import UnischemaField
-from ..stages import Ngram, Skip, Stage, Take, Where, WhereFunction
-from .expression import field_names, parse_expression, row_mask
+from ..stages import Ngram, Nulls, Skip, Stage, Take, Where, WhereColumn, WhereFunction
+from .expression import Call, FieldRef, Node, field_names, parse_expression, row_mask
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .statistics import column_bytes, column_statistics
@@ -114,6 +115,13 @@ def evaluate(
         if isinstance(step, Where):
             rows, report = _where(dataset, selection.rows, step, read, threads)
             selection = replace(selection, rows=rows, reports=(*selection.reports, report))
+        elif isinstance(step, Nulls):
+            for name in dataset.match(step.patterns):
+                rows, report = _where(dataset, selection.rows, _not_null(name), read, threads)
+                selection = replace(selection, rows=rows, reports=(*selection.reports, report))
+        elif isinstance(step, WhereColumn):
+            rows, report = _where_column(dataset, selection.rows, step, read, threads)
+            selection = replace(selection, rows=rows, reports=(*selection.reports, report))
         elif isinstance(step, WhereFunction):
             rows, report = _where_function(dataset, selection.rows, step, test, threads)
             selection = replace(selection, rows=rows, reports=(*selection.reports, report))
@@ -135,8 +143,9 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
     node = parse_expression(expression)
     names = field_names(node, list(dataset.schema.fields))
     fields = [dataset.schema[name] for name in names]
+    looked_into = _looked_into(node)
     for field in fields:
-        if field.storage.coded:
+        if field.storage.coded and field.name in looked_into:
             raise PipelineError(
                 f"where({step.text}): field '{field.name}' is stored encoded ({type(field.storage).__name__}), so an "
                 f"expression cannot look into it. Use where(function, fields=['{field.name}'])."
@@ -162,6 +171,60 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
         proven=int((alive & verdict.all_match).sum()),
         read=len(undecided),
         read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in undecided) if stored else 0,
+        rows_before=rows.total,
+        rows_after=kept.total,
+    )
+    return kept, report
+
+
+def _not_null(name: str) -> Where:
+    return Where.of(pc.is_valid(pc.field(*name.split("."))))
+
+
+def _looked_into(node: Node) -> set[str]:
+    """The fields whose values an expression needs; a mere test for null needs none."""
+    if isinstance(node, FieldRef):
+        return {node.name}
+    if not isinstance(node, Call):
+        return set()
+    if node.name in ("is_valid", "is_null") and isinstance(node.args[0], FieldRef):
+        return set()
+    return set().union(*(_looked_into(argument) for argument in node.args))
+
+
+def _where_column(
+    dataset: StoredDataset, rows: RowSet, step: WhereColumn, read: ReadStored, threads: int
+) -> tuple[RowSet, Report]:
+    name = step.predicate.field
+    field = dataset.schema[name]
+    if field.storage.coded:
+        raise PipelineError(
+            f"where({step.predicate}): field '{name}' is stored encoded, so its values cannot be compared. "
+            f"Use where(function, fields=['{name}'])."
+        )
+    alive = rows.counts > 0
+    if name in dataset.partitions:
+        verdict = step.predicate.mask(dataset.partitions[name])[dataset.row_groups.file]
+        kept = rows.keep_units(verdict)
+        pruned, proven, units = int((alive & ~verdict).sum()), int((alive & verdict).sum()), np.zeros(0, np.int64)
+    else:
+        units = np.flatnonzero(alive)
+
+        def keep(unit: int) -> np.ndarray:
+            wanted = rows.of(unit)
+            column = read(unit, [field]).column(0)
+            return wanted[step.predicate.mask(column.combine_chunks())[wanted]]
+
+        chosen = _in_parallel(keep, units, f"filtering by {step}", threads)
+        kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
+        pruned = proven = 0
+    report = Report(
+        step=str(step),
+        units=int(alive.sum()),
+        pruned=pruned,
+        proven=proven,
+        read=len(units),
+        read_bytes=sum(column_bytes(dataset, int(unit), [name]) for unit in units),
         rows_before=rows.total,
         rows_after=kept.total,
     )

@@ -25,6 +25,13 @@ from parquetry.tf_plugin.source import new_dataset_key, source_dataset
 FAKE = Path(__file__).with_name("fake_sidecar.py")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that hangs does so inside TensorFlow, where no signal is served: only a thread can end it."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(60, method="thread"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _few_idle_sidecars() -> Iterator[None]:
     before = os.environ.get("PARQUETRY_SIDECAR_IDLE_S")
@@ -156,3 +163,8 @@ def _fake_dataset() -> Callable[..., tf.data.Dataset]:
 @pytest.fixture(name="output")
 def _output() -> Callable[..., OutputField]:
     return output
+
+
+@pytest.fixture(name="fake_request")
+def _fake_request() -> Callable[..., str]:
+    return fake_request

@@ -125,6 +125,8 @@ class Fake:
         if message.type == P.MessageType.START:
             body = json.loads(message.body)
             self.log(body)
+            if self.spec.get("silent_start"):
+                return
             state = {"iteration": body["iteration"], "consumed": 0} if body["state"] is None else json.loads(body["state"])
             self.generation, self.iteration, self.at = message.generation, state["iteration"], state["consumed"]
             if state.get("of", self.spec["name"]) != self.spec["name"]:

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <utility>
 
 #include "child_process.h"
 #include "fork_guard.h"

@@ -1,9 +1,12 @@
 #include "sidecar_pool.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <list>
+#include <mutex>
+#include <utility>
 
 #include "child_process.h"
 #include "fork_guard.h"

@@ -1,0 +1,162 @@
+"""The row-group index: plans a huge dataset from one small file instead of all its footers.
+
+In: a listing of the files. Out: a `RowGroupIndex` in the order of that listing, or ``None``. Always holds: an index is
+used only if it names exactly the listed files, each with the listed size and time, and what cannot be read from it is
+read from the footers, with a warning. `write_index` makes one.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..errors import DatasetError
+from .chunk_statistics import ChunkStatistics
+from .files import FileListing
+from .index_file import IndexFile
+from .index_format import INDEX_NAME
+from .index_writer import write_index
+
+__all__ = ["RowGroupIndex", "load_index", "write_index"]
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def load_index(listing: FileListing) -> RowGroupIndex | None:
+    """The index of the listed files, if each of their directories has one that fits; never raises for a bad one."""
+    paths = [posixpath.join(root, INDEX_NAME) for root in dict.fromkeys(listing.roots)]
+    try:
+        infos = listing.filesystem.get_file_info(paths)
+        if any(info.type != pafs.FileType.File for info in infos):
+            return None
+        parts = [IndexFile.open(listing.filesystem, info) for info in infos]
+        return _in_order(listing, parts)
+    except DatasetError as error:
+        _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)
+        return None
+    except OSError as error:
+        _LOGGER.warning("row-group index of %s: cannot be reached (%s); reading footers.", paths, error)
+        return None
+
+
+class RowGroupIndex:
+    """What the indexes of a dataset say, in the order of its row groups; columns are read when they are asked for.
+
+    Attributes:
+        file, group, rows: int64 ``(row groups,)``; see `dataset.RowGroups`.
+    """
+
+    def __init__(
+        self, parts: Sequence[IndexFile], lines: np.ndarray | None, file: np.ndarray, group: np.ndarray
+    ) -> None:
+        self._parts = tuple(parts)
+        self._lines = lines
+        self._lock = threading.Lock()
+        self._is_readable = True
+        self.file = file
+        self.group = group
+        self.rows = self._ordered(pa.chunked_array([part.rows for part in parts])).to_numpy(zero_copy_only=False)
+        self._bytes = lru_cache(maxsize=4)(self._sum_bytes)
+
+    def statistics(self, name: str) -> ChunkStatistics | None:
+        """The statistics of one column; ``None`` if only the footers can tell."""
+        if not all(part.description.covers([name]) for part in self._parts):
+            return None
+        found = [name in part.description.exact for part in self._parts]
+        if not any(found):
+            unknown = np.full(len(self.rows), -1, dtype=np.int64)
+            return ChunkStatistics(minimum=None, maximum=None, null_count=unknown, exact=False)
+        table = self._read([f"min:{name}", f"max:{name}", f"nulls:{name}"]) if all(found) else None
+        if table is None:
+            return None
+        low, high, nulls = (self._ordered(column) for column in table.columns)
+        known = low.null_count < len(low) and high.null_count < len(high)
+        known = known and not any(name in part.description.unbounded for part in self._parts)
+        return ChunkStatistics(
+            minimum=low if known else None,
+            maximum=high if known else None,
+            null_count=nulls.to_numpy(zero_copy_only=False),
+            exact=any(part.description.exact[name] for part in self._parts),
+        )
+
+    def bytes_of(self, kind: Literal["stored", "decoded"], names: Sequence[str]) -> np.ndarray | None:
+        """Compressed or decompressed bytes of some columns in each row group; ``None`` if only the footers can tell."""
+        with self._lock:
+            return self._bytes(kind, tuple(names))
+
+    def _sum_bytes(self, kind: str, names: tuple[str, ...]) -> np.ndarray | None:
+        if not all(part.description.covers(names) for part in self._parts):
+            return None
+        leaves = self._parts[0].description.leaves_of(names)
+        if any(set(part.description.leaves_of(names)) != set(leaves) for part in self._parts):
+            return None
+        total = np.zeros(len(self.rows), dtype=np.int64)
+        for leaf in leaves:
+            table = self._read([f"{kind}:{leaf}"])
+            if table is None:
+                return None
+            total += self._ordered(table.column(0)).to_numpy(zero_copy_only=False)
+        return total
+
+    def _read(self, columns: list[str]) -> pa.Table | None:
+        if not self._is_readable:
+            return None
+        try:
+            tables = [part.read(columns) for part in self._parts]
+        except DatasetError as error:
+            self._is_readable = False
+            _LOGGER.warning("%s Footers are read instead; write_index() makes a new index.", error)
+            return None
+        if any(table.schema != tables[0].schema for table in tables):
+            return None
+        return pa.concat_tables(tables)
+
+    def _ordered(self, column: pa.ChunkedArray) -> pa.Array:
+        array = column.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):  # what older releases return for some types
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+        return array if self._lines is None else array.take(pa.array(self._lines))
+
+
+def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex:
+    """The parts together, if they fit the listing. Raises `DatasetError` for the first file that does not."""
+    place = {file.path: number for number, file in enumerate(listing.files)}
+    first = np.zeros(len(place), dtype=np.int64)
+    count = np.full(len(place), -1, dtype=np.int64)
+    start = 0
+    for part in parts:
+        numbers = [_checked(listing, part, place, number) for number in range(len(part.paths))]
+        first[numbers] = part.first + start
+        count[numbers] = part.count
+        start += len(part.rows)
+    if (count < 0).any():
+        new = listing.files[int(np.argmin(count))].path
+        raise DatasetError(f"row-group index {parts[0].info.path} is stale: expected every file, got none for {new}.")
+    file = np.repeat(np.arange(len(place), dtype=np.int64), count)
+    group = np.arange(len(file), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
+    if len(file) != start:
+        raise DatasetError(f"row-group index {parts[0].info.path}: expected each file once, got some twice.")
+    lines = np.repeat(first, count) + group
+    in_place = bool((lines == np.arange(start)).all())
+    return RowGroupIndex(parts, None if in_place else lines, file, group)
+
+
+def _checked(listing: FileListing, part: IndexFile, place: dict[str, int], number: int) -> int:
+    path, size, time = part.paths[number], part.sizes[number], part.times[number]
+    where = f"row-group index {part.info.path} is stale: file {path}"
+    if path not in place:
+        raise DatasetError(f"{where}: expected the file, found none.")
+    file = listing.files[place[path]]
+    if file.size_bytes != size:
+        raise DatasetError(f"{where}: expected {size} bytes, got {file.size_bytes}.")
+    if time and file.mtime_ns and file.mtime_ns != time:
+        raise DatasetError(f"{where}: expected the modification time {time} ns, got {file.mtime_ns}.")
+    return place[path]

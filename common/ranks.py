@@ -1,0 +1,97 @@
+"""Which rank this process is, as its launcher says in the environment."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .errors import PipelineError
+
+_LOGGER = logging.getLogger(__name__)
+_VARIABLES = (
+    ("WORLD_SIZE", "RANK"),
+    ("HOROVOD_SIZE", "HOROVOD_RANK"),
+    ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("PMI_SIZE", "PMI_RANK"),
+    ("SLURM_NTASKS", "SLURM_PROCID"),
+)
+_TF_ROLES = ("chief", "master", "worker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """One process among ``size``; ``source`` names the variables that say so."""
+
+    size: int
+    index: int
+    source: str
+
+
+def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
+    """The rank that a launcher has set, or ``None``.
+
+    Raises:
+        PipelineError: variables that hold no valid rank.
+    """
+    for size_name, index_name in _VARIABLES:
+        if size_name in environment and index_name in environment:
+            return _rank(environment[size_name], environment[index_name], f"{size_name} and {index_name}")
+    if "TF_CONFIG" in environment:
+        return _from_tf_config(environment["TF_CONFIG"])
+    return None
+
+
+def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
+    """The given shard, or the launcher's; a given one that disagrees with the launcher's is used, with a warning.
+
+    Raises:
+        PipelineError: only one of the two is given, or none while no launcher says anything.
+    """
+    if (num_shards is None) != (index is None):
+        raise PipelineError(f"shard: expected num_shards and index together, got {num_shards!r} and {index!r}.")
+    found = rank_from_environment(os.environ)
+    if num_shards is None or index is None:
+        if found is None:
+            raise PipelineError(
+                "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; got neither."
+            )
+        return found.size, found.index
+    if found is not None and found.size > 1 and (found.size, found.index) != (num_shards, index):
+        _LOGGER.warning(
+            "shard: given shard %s of %s, but %s say %s of %s; using the given one.",
+            index,
+            num_shards,
+            found.source,
+            found.index,
+            found.size,
+        )
+    return num_shards, index
+
+
+def _rank(size: str, index: str, source: str) -> Rank:
+    try:
+        rank = Rank(size=int(size), index=int(index), source=source)
+    except ValueError as error:
+        raise PipelineError(f"{source}: expected integers, got {size!r} and {index!r}.") from error
+    if not 0 <= rank.index < rank.size:
+        raise PipelineError(f"{source}: expected a rank below the size, got rank {index} of {size}.")
+    return rank
+
+
+def _from_tf_config(text: str) -> Rank | None:
+    try:
+        config = json.loads(text)
+        cluster, task = config.get("cluster", {}), config.get("task", {})
+        sizes = [(role, len(cluster.get(role, []))) for role in _TF_ROLES]
+        before = 0
+        for role, count in sizes:
+            if role == task.get("type"):
+                total = sum(size for _, size in sizes)
+                return _rank(str(total), str(before + int(task["index"])), "TF_CONFIG")
+            before += count
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(f"TF_CONFIG: expected TensorFlow's cluster description, got {text[:100]!r}.") from error
+    return None  # a parameter server or evaluator has no part of the data

@@ -1,0 +1,174 @@
+// Runs the sidecar client without TensorFlow, one scenario a process; test_client.py reads what it prints.
+//
+//   client_driver SCENARIO REQUEST PROGRAM [ARGUMENT...]
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../../tf_plugin/kernels/json.h"
+#include "../../tf_plugin/kernels/sidecar_client.h"
+#include "../../tf_plugin/kernels/sidecar_pool.h"
+
+using parquetry::AcquireSidecar;
+using parquetry::Batch;
+using parquetry::Canceller;
+using parquetry::Error;
+using parquetry::Request;
+using parquetry::ReturnSidecar;
+using parquetry::Sidecar;
+using parquetry::Started;
+
+namespace {
+
+void Check(const Error& error) {
+  if (!error) return;
+  std::cout << "error: " << error.message << std::endl;
+  std::_Exit(1);
+}
+
+std::shared_ptr<Sidecar> Begin(const Request& request) {
+  std::shared_ptr<Sidecar> sidecar;
+  Check(AcquireSidecar(request, nullptr, &sidecar));
+  Started started;
+  Check(sidecar->Start(0, nullptr, nullptr, &started));
+  return sidecar;
+}
+
+std::shared_ptr<const Batch> Next(Sidecar& sidecar) {
+  std::shared_ptr<const Batch> batch;
+  bool end = false;
+  Check(sidecar.Next(nullptr, &batch, &end));
+  return end ? nullptr : batch;
+}
+
+int64_t FirstValue(const Batch& batch) {
+  int64_t value;
+  std::memcpy(&value, batch.data(batch.tensors()[0]), sizeof(value));
+  return value;
+}
+
+int InChild(const std::function<void()>& body) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    body();
+    std::cout.flush();
+    std::_Exit(0);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return status;
+}
+
+// A forked child drops and uses copies of everything; the parent must not notice.
+void Fork(const Request& request) {
+  std::shared_ptr<Sidecar> busy = Begin(request), idle = Begin(request);
+  ReturnSidecar(std::move(idle));
+  std::shared_ptr<const Batch> batch = Next(*busy);
+  const int status = InChild([&] {
+    batch.reset();
+    std::shared_ptr<const Batch> none;
+    bool end = false;
+    std::cout << "inherited: " << busy->Next(nullptr, &none, &end).message << std::endl;
+    busy.reset();
+    std::shared_ptr<Sidecar> own = Begin(request);
+    std::cout << "own: " << FirstValue(*Next(*own)) << std::endl;
+    ReturnSidecar(std::move(own));
+  });
+  std::cout << "child status: " << status << std::endl;
+  std::cout << "held: " << FirstValue(*batch) << std::endl;
+  int batches = 1;
+  for (batch = nullptr; Next(*busy) != nullptr;) ++batches;
+  std::cout << "batches: " << batches << std::endl;
+  std::shared_ptr<Sidecar> again = Begin(request);
+  std::cout << "pooled: " << FirstValue(*Next(*again)) << std::endl;
+}
+
+// Another thread takes and returns sidecars all the while that this one forks.
+void ForkStorm(const Request& request) {
+  std::atomic<bool> done{false};
+  std::thread user([&] {
+    while (!done) ReturnSidecar(Begin(request));
+  });
+  int status = 0;
+  for (int i = 0; i < 20; ++i) status |= InChild([&] { ReturnSidecar(Begin(request)); });
+  done = true;
+  user.join();
+  std::cout << "child status: " << status << std::endl;
+}
+
+// The child lives on when the parent has dropped its sidecar: the sidecar must see its connection end all the same.
+void ForkLeak(const Request& request) {
+  std::shared_ptr<Sidecar> sidecar = Begin(request);
+  int pipe_fds[2];
+  if (pipe(pipe_fds) != 0) return;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    char byte;
+    close(pipe_fds[1]);
+    if (read(pipe_fds[0], &byte, 1) < 0) std::_Exit(1);
+    std::_Exit(0);
+  }
+  std::cout << "ready" << std::endl;
+  std::string line;
+  std::getline(std::cin, line);  // the test waits for the sidecar's end before it answers
+  std::_Exit(0);                 // without a farewell, as if killed; the sidecar must still end
+}
+
+// Batches from several threads, dropped after the sidecar.
+void Outlive(const Request& request) {
+  std::shared_ptr<Sidecar> sidecar = Begin(request);
+  std::vector<std::shared_ptr<const Batch>> batches{Next(*sidecar), Next(*sidecar), Next(*sidecar)};
+  sidecar.reset();
+  std::vector<std::thread> threads;
+  for (auto& batch : batches) {
+    threads.emplace_back([held = std::move(batch)]() mutable {
+      const int64_t value = FirstValue(*held);
+      held.reset();
+      std::printf("value: %ld\n", static_cast<long>(value));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void CancelOpen(const Request& request) {
+  Canceller canceller;
+  std::thread other([&] { canceller.Cancel(); });
+  std::shared_ptr<Sidecar> sidecar;
+  const Error error = AcquireSidecar(request, &canceller, &sidecar);
+  other.join();
+  std::cout << "cancelled: " << (error.kind == Error::Kind::kCancelled) << std::endl;
+}
+
+void Json(const Request& request) {
+  const auto members = parquetry::ParseJsonObject(request.json);
+  if (!members) std::cout << "no object" << std::endl;
+  if (!members) return;
+  for (const auto& [name, value] : *members) {
+    std::cout << parquetry::QuoteJson(name) << " " << parquetry::QuoteJson(value) << std::endl;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  const std::string scenario = argv[1];
+  const Request request{{argv + 3, argv + argc}, argv[2], "key"};
+  if (scenario == "fork") Fork(request);
+  if (scenario == "fork-storm") ForkStorm(request);
+  if (scenario == "fork-leak") ForkLeak(request);
+  if (scenario == "outlive") Outlive(request);
+  if (scenario == "cancel-open") CancelOpen(request);
+  if (scenario == "json") Json(request);
+  return 0;
+}

@@ -1,0 +1,44 @@
+"""Makes ``StatefulDataLoader`` see the state of a `ParquetPipe`.
+
+``DataLoader`` and ``StatefulDataLoader`` put every DataPipe into a wrapper of torch's before they iterate it, and the
+wrapper's iterator hides ``state_dict`` and ``load_state_dict``: the loader would resume by replaying from the start, in the
+wrong epoch. For the pipes of this package the wrapper is one that hands out their own iterator; all others get torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data.datapipes import datapipe as _torch
+
+_Wrapper: Any = getattr(_torch, "_IterDataPipeSerializationWrapper", None)
+
+
+class _OwnIterator:
+    """Out of the sight of the DataPipe metaclass, which would wrap the iterator again."""
+
+    _datapipe: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._datapipe)
+
+    def __len__(self) -> int:
+        return int(self._datapipe.length_in_loader())
+
+
+if _Wrapper is not None:
+
+    class StatefulWrapper(_OwnIterator, _Wrapper):  # type: ignore[misc]  # a class that may be missing
+        """Torch's wrapper with the pipe's own iterator, which has state."""
+
+
+def install() -> None:
+    """Chooses the wrapper by what it wraps. Idempotent; does nothing where torch has no such wrapper."""
+    if _Wrapper is not None and "__new__" not in vars(_Wrapper):
+        _Wrapper.__new__ = _choose
+
+
+def _choose(cls: type, datapipe: Any = None, *args: Any, **kwargs: Any) -> Any:
+    has_state = hasattr(type(datapipe), "length_in_loader") and hasattr(type(datapipe), "state_dict")
+    return object.__new__(StatefulWrapper if cls is _Wrapper and has_state else cls)

@@ -1,0 +1,116 @@
+"""`ParquetNode`: a Parquet dataset as a source node of ``torchdata.nodes``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torchdata.nodes import BaseNode
+from typing_extensions import Self
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.pipeline import Urls
+
+from .iterator import ElementIterator
+from .verbs import PipelineVerbs
+
+
+class ParquetNode(PipelineVerbs, BaseNode):
+    """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
+
+    Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the verbs of
+    `Pipeline`; each returns a new node.
+
+    Args:
+        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor: as for `Pipeline`.
+    """
+
+    def __init__(
+        self,
+        url_or_urls: Urls,
+        fields: Iterable[str | UnischemaField] | None = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        memory_limit: int | None = None,
+        executor: str | None = None,
+    ) -> None:
+        self._start(
+            Pipeline(
+                url_or_urls,
+                fields,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                workers=workers,
+                memory_limit=memory_limit,
+                executor=executor,
+            )
+        )
+
+    @classmethod
+    def from_pipeline(cls, pipeline: Pipeline) -> Self:
+        """A node over a pipeline."""
+        result = cls.__new__(cls)
+        result._start(pipeline)
+        return result
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is iterated, as an immutable value."""
+        return self._pipeline
+
+    def shuffle(self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
+        """A new order in every epoch; see `Pipeline.shuffle`."""
+        return self._with(self.pipeline.shuffle(buffer_size, seed, reshuffle_each_iteration))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+        """Groups rows under a leading axis."""
+        return self._with(self.pipeline.batch(batch_size, drop_remainder))
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next ``reset()`` without a state is epoch ``epoch`` (counted from 0)."""
+        self.close()
+        self._iterator = None
+        self._epoch = epoch
+
+    # --- what torchdata calls ---
+
+    def reset(self, initial_state: dict[str, Any] | None = None) -> None:
+        """Starts the next epoch, or goes on from a state.
+
+        Raises:
+            StateError: the state belongs to another dataset or pipeline.
+        """
+        super().reset(initial_state)
+        previous = self._iterator
+        if previous is not None:
+            previous.close()
+            self._epoch = previous.progress.iteration + (1 if previous.begun else 0)
+        self._iterator = ElementIterator(self._pipeline, iteration=self._epoch)
+        if initial_state is not None:
+            self._iterator.load_state_dict(initial_state)
+
+    def next(self) -> dict[Any, Any]:
+        """The next element."""
+        assert self._iterator is not None  # BaseNode resets first
+        return next(self._iterator)
+
+    def get_state(self) -> dict[str, Any]:
+        """How far the node has come: a small JSON-serialisable dict, the same in every face."""
+        assert self._iterator is not None  # BaseNode resets first
+        return self._iterator.state_dict()
+
+    def close(self) -> None:
+        """Stops all work; the node can be reset again. Idempotent."""
+        if self._iterator is not None:
+            self._iterator.close()
+
+    def _start(self, pipeline: Pipeline) -> None:
+        BaseNode.__init__(self)
+        self._pipeline = pipeline
+        self._epoch = 0
+        self._iterator: ElementIterator | None = None
+
+    def _with(self, pipeline: Pipeline) -> Self:
+        return type(self).from_pipeline(pipeline)

@@ -1,0 +1,224 @@
+"""`PipelineSource`: iteration, state, and placement of a `ParquetPipe`.
+
+In: a pipeline, and what loaders say (epochs, seeds, parts). Out: iterators over dicts of tensors. What always holds: an
+iterator is the part of the rank and of the loader worker that it runs in, each element goes to exactly one of them, and the
+order depends on (seed, epoch) alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch.utils.data import IterDataPipe, get_worker_info
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from typing_extensions import Self
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError
+from parquetry.common.state import parse_state
+
+from .epochs import EpochCounter
+from .iterator import ElementIterator, Progress, parse
+from .placement import Group, Placement, place, shard_of, shuffle_of, with_seed, with_shard, with_shuffle, without_shuffle
+from .verbs import PipelineVerbs
+
+_LOG = logging.getLogger(__name__)
+_SEEDS = 1 << 62
+_BUFFER_ROWS = 10_000
+
+
+class PipelineSource(PipelineVerbs):
+    """What `ParquetPipe` is beside a DataPipe.
+
+    ``__iter__`` stands in a base of its own because the metaclass of DataPipes wraps the one that it finds in a class body,
+    so that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
+    """
+
+    _pipeline: Pipeline
+
+    def _start(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._epochs = EpochCounter()
+        self._groups: dict[int, Group] = {}
+        # "drawn": shuffle() was given no seed, so the one that a state or all ranks share may replace it ("adopted").
+        self._seed_origin: Literal["user", "drawn", "adopted"] = "user"
+        self._sharding = False  # the shard stage is a place kept by sharding_filter()
+        self._shuffling = True
+        self._resume: dict[str, Any] | None = None
+        self._progress: Progress | None = None
+        self._parts: dict[Any, Pipeline] = {}
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is iterated, as an immutable value."""
+        return self._pipeline
+
+    def __iter__(self) -> ElementIterator:
+        """The next epoch; inside a loader worker, that worker's part of it."""
+        self._adopt(self._epochs.sync())
+        placement = self._placement()
+        result = ElementIterator(
+            self._part(placement),
+            iteration=self._epochs.begin(),
+            worker=placement.worker,
+            workers=placement.workers,
+            resumer=self,
+        )
+        if self._resume is not None:
+            state, self._resume = self._resume, None
+            result.load_state_dict(state)
+        self._progress = result.progress
+        return result
+
+    def __len__(self) -> int:
+        """Elements that the next iterator gives, exact.
+
+        Raises:
+            TypeError: the pipeline is endless.
+        """
+        placement = self._placement()
+        return max(0, -(-(len(self._part(placement)) - placement.worker) // placement.workers))
+
+    def length_in_loader(self) -> int:
+        """Elements that a ``DataLoader`` of this rank gives with any number of workers."""
+        groups = self._groups
+        if dist.is_available() and dist.is_initialized() and not groups:
+            groups = {SHARDING_PRIORITIES.DEFAULT: Group(instances=dist.get_world_size(), index=0, in_worker=False)}
+        return len(self._part(place(groups, None, fixed=self._is_fixed)))
+
+    # --- state ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far the latest iterator has come; after its end, the beginning of the next epoch."""
+        if self._progress is not None and not self._progress.finished:
+            return self._progress.state_dict()
+        if self._resume is not None:
+            return dict(self._resume)
+        at = self._placement()
+        fresh = Progress(
+            pipeline=self._part(at), iteration=self._epochs.next, worker=at.worker, workers=at.workers
+        )
+        return fresh.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
+        """The next iterator goes on where the state was taken.
+
+        Raises:
+            StateError: the state belongs to another dataset, pipeline, or part.
+        """
+        state, at = parse(state_dict), self._placement()
+        pipeline = self.pipeline_for(state, self._part(at))
+        parse_state(pipeline.plan(), state, worker=at.worker, workers=at.workers)
+        self._resume, self._progress = state, None
+
+    def pipeline_for(self, state: dict[str, Any], pipeline: Pipeline) -> Pipeline:
+        """The pipeline for a state: where the seed was not the user's, the state's seed is the right one."""
+        seed, shuffle = state.get("seed"), shuffle_of(pipeline)
+        if self._seed_origin != "user" and shuffle is not None and isinstance(seed, int) and seed != shuffle.seed:
+            return with_seed(pipeline, seed)
+        return pipeline
+
+    def resumed(self, progress: Progress) -> None:
+        """An iterator was restored: later epochs count on from it."""
+        shuffle = shuffle_of(progress.pipeline)
+        seed = None if shuffle is None or self._seed_origin == "user" else shuffle.seed
+        self._adopt(seed)
+        self._epochs.resumed(progress.iteration, seed)
+
+    # --- what loaders call ---
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iterator is epoch ``epoch`` (counted from 0)."""
+        self._epochs.set(epoch)
+
+    def set_seed(self, seed: int) -> Self:
+        """A loader announces an epoch (``apply_random_seed``).
+
+        The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` was given no seed, and
+        there are several ranks, the loader's seed is taken once, because all ranks share it.
+        """
+        self._adopt(self._epochs.sync())
+        self._epochs.announce()
+        if self._epochs.is_owner:
+            ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+            if self._seed_origin == "drawn" and ranks > 1:
+                self._adopt(seed % _SEEDS)
+            _ = self._pipeline.plan().selection  # found once here, not in every worker
+        return self
+
+    def set_shuffle(self, shuffle: bool = True) -> Self:
+        """What ``DataLoader(shuffle=...)`` says: ``False`` gives natural order; ``True`` adds a shuffle if there is none."""
+        if shuffle and shuffle_of(self._pipeline) is None:
+            self._pipeline = with_shuffle(self._pipeline, _BUFFER_ROWS, secrets.randbits(62))
+            self._seed_origin = "drawn"
+        self._shuffling = bool(shuffle)
+        self._parts.clear()
+        return self
+
+    def is_shardable(self) -> bool:
+        """Whether `apply_sharding` decides the part."""
+        return True
+
+    def apply_sharding(
+        self, num_of_instances: int, instance_id: int, sharding_group: int = SHARDING_PRIORITIES.DEFAULT
+    ) -> None:
+        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with a shard of its own keeps it.
+
+        Raises:
+            PipelineError: no such part.
+        """
+        if not 0 <= instance_id < num_of_instances:
+            raise PipelineError(
+                f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}."
+            )
+        in_worker = get_worker_info() is not None
+        self._groups[sharding_group] = Group(instances=num_of_instances, index=instance_id, in_worker=in_worker)
+
+    # --- parts ---
+
+    @property
+    def _is_fixed(self) -> bool:
+        return shard_of(self._pipeline) is not None and not self._sharding
+
+    def _placement(self) -> Placement:
+        info = get_worker_info()
+        return place(self._groups, None if info is None else (info.id, info.num_workers), fixed=self._is_fixed)
+
+    def _part(self, at: Placement) -> Pipeline:
+        """The pipeline that this rank and worker iterates; kept, so that it is planned once."""
+        in_worker = get_worker_info() is not None
+        key = (at.num_shards, at.shard, in_worker)
+        if key not in self._parts:
+            self._parts[key] = self._make_part(at, in_worker)
+        return self._parts[key]
+
+    def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
+        pipeline = self._pipeline if self._shuffling else without_shuffle(self._pipeline)
+        if at.num_shards > 1:
+            _LOG.info("%s: part %d of %d, as the loader says", self._pipeline.urls[0], at.shard, at.num_shards)
+            pipeline = with_shard(pipeline, at.num_shards, at.shard)
+        shard = shard_of(pipeline)
+        if self._seed_origin == "drawn" and shard is not None and shard.num_shards > 1:
+            _LOG.warning("shuffle() without seed= drew one in this process; ranks must be given the same seed.")
+        if in_worker:  # the loader's workers are the parallelism
+            pipeline = pipeline.with_options(
+                workers=pipeline.workers or 1, executor=pipeline.executor or "threads"
+            )
+        return pipeline
+
+    def _adopt(self, seed: int | None) -> None:
+        shuffle = shuffle_of(self._pipeline)
+        if seed is None or shuffle is None:
+            return
+        self._seed_origin = "adopted"
+        if seed != shuffle.seed:
+            self._pipeline = with_seed(self._pipeline, seed)
+            self._parts.clear()
+
+    def __getstate__(self) -> Any:
+        state = {**self.__dict__, "_progress": None, "_parts": {}}
+        hook = IterDataPipe.getstate_hook  # how torch finds the DataPipes inside a DataPipe
+        return state if hook is None else hook(state)

@@ -1,0 +1,113 @@
+"""`PipelineVerbs`: the verbs of `Pipeline` on whatever carries one; each returns a new carrier."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from typing_extensions import Self
+
+from parquetry.common import Pipeline, Unischema, UnischemaField
+from parquetry.common.engine.outputs import Element
+from parquetry.common.order.epoch import Even
+
+
+class PipelineVerbs:
+    """What `ParquetPipe` and `ParquetNode` have in common.
+
+    A subclass has ``pipeline``, and ``_with``, which makes its like with another pipeline.
+    """
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is iterated, as an immutable value."""
+        raise NotImplementedError
+
+    def _with(self, pipeline: Pipeline) -> Self:
+        raise NotImplementedError
+
+    # --- verbs ---
+
+    def select(self, *names: str | UnischemaField) -> Self:
+        """Only the fields that the names or regexes (matched in full) select, in schema order."""
+        return self._with(self.pipeline.select(*names))
+
+    def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
+        """Only the rows for which an expression, DNF tuples, or a function of ``fields`` is true."""
+        return self._with(self.pipeline.where(predicate, fields, batched=batched))
+
+    def ngram(
+        self,
+        fields: Mapping[int, Sequence[str]] | Sequence[str] | None = None,
+        timestamp: str | UnischemaField | None = None,
+        max_gap: Any = None,
+        group_by: str | Sequence[str] | None = None,
+        stride: int = 1,
+        overlap: bool = True,
+        span_row_groups: bool = True,
+        *,
+        length: int | None = None,
+    ) -> Self:
+        """Windows over consecutive rows; see `Pipeline.ngram`."""
+        return self._with(
+            self.pipeline.ngram(
+                fields, timestamp, max_gap, group_by, stride, overlap, span_row_groups, length=length
+            )
+        )
+
+    def shard(self, num_shards: int, index: int, even: Even = "pad", canonical_shards: int | None = None) -> Self:
+        """Part ``index`` of ``num_shards``; every part has the same number of rows."""
+        return self._with(self.pipeline.shard(num_shards, index, even, canonical_shards))
+
+    def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
+        """Keeps fetched columns in a local directory: read once, shared by processes."""
+        return self._with(self.pipeline.cache(directory, max_bytes))
+
+    def transform(
+        self,
+        fn: Callable[[Any], Any],
+        output: Sequence[UnischemaField] | Unischema | None = None,
+        remove: Sequence[str] = (),
+        batched: bool = False,
+    ) -> Self:
+        """Applies a function of numpy values to every row (or batch) where rows are decoded."""
+        return self._with(self.pipeline.transform(fn, output, remove, batched))
+
+    def repeat(self, count: int | None = None) -> Self:
+        """``count`` passes (``None`` or -1: endless)."""
+        return self._with(self.pipeline.repeat(count))
+
+    def take(self, rows: int) -> Self:
+        """The first elements only (rows; batches after ``batch()``)."""
+        return self._with(self.pipeline.take(rows))
+
+    def skip(self, rows: int) -> Self:
+        """All but the first elements."""
+        return self._with(self.pipeline.skip(rows))
+
+    def with_options(self, **options: Any) -> Self:
+        """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
+        return self._with(self.pipeline.with_options(**options))
+
+    # --- what it gives ---
+
+    @property
+    def schema(self) -> Unischema:
+        """The dataset's schema: every field that could be read."""
+        return self.pipeline.schema
+
+    @property
+    def element(self) -> Element:
+        """What one step gives: fields, dtypes, shapes."""
+        return self.pipeline.element
+
+    def explain(self) -> str:
+        """The plan in words."""
+        return self.pipeline.explain()
+
+    def __repr__(self) -> str:
+        return type(self).__name__ + repr(self.pipeline).removeprefix(Pipeline.__name__)
+
+    def __str__(self) -> str:
+        return repr(self)
