@@ -13,6 +13,7 @@ from .engine.batch import Column, rows_of, to_numpy
 from .engine.outputs import Element, nest
 from .engine.threads import ThreadedEngine
 from .errors import StateError
+from .plan import START
 from .state import parse_state, state_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class StepIterator:
         self.iteration = iteration
         self.worker = worker
         self.workers = workers
+        self.origin = START
         self.start = 0
         self._strict_nulls = strict_nulls
         self._source: StepSource | None = None
@@ -80,12 +82,13 @@ class StepIterator:
             self.pipeline.plan(),
             iteration=self.iteration,
             consumed=consumed,
+            origin=self.origin,
             worker=self.worker,
             workers=self.workers,
         ).to_json()
 
     def restore(self, state: str | dict[str, Any]) -> int:
-        """Goes on from a state; returns the elements consumed before it. Must come before the first step.
+        """Goes on from a state; returns the elements consumed since its origin. Must come before the first step.
 
         Raises:
             StateError: iteration has begun, or the state belongs to something else.
@@ -93,7 +96,7 @@ class StepIterator:
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
         found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers)
-        self.iteration, self.start = found.iteration, found.consumed
+        self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
         return found.consumed
 
     def close(self) -> None:
@@ -176,6 +179,7 @@ def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
     return ThreadedEngine(
         plan,
         iteration=steps.iteration,
+        origin=steps.origin,
         start=steps.start,
         worker=steps.worker,
         workers=steps.workers,

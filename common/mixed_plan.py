@@ -106,7 +106,7 @@ class MixedPlan(BasePlan):
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         source = index >> SOURCE_SHIFT
         local = index & ((1 << SOURCE_SHIFT) - 1)
-        first = iteration * (self.row_view.passes or 1)
+        first = iteration * ((self.batch_view or self.row_view).passes or 1)
         result = []
         for number in np.unique(source).tolist():
             mine = np.flatnonzero(source == number)

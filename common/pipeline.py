@@ -228,10 +228,18 @@ class Pipeline:
             )
         )
 
-    def shard(self, num_shards: int, index: int, even: Even = "pad", canonical_shards: int | None = None) -> Pipeline:
+    def shard(
+        self,
+        num_shards: int | None = None,
+        index: int | None = None,
+        even: Even = "pad",
+        canonical_shards: int | None = None,
+    ) -> Pipeline:
         """Part ``index`` of ``num_shards``; every part has the same number of rows.
 
         Args:
+            num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
+                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that disagree with it warn.
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
             canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of each
                 global batch stay the same.

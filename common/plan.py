@@ -18,11 +18,11 @@ from .engine.fetch import Fetcher
 from .engine.outputs import Element
 from .engine.recipe import Recipe
 from .engine.window import WindowRows
-from .errors import EmptySelectionError
+from .errors import EmptySelectionError, StateError
 from .flow import build_recipe, element_of
 from .layout.dataset import StoredDataset
 from .order.epoch import EpochOrder, OrderSpec
-from .order.positions import Batches, BatchView, Epoch, Repeat, RowView, Shard, Slice, Strided
+from .order.positions import Batches, BatchView, Epoch, Repeat, Resumed, RowView, Shard, Slice, Strided
 from .schema.field import UnischemaField
 from .selection.select import Selection, evaluate
 from .selection.statistics import decoded_bytes
@@ -57,6 +57,17 @@ class Draw:
     places: np.ndarray | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A global position: ``rows`` of pass ``passes`` were handed out by all ranks together."""
+
+    passes: int = 0
+    rows: int = 0
+
+
+START = Origin()
+
+
 class BasePlan:
     """What plans of one dataset and of a mix share: the element, and the steps as views over rows.
 
@@ -87,10 +98,13 @@ class BasePlan:
     @cached_property
     def batch_view(self) -> BatchView | None:
         """The batches of this rank, or ``None`` for an unbatched pipeline."""
+        return self._batches(self.row_view)
+
+    def _batches(self, rows: RowView) -> BatchView | None:
         result: BatchView | None = None
         for stage in self.order.views:
             if isinstance(stage, Batch):
-                result = Batches(self.row_view, stage.batch_size, stage.drop_remainder)
+                result = Batches(rows, stage.batch_size, stage.drop_remainder)
             elif result is not None:
                 result = _viewed(stage, result)  # type: ignore[assignment]  # batches over batches
         return result
@@ -110,19 +124,39 @@ class BasePlan:
             row_bytes += size * (output.dtype.itemsize if output.kind == "dense" else 32)
         return int(np.clip(_CHUNK_BYTES // row_bytes, 1, _MAX_CHUNK_ROWS))
 
-    def steps(self, *, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
+    def rows_from(self, origin: Origin) -> RowView:
+        """The rows of this rank that are left at a global position that other ranks reached together.
+
+        Raises:
+            StateError: stages (``take``, ``skip``) that give ranks no common position.
+        """
+        if origin == START:
+            return self.row_view
+        raise StateError("state: a mix cannot go on with another number of ranks. Use as many as before.")
+
+    def elements_from(self, origin: Origin) -> int | None:
+        """Elements that are left at a global position; ``None`` = endless."""
+        if origin == START:
+            return self.length
+        rows = self.rows_from(origin)
+        batches = self._batches(rows)
+        return rows.length if batches is None else batches.length
+
+    def steps(self, *, origin: Origin = START, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
         """What the engine makes, step by step: batches, or chunks of rows.
 
         Args:
-            start: elements to leave out.
+            origin: the global position to count from.
+            start: elements to leave out after it.
             worker, workers: this loader worker takes every ``workers``-th batch (or row) from ``worker``.
         """
-        batches = self.batch_view
+        rows = self.rows_from(origin)
+        batches = self._batches(rows)
         if batches is not None:
             mine = batches if workers == 1 else Strided(batches, worker, workers)
             return Slice(mine, start, None) if start else mine
-        rows: RowView = self.row_view if workers == 1 else Shard(self.row_view, workers, worker, "none")
-        return Batches(Slice(rows, start, None) if start else rows, self.chunk_rows, False)
+        part: RowView = rows if workers == 1 else Shard(rows, workers, worker, "none")
+        return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
     # --- what subclasses add ---
 
@@ -239,10 +273,13 @@ class Plan(BasePlan):
     def order_spec(self) -> OrderSpec:
         """What the global order is made of."""
         shuffle, shard = self.order.shuffle, None if self.order.part else self.order.shard
+        before = self.order.views[: self.order.views.index(shard)] if shard is not None else []
+        # What take() and skip() cut off before the shard must not depend on how many shards there are.
+        cut = any(isinstance(view, Take | Skip) for view in before)
         return OrderSpec(
             seed=0 if shuffle is None else shuffle.seed,
             buffer_size=None if shuffle is None else shuffle.buffer_size,
-            streams=1 if shard is None else shard.canonical_shards or shard.num_shards,
+            streams=1 if shard is None else shard.canonical_shards or (1 if cut else shard.num_shards),
             even=shard.even if shard is not None and self.order.views[:1] == [shard] else "none",
             shard_first=self.order.shard_first,
         )
@@ -266,7 +303,7 @@ class Plan(BasePlan):
         if shard is not None and shard.even == "drop" and self.selection.num_items and self.row_view.length == 0:
             raise EmptySelectionError(
                 f"pipeline: even='drop' leaves nothing, because {self.selection.num_items} items are fewer than "
-                f"{self.order_spec.streams} shards. Use even='pad', or fewer shards."
+                f"{max(self.order_spec.streams, shard.num_shards)} shards. Use even='pad', or fewer shards."
             )
 
     @property
@@ -285,6 +322,43 @@ class Plan(BasePlan):
     def _make_epoch_order(self, epoch: int) -> EpochOrder:
         return EpochOrder(self._items_before, self.order_spec, epoch)
 
+    def rows_from(self, origin: Origin) -> RowView:
+        if origin == START:
+            return self.row_view
+        shard, repeat = self._elastic_stages()
+        epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
+        rest = rows_viewed(shard, Slice(epoch, origin.rows, None))
+        count = 1 if not repeat else repeat[0].count
+        left = None if count is None else count - origin.passes - 1
+        if left is not None and left <= 0:
+            return Resumed(rest, origin.passes, None)
+        return Resumed(rest, origin.passes, Repeat(rows_viewed(shard, epoch), left))
+
+    def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
+        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        self._elastic_stages()
+        epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
+        even = "none" if self.order.shard is None else self.order.shard.even
+        first = Shard(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
+        if rows < first:
+            return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
+        each = max(Shard(epoch, num_shards, 0, even).length or 0, 1)
+        passes, left = divmod(rows - first, each)
+        return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
+
+    def _elastic_stages(self) -> tuple[list[ShardStage], list[RepeatStage]]:
+        """The shard and the repeat; raises `StateError` if other views stand beside them."""
+        rows = row_stages(self.order)
+        after = self.order.views[len(rows) + 1 :]
+        shard = [stage for stage in rows if isinstance(stage, ShardStage)]
+        repeat = [stage for stage in rows if isinstance(stage, RepeatStage)]
+        if after or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
+            raise StateError(
+                "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
+                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no common position."
+            )
+        return shard, repeat
+
     @cached_property
     def _items_before(self) -> np.ndarray:
         return self.selection.items_before
@@ -294,7 +368,7 @@ class Plan(BasePlan):
         shuffle = self.order.shuffle
         if shuffle is None or not shuffle.reshuffle_each_iteration:
             return 0
-        return iteration * (self.row_view.passes or 1) + passes
+        return iteration * ((self.batch_view or self.row_view).passes or 1) + passes
 
     # --- elements ---
 
@@ -306,7 +380,7 @@ class Plan(BasePlan):
         """
         result = []
         for number in np.unique(passes).tolist():
-            chosen = None if passes[0] == passes[-1] else np.flatnonzero(passes == number)
+            chosen = None if (passes == number).all() else np.flatnonzero(passes == number)
             epoch = self.epoch_of(iteration, number)
             part = index if chosen is None else index[chosen]
             for stream, window, local, places in _by_window(self.epoch_order(epoch), part):

@@ -1,19 +1,20 @@
 """The state of an iterator: one small JSON text that says how far a pipeline has come, the same in every face.
 
-It holds no data and no buffer: the order is a function of (seed, epoch, position), so the position is enough.
+It holds no data and no buffer: the order is a function of (seed, epoch, position), so the position is enough. On another
+number of ranks the position is counted in rows that all ranks together have taken (`plan.Origin`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .errors import StateError
 from .mixed_plan import MixedPlan
-from .plan import BasePlan
-from .stages import Stage, Transform, Where, WhereFunction
+from .plan import START, BasePlan, Origin, Plan
+from .stages import Batch, Cache, Shard, Stage, Transform, Where, WhereFunction
 
 VERSION = 1
 
@@ -25,8 +26,12 @@ class State:
     Attributes:
         fingerprint: of the dataset.
         pipeline: hash of the stages that decide which elements come in which order.
+        seed: of the shuffle.
         iteration: which iterator of the pipeline it is; decides the epoch.
-        consumed: elements handed out.
+        consumed: elements handed out since ``origin``.
+        origin: ``[passes, rows]``: the global position from which this number of ranks began.
+        shards: ``[index, num_shards]``.
+        batch_size: rows of an element; ``None`` for rows.
         worker, workers: the loader worker's part.
     """
 
@@ -36,8 +41,10 @@ class State:
     seed: int | None
     iteration: int
     consumed: int
+    origin: list[int]
     shards: list[int]
     canonical_shards: int
+    batch_size: int | None
     worker: int = 0
     workers: int = 1
 
@@ -45,8 +52,15 @@ class State:
         """One line of JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
+    @property
+    def start(self) -> Origin:
+        """The global position that ``consumed`` counts from."""
+        return Origin(passes=self.origin[0], rows=self.origin[1])
 
-def state_of(plan: BasePlan, *, iteration: int, consumed: int, worker: int = 0, workers: int = 1) -> State:
+
+def state_of(
+    plan: BasePlan, *, iteration: int, consumed: int, origin: Origin = START, worker: int = 0, workers: int = 1
+) -> State:
     """The state of an iterator over a plan."""
     shuffle, shard = plan.order.shuffle, plan.order.shard
     return State(
@@ -56,18 +70,20 @@ def state_of(plan: BasePlan, *, iteration: int, consumed: int, worker: int = 0, 
         seed=None if shuffle is None else shuffle.seed,
         iteration=iteration,
         consumed=consumed,
+        origin=[origin.passes, origin.rows],
         shards=[0, 1] if shard is None else [shard.index, shard.num_shards],
         canonical_shards=1 if shard is None else shard.canonical_shards or shard.num_shards,
+        batch_size=plan.element.batch_size,
         worker=worker,
         workers=workers,
     )
 
 
 def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1) -> State:
-    """Reads a state and holds it to the plan.
+    """Reads a state, holds it to the plan, and brings it to the plan's own ranks and batch size.
 
     Raises:
-        StateError: not a state, or one of another version, dataset, pipeline, rank or loader worker; says the difference.
+        StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
     """
     try:
         value = json.loads(text) if isinstance(text, str | bytes) else dict(text)
@@ -78,10 +94,9 @@ def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, 
     for name, what in (
         ("version", "format version"),
         ("fingerprint", "dataset"),
-        ("pipeline", "pipeline (its stages and their arguments)"),
         ("seed", "shuffle seed"),
-        ("shards", "shard [index, num_shards]"),
         ("canonical_shards", "canonical_shards"),
+        ("pipeline", "pipeline (its stages and their arguments)"),
         ("workers", "number of loader workers"),
         ("worker", "loader worker"),
     ):
@@ -90,31 +105,54 @@ def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, 
                 f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from."
             )
-    if not isinstance(found.consumed, int) or found.consumed < 0 or not isinstance(found.iteration, int):
-        raise StateError(f"state: expected consumed and iteration >= 0, got {found.consumed!r}, {found.iteration!r}.")
-    return found
+    numbers = [found.consumed, found.iteration, *found.origin, *found.shards]
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(numbers) != 6:
+        raise StateError(f"state: expected whole numbers >= 0, got {numbers}.")
+    if found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
+        return replace(found, shards=own.shards)
+    return _on_other_ranks(plan, found, own)
+
+
+def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
+    """The state as it is on this plan's ranks: it begins at the rows that all ranks together had taken."""
+    if not isinstance(plan, Plan) or own.workers > 1:
+        raise StateError(
+            f"state: it belongs to {found.shards[1]} ranks and batch size {found.batch_size}: expected "
+            f"{own.shards[1]} and {own.batch_size}. A mix, or one loader worker, goes on with the same only."
+        )
+    rows = found.consumed * (found.batch_size or 1)
+    origin = plan.origin_after(found.start, found.shards[1], rows)
+    return replace(
+        found,
+        consumed=0,
+        origin=[origin.passes, origin.rows],
+        shards=own.shards,
+        batch_size=own.batch_size,
+    )
 
 
 def plan_hash(plan: BasePlan) -> str:
     """A name for what decides which elements come in which order, the same in every process."""
     if not isinstance(plan, MixedPlan):
-        return pipeline_hash(plan.stages)
+        return _stages_hash(plan.stages)
     mixture = plan.mixture
     sources = [(plan_hash(source), weight) for source, weight in zip(plan.plans, mixture.weights, strict=True)]
-    text = f"{pipeline_hash(plan.stages)} {sources} {mixture.seed} {mixture.stop}"
+    text = f"{_stages_hash(plan.stages)} {sources} {mixture.seed} {mixture.stop}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def pipeline_hash(stages: tuple[Stage, ...]) -> str:
-    """A name for the stages, the same in every process; the shard's index is compared by itself."""
+def _stages_hash(stages: tuple[Stage, ...]) -> str:
+    """Ranks and batch size are compared by themselves; the cache changes nothing."""
     texts = []
     for stage in stages:
         if isinstance(stage, Transform | WhereFunction):
             texts.append(f"{stage.verb} {stage.function.digest}")
         elif isinstance(stage, Where):
             texts.append(f"where {stage.text}")
-        elif stage.verb not in ("cache", "shard"):
+        elif isinstance(stage, Shard):
+            texts.append(f"shard {stage.even}")
+        elif isinstance(stage, Batch):
+            texts.append(f"batch {stage.drop_remainder}")
+        elif not isinstance(stage, Cache):
             texts.append(str(stage))
-        elif stage.verb == "shard":
-            texts.append(f"shard {stage.even}")  # type: ignore[attr-defined]  # it is a Shard
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()

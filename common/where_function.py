@@ -33,7 +33,8 @@ def test_rows(
     columns = [gather(field, number, [source], len(rows), HeapArena()) for number, field in enumerate(fields)]
     if step.batched:
         batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
-        mask = np.asarray(_call(step, batch, window.describe(0) if len(rows) else "no rows"))
+        answer = _call(step, batch, window.describe(0) if len(rows) else "no rows")
+        mask = np.asarray(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
         if mask.shape != (len(rows),) or mask.dtype != bool:
             raise TransformError(
                 f"where({step.function.name}): expected a bool array of shape ({len(rows)},), got {mask.dtype} {mask.shape}."

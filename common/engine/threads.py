@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ..plan import BasePlan
+from ..plan import BasePlan, Origin
 from .arena import SHARED_REGIONS
 from .assemble import assemble
 from .batch import Column
@@ -19,7 +19,7 @@ class ThreadedEngine:
     Args:
         plan: of the pipeline.
         iteration: which iterator of the pipeline this is (decides the epoch).
-        start: elements to leave out at the beginning.
+        origin, start: where to begin; see `BasePlan.steps`.
         worker, workers: the part of a loader worker; see `Plan.steps`.
         threads: how many steps are decoded at once.
         memory_limit: bytes of encoded windows in flight.
@@ -33,6 +33,7 @@ class ThreadedEngine:
         plan: BasePlan,
         *,
         iteration: int,
+        origin: Origin,
         start: int,
         worker: int,
         workers: int,
@@ -43,7 +44,7 @@ class ThreadedEngine:
         self._plan = plan
         self._strict_nulls = strict_nulls
         self._ahead = 2 * threads + 1
-        steps = plan.steps(start=start, worker=worker, workers=workers)
+        steps = plan.steps(origin=origin, start=start, worker=worker, workers=workers)
         self._jobs = JobPlanner(plan, steps, iteration)
         self._waiting: Job | None = None
         self._store = WindowStore(plan, plan.fetchers(), threads=max(2, threads), memory_limit=memory_limit)

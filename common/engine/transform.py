@@ -61,13 +61,21 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
     outputs = _picked(step, result, where)
     made: list[Column] = []
     for field, value in zip(step.outputs, outputs, strict=True):
-        found = len(value) if hasattr(value, "__len__") and np.shape(value) != () else f"one {type(value).__name__}"
+        found = _length(value)
         if found != count:
             raise TransformError(
-                f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, got {found}."
+                f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, "
+                f"got {type(value).__name__ if found is None else found}."
             )
         made.append(_column(step, field, value, describe))
     return made
+
+
+def _length(value: Any) -> int | None:
+    try:
+        return len(value)
+    except TypeError:
+        return None
 
 
 def _call(step: TransformStep, argument: Any, where: Callable[[], str]) -> Any:

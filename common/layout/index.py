@@ -121,8 +121,6 @@ class RowGroupIndex:
 
     def _ordered(self, column: pa.ChunkedArray) -> pa.Array:
         array = column.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):  # what older releases return for some types
-            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
         return array if self._lines is None else array.take(pa.array(self._lines))
 
 

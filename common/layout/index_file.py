@@ -50,7 +50,7 @@ class IndexFile:
                 info.path, filesystem=filesystem, read_dictionary=["file"], page_checksum_verification=True
             ) as reader:
                 metadata = reader.metadata
-                description = IndexDescription.from_json(metadata.metadata[METADATA_KEY])
+                description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
                 table = reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
             return cls._of(filesystem, info, metadata, description, table)
         except DatasetError:

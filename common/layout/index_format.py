@@ -8,6 +8,7 @@ counts -1 where unknown. Files without row groups stand in the description.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -58,18 +59,21 @@ class IndexDescription:
         """The leaf columns of some fields."""
         return [leaf for leaf in self.leaves if belongs(leaf, names)]
 
-    def to_json(self) -> bytes:
-        """The form in which the footer holds it."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
+    def to_bytes(self) -> bytes:
+        """The form in which the footer holds it: CRC-32 in 8 hex digits, then JSON (pages have their own checksums)."""
+        text = json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
+        return b"%08x" % zlib.crc32(text) + text
 
     @classmethod
-    def from_json(cls, text: bytes) -> IndexDescription:
-        """The inverse of `to_json`.
+    def from_bytes(cls, stored: bytes) -> IndexDescription:
+        """The inverse of `to_bytes`.
 
         Raises:
-            ValueError, KeyError, TypeError: another text.
+            ValueError, KeyError, TypeError: other bytes.
         """
-        value: dict[str, Any] = json.loads(text)
+        if stored[:8] != b"%08x" % zlib.crc32(stored[8:]):
+            raise ValueError("the description does not have its checksum")
+        value: dict[str, Any] = json.loads(stored[8:])
         return cls(
             fields=tuple(value["fields"]),
             leaves=tuple(value["leaves"]),

@@ -104,7 +104,7 @@ def _write(listing: FileListing, path: str, lines: _Lines) -> None:
                 waiting.clear()
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
-        writer.add_key_value_metadata({METADATA_KEY: lines.description().to_json()})
+        writer.add_key_value_metadata({METADATA_KEY: lines.description().to_bytes()})
 
 
 def _tables(listing: FileListing, lines: _Lines) -> Iterator[pa.Table]:

@@ -142,6 +142,40 @@ class Repeat:
         return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What is left after an interruption: the rest of pass ``first_pass``, then the later passes."""
+
+    rest: RowView
+    first_pass: int
+    later: RowView | None
+
+    @property
+    def length(self) -> int | None:
+        rest = self.rest.length or 0
+        if self.later is None:
+            return rest
+        return None if self.later.length is None else rest + self.later.length
+
+    @property
+    def passes(self) -> int | None:
+        later = 0 if self.later is None else self.later.passes
+        return None if later is None else self.first_pass + 1 + later
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rest = self.rest.length or 0
+        passes, index = np.empty_like(number), np.empty_like(number)
+        early = number < rest
+        if early.any():
+            found, index[early] = self.rest.resolve(number[early])
+            passes[early] = found + self.first_pass
+        if not early.all():
+            assert self.later is not None
+            found, index[~early] = self.later.resolve(number[~early] - rest)
+            passes[~early] = found + self.first_pass + 1
+        return passes, index
+
+
 class BatchView(Protocol):
     """A sequence of batches."""
 

@@ -259,7 +259,7 @@ def _where_function(
 def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: ReadStored, threads: int) -> Selection:
     rows = selection.rows
     units = np.flatnonzero(rows.counts > 0)
-    names = [*step.group_by, *([step.timestamp] if step.timestamp else [])]
+    names = list(dict.fromkeys([*step.group_by, *([step.timestamp] if step.timestamp else [])]))
     fields = [dataset.schema[name] for name in names]
 
     def columns(unit: int) -> pa.Table:

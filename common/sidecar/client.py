@@ -306,6 +306,7 @@ class SidecarSource:
         self._client: SidecarClient | None = IDLE.take(json.dumps(request).encode())
         options = {
             "iteration": steps.iteration,
+            "origin": [steps.origin.passes, steps.origin.rows],
             "start": steps.start,
             "worker": steps.worker,
             "workers": steps.workers,

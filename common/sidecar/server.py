@@ -21,7 +21,7 @@ from ..engine.jobs import Handle, Job, JobPlanner, WindowStore
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
-from ..plan import BasePlan
+from ..plan import BasePlan, Origin
 from ..state import parse_state, state_of
 from .channel import Channel, memory_file
 from .protocol import INFINITE, MAX_BODY_BYTES, BatchHeader, Message, MessageType
@@ -173,10 +173,11 @@ class Iteration:
         self._iteration = options.get("iteration") or 0
         self._worker, self._workers = options.get("worker", 0), options.get("workers", 1)
         self._start = options.get("start", 0)
+        self._origin = Origin(passes=options.get("origin", [0, 0])[0], rows=options.get("origin", [0, 0])[1])
         if options.get("state") is not None:
             state = parse_state(plan, options["state"], worker=self._worker, workers=self._workers)
-            self._iteration, self._start = state.iteration, state.consumed
-        steps = plan.steps(start=self._start, worker=self._worker, workers=self._workers)
+            self._iteration, self._start, self._origin = state.iteration, state.consumed, state.start
+        steps = plan.steps(origin=self._origin, start=self._start, worker=self._worker, workers=self._workers)
         self._planner = JobPlanner(plan, steps, self._iteration)
         self._length = steps.length
         pipeline = server._pipeline
@@ -214,11 +215,12 @@ class Iteration:
             self._plan,
             iteration=self._iteration,
             consumed=_PLACEHOLDER,
+            origin=self._origin,
             worker=self._worker,
             workers=self._workers,
         ).to_json()
         prefix, _, suffix = text.partition(str(_PLACEHOLDER))
-        length = self._plan.length
+        length = self._plan.elements_from(self._origin)
         left = INFINITE if length is None else max(0, length - self._start)
         body = json.dumps({"state_prefix": prefix, "state_suffix": suffix}).encode()
         return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._start, body=body)

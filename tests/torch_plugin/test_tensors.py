@@ -1,0 +1,150 @@
+"""What each kind of field becomes in a batch and in a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import NullValueError
+from parquetry.common.iteration import StepIterator
+from parquetry.torch_plugin import ParquetPipe, to_list
+from parquetry.torch_plugin.tensors import batch_to_torch
+
+SCALARS = {
+    "id": torch.int64,
+    "half": torch.float16,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "flag": torch.bool,
+}
+
+
+@pytest.mark.parametrize(("name", "dtype"), SCALARS.items())
+def test_numbers_are_tensors_of_the_fields_own_dtype(
+    url: str, rows: list[dict[str, Any]], name: str, dtype: torch.dtype
+) -> None:
+    batches = [batch[name] for batch in ParquetPipe(url, [name]).batch(16)]
+    assert all(batch.dtype == dtype and batch.ndim == 1 for batch in batches)
+    assert [value for batch in batches for value in batch.tolist()] == [row[name] for row in rows]
+    elements = [row[name] for row in ParquetPipe(url, [name])]
+    assert all(element.dtype == dtype and element.ndim == 0 for element in elements)
+    assert [element.item() for element in elements] == [row[name] for row in rows]
+
+
+@pytest.mark.parametrize("name", ["image", "x"])
+def test_arrays_of_one_shape_are_stacked_in_a_batch(url: str, rows: list[dict[str, Any]], name: str) -> None:
+    batch = next(iter(ParquetPipe(url, [name]).batch(60)))[name]
+    np.testing.assert_array_equal(batch.numpy(), np.stack([row[name] for row in rows]))
+    for element, row in zip(ParquetPipe(url, [name]), rows, strict=True):
+        np.testing.assert_array_equal(element[name].numpy(), row[name])
+
+
+@pytest.mark.parametrize("name", ["drive", "raw", "tags", "corners"])
+def test_strings_are_python_strings_in_lists(url: str, rows: list[dict[str, Any]], name: str) -> None:
+    assert [value for batch in ParquetPipe(url, [name]).batch(16) for value in batch[name]] == [r[name] for r in rows]
+    assert [element[name] for element in ParquetPipe(url, [name])] == [row[name] for row in rows]
+
+
+def test_one_variable_axis_in_front_is_a_jagged_nested_tensor(url: str, rows: list[dict[str, Any]]) -> None:
+    batch = next(iter(ParquetPipe(url, ["points"]).batch(60)))["points"]
+    assert batch.is_nested
+    assert batch.layout == torch.jagged
+    assert batch.offsets().tolist() == np.cumsum([0] + [len(row["points"]) for row in rows]).tolist()
+    for value, row in zip(to_list(batch), rows, strict=True):
+        np.testing.assert_array_equal(value.numpy(), row["points"])
+
+
+def test_other_variable_shapes_are_a_list_of_tensors(url: str, rows: list[dict[str, Any]]) -> None:
+    batch = next(iter(ParquetPipe(url, ["map"]).batch(60)))["map"]
+    assert isinstance(batch, list)
+    for value, row in zip(to_list(batch), rows, strict=True):
+        assert value.dtype == torch.int32
+        np.testing.assert_array_equal(value.numpy(), row["map"])
+
+
+@pytest.mark.parametrize("name", ["points", "map"])
+def test_a_row_of_variable_shape_is_a_tensor_of_its_own_shape(
+    url: str, rows: list[dict[str, Any]], name: str
+) -> None:
+    for element, row in zip(ParquetPipe(url, [name]), rows, strict=True):
+        np.testing.assert_array_equal(element[name].numpy(), row[name])
+
+
+def test_stacked_windows_put_the_steps_behind_the_batch_axis(url: str, rows: list[dict[str, Any]]) -> None:
+    pipe = ParquetPipe(url, ["id", "x", "points", "drive", "tags"]).ngram(length=3, stride=2)
+    starts = list(range(0, 58, 2))
+    batch = next(iter(pipe.batch(100)))
+    assert batch["id"].tolist() == [[start, start + 1, start + 2] for start in starts]
+    assert batch["x"].shape == (len(starts), 3, 3)
+    assert batch["drive"] == [[rows[start + step]["drive"] for step in range(3)] for start in starts]
+    assert batch["tags"] == [[rows[start + step]["tags"] for step in range(3)] for start in starts]
+    for start, cells in zip(starts, batch["points"], strict=True):
+        for step, cell in enumerate(cells):
+            np.testing.assert_array_equal(cell.numpy(), rows[start + step]["points"])
+    element = list(pipe)[4]
+    assert element["id"].tolist() == [8, 9, 10]
+    assert [len(cell) for cell in element["points"]] == [0, 1, 2]
+
+
+def test_windows_with_fields_per_offset_are_dicts_by_offset(url: str, rows: list[dict[str, Any]]) -> None:
+    pipe = ParquetPipe(url).ngram({-1: ["id"], 1: ["id", "points"]}, timestamp="stamp")
+    batch = next(iter(pipe.batch(5)))
+    assert batch[-1]["id"].tolist() == [0, 1, 2, 3, 4]
+    assert batch[1]["id"].tolist() == [2, 3, 4, 5, 6]
+    assert [len(value) for value in to_list(batch[1]["points"])] == [2, 3, 0, 1, 2]
+    element = next(iter(pipe))
+    assert (element[-1]["id"].item(), element[1]["id"].item()) == (0, 2)
+
+
+def test_a_batch_is_the_engines_own_memory_and_keeps_it_alive(url: str) -> None:
+    pipeline = Pipeline(url, ["image"]).batch(8)
+    _, columns = next(StepIterator(pipeline, 0, strict_nulls=True))
+    address = columns[0].values.ctypes.data
+    tensor = batch_to_torch(pipeline.element, columns)["image"]
+    assert tensor.data_ptr() == address
+    del columns
+    tensor += 1  # writable, and nobody else's
+    assert tensor[:, 0, 0, 0].tolist() == list(range(1, 9))
+
+
+def test_batches_that_are_kept_do_not_change_when_more_are_read(url: str, rows: list[dict[str, Any]]) -> None:
+    kept = [batch for _ in range(4) for batch in ParquetPipe(url, ["id", "image"]).batch(4)]
+    assert [batch["id"].tolist() for batch in kept] == [list(range(s, s + 4)) for s in range(0, 60, 4)] * 4
+    for batch in kept:
+        assert batch["image"].amax(dim=(1, 2, 3)).tolist() == batch["id"].tolist()
+    elements = [element for _ in range(4) for element in ParquetPipe(url, ["id", "x"])]
+    assert all(element["x"][1] == element["id"] for element in elements)
+
+
+def test_rows_collate_like_the_rows_of_any_dataset(url: str, rows: list[dict[str, Any]]) -> None:
+    names = [*SCALARS, "drive", "raw", "image", "x"]
+    batch = default_collate(list(ParquetPipe(url, names).take(8)))
+    for name in SCALARS:
+        assert batch[name].dtype == SCALARS[name]
+        assert batch[name].tolist() == [row[name] for row in rows[:8]]
+    assert batch["drive"] == [row["drive"] for row in rows[:8]]
+    assert batch["raw"] == [row["raw"] for row in rows[:8]]
+    assert batch["image"].shape == (8, 4, 5, 3)
+
+
+@pytest.mark.parametrize("name", ["name", "score"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_null_is_an_error_that_names_the_remedy(nullable_url: str, name: str, batched: bool) -> None:
+    pipe = ParquetPipe(nullable_url, ["id", name])
+    with pytest.raises(NullValueError, match=rf"field '{name}'.*row 1.*where\(pc\.is_valid\(pc\.field\('{name}'\)\)\)"):
+        list(pipe.batch(4) if batched else pipe)
+    kept = list(pipe.where(pc.is_valid(pc.field(name))))
+    assert [row["id"].item() for row in kept] == [0, 2, 3, 5, 6, 8, 9]
+
+
+def test_to_list_gives_one_value_for_each_row_of_any_field(url: str) -> None:
+    batch = next(iter(ParquetPipe(url).batch(6)))
+    assert {len(to_list(values)) for values in batch.values()} == {6}
+    assert [value.item() for value in to_list(batch["id"])] == list(range(6))
