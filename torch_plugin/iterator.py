@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from parquetry.common import Pipeline
 from parquetry.common.errors import StateError
 from parquetry.common.iteration import StepIterator
+from parquetry.common.plan import START, Origin
 from parquetry.common.state import state_of
 
 from .tensors import batch_to_torch, rows_to_torch
@@ -22,6 +23,7 @@ class Progress:
     Attributes:
         iteration: which iterator of the pipeline it is; decides the epoch.
         worker, workers: the loader worker's part.
+        origin: the global position that ``consumed`` counts from.
         consumed: elements handed out.
         finished: whether the end was reached.
     """
@@ -30,16 +32,29 @@ class Progress:
     iteration: int
     worker: int = 0
     workers: int = 1
+    origin: Origin = START
     consumed: int = 0
     finished: bool = False
     _fixed: dict[str, Any] | None = field(default=None, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
         """The state after ``consumed`` elements: a small JSON-serialisable dict."""
-        if self._fixed is None or self._fixed["iteration"] != self.iteration:
-            plan, place = self.pipeline.plan(), {"worker": self.worker, "workers": self.workers}
-            self._fixed = json.loads(state_of(plan, iteration=self.iteration, consumed=0, **place).to_json())
+        if self._fixed is None:
+            state = state_of(
+                self.pipeline.plan(),
+                iteration=self.iteration,
+                consumed=0,
+                origin=self.origin,
+                worker=self.worker,
+                workers=self.workers,
+            )
+            self._fixed = json.loads(state.to_json())
         return {**self._fixed, "consumed": self.consumed}
+
+    def moved_to(self, steps: StepIterator, consumed: int) -> None:
+        """A state was loaded into ``steps``."""
+        self.pipeline, self.iteration, self.origin, self.consumed = steps.pipeline, steps.iteration, steps.origin, consumed
+        self._fixed = None
 
 
 class Resumer(Protocol):
@@ -108,8 +123,7 @@ class ElementIterator:
         if self._resumer is not None:
             pipeline = self._resumer.pipeline_for(state, pipeline)
         steps = self._open(pipeline)
-        self.progress.consumed = steps.restore(state)
-        self.progress.pipeline, self.progress.iteration = pipeline, steps.iteration
+        self.progress.moved_to(steps, steps.restore(state))
         self._steps = steps
         if self._resumer is not None:
             self._resumer.resumed(self.progress)

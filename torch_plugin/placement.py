@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from parquetry.common import Pipeline
-from parquetry.common.stages import Batch, Cache, Repeat, Select, Shard, Shuffle, Stage, Transform
+from parquetry.common.stages import Batch, Cache, Pad, Repeat, Select, Shard, Shuffle, Stage, Transform
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
             stages[number] = mine
             return with_stages(pipeline, stages)
     end = _end_of_rows(stages)
-    while end and isinstance(stages[end - 1], Repeat | Select | Transform | Cache):
+    while end and isinstance(stages[end - 1], Repeat | Select | Transform | Pad | Cache):
         end -= 1  # the same rows, but each pass is dealt out evenly
     return with_stages(pipeline, [*stages[:end], mine, *stages[end:]])
 

@@ -146,7 +146,7 @@ class PipelineSource(PipelineVerbs):
             ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
             if self._seed_origin == "drawn" and ranks > 1:
                 self._adopt(seed % _SEEDS)
-            _ = self._pipeline.plan().selection  # found once here, not in every worker
+            _ = self._pipeline.plan().length  # selects rows once here, not in every worker
         return self
 
     def set_shuffle(self, shuffle: bool = True) -> Self:

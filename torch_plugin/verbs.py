@@ -56,8 +56,34 @@ class PipelineVerbs:
             )
         )
 
-    def shard(self, num_shards: int, index: int, even: Even = "pad", canonical_shards: int | None = None) -> Self:
-        """Part ``index`` of ``num_shards``; every part has the same number of rows."""
+    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Self:
+        """Part ``index`` of a train/validation split: rows are dealt by a hash of ``field``, so each keeps its part."""
+        return self._with(self.pipeline.hash_split(field, fractions, index, seed))
+
+    def nulls(self, policy: str, *names: str, value: Any = None) -> Self:
+        """What becomes of nulls: ``"error"``, ``"drop"`` the row, ``"fill"``, or ``"mask"``; see `Pipeline.nulls`."""
+        return self._with(self.pipeline.nulls(policy, *names, value=value))
+
+    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Self:
+        """Makes fields of variable shape dense, and adds their lengths as ``<name>__length``; see `Pipeline.pad`."""
+        return self._with(self.pipeline.pad(*names, shape=shape, value=value))
+
+    def fixed(self, *names: str, shape: Sequence[int]) -> Self:
+        """Declares that every value of some fields has this shape."""
+        return self._with(self.pipeline.fixed(*names, shape=shape))
+
+    def decimals(self, form: str, *names: str) -> Self:
+        """How decimal fields are delivered: ``"text"``, ``"float64"``, or ``"scaled"`` int64."""
+        return self._with(self.pipeline.decimals(form, *names))
+
+    def shard(
+        self,
+        num_shards: int | None = None,
+        index: int | None = None,
+        even: Even = "pad",
+        canonical_shards: int | None = None,
+    ) -> Self:
+        """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows."""
         return self._with(self.pipeline.shard(num_shards, index, even, canonical_shards))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
@@ -107,7 +133,8 @@ class PipelineVerbs:
         return self.pipeline.explain()
 
     def __repr__(self) -> str:
-        return type(self).__name__ + repr(self.pipeline).removeprefix(Pipeline.__name__)
+        shown, name = repr(self.pipeline), type(self).__name__
+        return name + shown.removeprefix("Pipeline") if shown.startswith("Pipeline(") else f"{name}({shown})"
 
     def __str__(self) -> str:
         return repr(self)

@@ -7,6 +7,7 @@ written to. Reuse matters: the page faults of a fresh 36 MB batch cost more than
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 import threading
 import weakref
@@ -54,7 +55,7 @@ class Region:
         self._lease = None
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         size = count * dtype.itemsize
         self._wanted += -(-size // ALIGNMENT) * ALIGNMENT
         if self._used + size > len(self._memory):

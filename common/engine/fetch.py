@@ -126,8 +126,9 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
         with pq.ParquetFile(
             file.path, filesystem=dataset.filesystem, metadata=dataset.footers[groups.file[unit]], pre_buffer=True
         ) as reader:
-            names = {field.name: reader.schema_arrow for field in fields}
-            wanted = sorted({_top(name, reader.schema_arrow) for name in names} - {""})
+            arrow = reader.schema_arrow
+            top = set(arrow.names)
+            wanted = sorted({field.name if field.name in top else _top(field.name, arrow) for field in fields} - {""})
             table = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(

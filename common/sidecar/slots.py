@@ -6,6 +6,7 @@ out in it and describes them in the tensor table; `read_table` is its inverse, w
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ class SlotMemory:
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
         """An array in the slot; the slot grows if it must (earlier arrays stay where they are)."""
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         size = count * dtype.itemsize
         self._reserve(self._used + size)
         memory = self._maps[-1][0]

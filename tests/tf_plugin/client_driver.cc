@@ -100,7 +100,7 @@ void ForkStorm(const Request& request) {
     while (!done) ReturnSidecar(Begin(request));
   });
   int status = 0;
-  for (int i = 0; i < 20; ++i) status |= InChild([&] { ReturnSidecar(Begin(request)); });
+  for (int i = 0; i < 10; ++i) status |= InChild([&] { ReturnSidecar(Begin(request)); });
   done = true;
   user.join();
   std::cout << "child status: " << status << std::endl;

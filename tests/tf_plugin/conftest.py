@@ -66,7 +66,6 @@ def fake_request(
     batched: bool = True,
     slots: int = 6,
     promise_slots: bool = True,
-    tell_iteration: bool = True,
     epoch_offset: int = 0,
     name: str = "a",
     null: str = "",
@@ -78,7 +77,6 @@ def fake_request(
         rows: of the dataset; -1 = endless.
         batch: rows in a message.
         promise_slots: STARTED says how many slots there are.
-        tell_iteration: STARTED says which iteration it is.
         epoch_offset: row numbers of iteration ``i`` begin at ``i * epoch_offset``.
         name: states of another name are refused.
         null: a field that is given nulls.
@@ -100,7 +98,6 @@ def fake_request(
         "batched": batched,
         "slots": slots,
         "promise_slots": promise_slots,
-        "tell_iteration": tell_iteration,
         "epoch_offset": epoch_offset,
         "name": name,
         "fields": fields,

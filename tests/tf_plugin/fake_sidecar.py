@@ -138,7 +138,6 @@ class Fake:
                 "state_prefix": json.dumps({"of": self.spec["name"], "iteration": self.iteration})[:-1] + ', "consumed": ',
                 "state_suffix": "}",
                 **({"slots": len(self.slots)} if self.spec["promise_slots"] else {}),
-                **({"iteration": self.iteration} if self.spec["tell_iteration"] else {}),
             }
             left = self.elements() if self.elements() < 0 else self.elements() - self.at
             self.send(P.MessageType.STARTED, a=left, b=self.at, body=json.dumps(answer).encode())

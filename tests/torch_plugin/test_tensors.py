@@ -79,7 +79,7 @@ def test_a_row_of_variable_shape_is_a_tensor_of_its_own_shape(
 
 def test_stacked_windows_put_the_steps_behind_the_batch_axis(url: str, rows: list[dict[str, Any]]) -> None:
     pipe = ParquetPipe(url, ["id", "x", "points", "drive", "tags"]).ngram(length=3, stride=2)
-    starts = list(range(0, 58, 2))
+    starts = [*range(0, 28, 2), *range(30, 58, 2)]  # windows do not run from one file into the next
     batch = next(iter(pipe.batch(100)))
     assert batch["id"].tolist() == [[start, start + 1, start + 2] for start in starts]
     assert batch["x"].shape == (len(starts), 3, 3)

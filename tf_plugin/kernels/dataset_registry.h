@@ -13,6 +13,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "json.h"
 #include "sidecar_client.h"
 
 namespace parquetry {
@@ -48,7 +49,9 @@ class DatasetRegistry {
   void SetStarted(const std::string& key, const Started& started) {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[key];
-    if (started.iteration >= entry.next_iteration) entry.next_iteration = started.iteration + 1;
+    const auto state = ParseJsonObject(started.State(0));
+    const int64_t iteration = state ? IntegerMember(*state, "iteration", -1) : -1;
+    if (iteration >= entry.next_iteration) entry.next_iteration = iteration + 1;
     entry.latest = started;
   }
 

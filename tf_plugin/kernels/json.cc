@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 
 namespace parquetry {
 namespace {
@@ -152,6 +153,14 @@ class Reader {
 
 std::optional<std::map<std::string, std::string>> ParseJsonObject(std::string_view text) {
   return Reader(text).Object();
+}
+
+int64_t IntegerMember(const std::map<std::string, std::string>& members, const std::string& name, int64_t otherwise) {
+  const auto found = members.find(name);
+  if (found == members.end()) return otherwise;
+  char* end = nullptr;
+  const long long value = std::strtoll(found->second.c_str(), &end, 10);
+  return end != found->second.c_str() && *end == '\0' ? value : otherwise;
 }
 
 std::string QuoteJson(std::string_view text) {

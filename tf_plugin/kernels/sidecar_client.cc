@@ -58,14 +58,6 @@ bool WriteAll(int fd, const std::string& text) {
   return true;
 }
 
-int64_t IntegerMember(const std::map<std::string, std::string>& members, const char* name, int64_t otherwise) {
-  const auto found = members.find(name);
-  if (found == members.end()) return otherwise;
-  char* end = nullptr;
-  const long long value = std::strtoll(found->second.c_str(), &end, 10);
-  return end != found->second.c_str() && *end == '\0' ? value : otherwise;
-}
-
 std::string TextMember(const std::map<std::string, std::string>& members, const char* name) {
   const auto found = members.find(name);
   return found == members.end() ? "" : found->second;
@@ -262,7 +254,6 @@ Error Sidecar::Start(int64_t iteration, const std::string* state, const Cancelle
   out->consumed = static_cast<int64_t>(packet.header.b);
   out->state_prefix = TextMember(*members, "state_prefix");
   out->state_suffix = TextMember(*members, "state_suffix");
-  out->iteration = IntegerMember(*members, "iteration", -1);
   promised_slots_ = IntegerMember(*members, "slots", 0);
   return {};
 }

@@ -68,7 +68,6 @@ struct Request {
 struct Started {
   int64_t remaining = protocol::kUnknown;  // elements from here on; kInfinite, kUnknown
   int64_t consumed = 0;                    // elements before
-  int64_t iteration = -1;                  // the number of this iteration, where the sidecar tells it
   std::string state_prefix;
   std::string state_suffix;
 

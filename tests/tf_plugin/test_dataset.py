@@ -1,0 +1,364 @@
+"""`ParquetDataset` over real files: verbs pushed into the plan, verbs left to tf.data, and what comes out of both."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import tensorflow as tf
+
+from parquetry.common import (
+    NdarrayCodec,
+    ParquetryError,
+    Pipeline,
+    TensorCodec,
+    Unischema,
+    UnischemaField,
+    write_dataset,
+)
+from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError
+from parquetry.common.ragged import RaggedArray
+from parquetry.tf_plugin import ParquetDataset, cache, ngram, shard, shuffle, transform, where
+
+ROWS = 40
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Forty rows in eight row groups of two files."""
+    schema = Unischema(
+        "rows",
+        [
+            UnischemaField("id", np.int64),
+            UnischemaField("name", np.str_),
+            UnischemaField("vector", np.float32, (300,), TensorCodec()),
+            UnischemaField("points", np.float32, (None, 3), NdarrayCodec()),
+            UnischemaField("flag", np.bool_),
+        ],
+    )
+    rows = [
+        {
+            "id": number,
+            "name": f"row {number}",
+            "vector": np.full(300, number, np.float32),
+            "points": np.full((number % 3, 3), number, np.float32),
+            "flag": number % 2 == 0,
+        }
+        for number in range(ROWS)
+    ]
+    target = tmp_path_factory.mktemp("data") / "rows"
+    write_dataset(str(target), schema, rows, row_group_rows=5, files=2)
+    return str(target)
+
+
+def ids(dataset: tf.data.Dataset) -> list[int]:
+    return [number for element in dataset for number in np.reshape(element["id"].numpy(), -1).tolist()]
+
+
+def plain(value: Any) -> Any:
+    """A value of either side as nested lists."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, tf.RaggedTensor):
+        return plain_strings(value.to_list())
+    if isinstance(value, tf.Tensor):
+        return plain_strings(value.numpy().tolist())
+    if isinstance(value, RaggedArray):
+        return [plain(item) for item in value]
+    return plain_strings(value.tolist() if isinstance(value, np.ndarray | np.generic) else value)
+
+
+def plain_strings(value: Any) -> Any:
+    if isinstance(value, list):
+        return [plain_strings(item) for item in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda data: data,
+    "batches": lambda data: data.shuffle(7, seed=3).batch(6).repeat(2),
+    "filtered shard": lambda data: data.where([("id", ">=", 10)]).shuffle(9, seed=1).shard(3, 1).batch(4),
+    "stacked windows": lambda data: data.ngram(["id", "name", "points"], length=3).shuffle(8, seed=2).batch(5),
+    "rows of stacked windows": lambda data: data.ngram(["id", "points"], length=2).take(9),
+    "windows of offsets": lambda data: data.ngram({-1: ["id"], 1: ["name", "vector"]}).batch(4),
+    "part": lambda data: data.skip(3).take(20).select("name", "id").batch(8, drop_remainder=True),
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS.keys())
+def test_elements_are_those_of_the_pipeline(url: str, chain: Callable[[Any], Any]) -> None:
+    dataset = chain(ParquetDataset(url))
+    assert isinstance(dataset, ParquetDataset)
+    expected = [plain(element) for element in chain(Pipeline(url))]
+    found = list(dataset)
+    assert [plain(element) for element in found] == expected
+    assert len(dataset) == len(expected)
+    for element in found:
+        tf.nest.map_structure(lambda spec, value: spec.is_compatible_with(value), dataset.element_spec, element)
+        assert all(tf.nest.flatten(tf.nest.map_structure(
+            lambda spec, value: spec.is_compatible_with(value), dataset.element_spec, element, expand_composites=False
+        )))
+
+
+def test_verbs_with_tf_datas_names_go_into_the_plan(url: str, tmp_path: Path) -> None:
+    dataset = (
+        ParquetDataset(url, workers=1)
+        .filter(pc.field("id") > 3)
+        .filter([("id", "<", 30)])
+        .cache(str(tmp_path / "cache"))
+        .shuffle(10, 7, False, name="named")
+        .shard(num_shards=4, index=np.int64(1))
+        .repeat(-1)
+        .batch(tf.constant(5), drop_remainder=True, num_parallel_calls=tf.data.AUTOTUNE)
+        .skip(1)
+        .take(3)
+    )
+    expected = (
+        Pipeline(url, workers=1)
+        .where(pc.field("id") > 3)
+        .where([("id", "<", 30)])
+        .cache(str(tmp_path / "cache"))
+        .shuffle(10, seed=7, reshuffle_each_iteration=False)
+        .shard(4, 1)
+        .repeat()
+        .batch(5, drop_remainder=True)
+        .skip(1)
+        .take(3)
+    )
+    assert dataset.pipeline == expected
+    assert dataset.element_spec["id"] == tf.TensorSpec((5,), tf.int64)
+
+
+def test_shard_passes_on_what_only_the_pipeline_has(url: str) -> None:
+    dataset = ParquetDataset(url).shard(4, 1, even="drop", canonical_shards=8)
+    assert dataset.pipeline == Pipeline(url).shard(4, 1, even="drop", canonical_shards=8)
+    with pytest.raises(PipelineError, match="shard: expected before batch"):
+        ParquetDataset(url).batch(2).shard(4, 1, even="drop")
+
+
+def test_tf_data_does_what_the_plan_cannot(url: str) -> None:
+    batches = ParquetDataset(url, ["id"]).batch(10)
+    assert ids(batches.shard(2, 1)) == [*range(10, 20), *range(30, 40)]
+    assert sorted(ids(batches.shuffle(4))) == list(range(ROWS))
+    assert [batch["id"].shape for batch in batches.batch(2)] == [(2, 10), (2, 10)]
+    assert not isinstance(batches.batch(2), ParquetDataset)
+
+
+def test_functions_in_filter_are_tf_datas(url: str) -> None:
+    even = ParquetDataset(url, ["id", "flag"]).filter(lambda row: row["flag"])
+    assert not isinstance(even, ParquetDataset)
+    assert ids(even) == list(range(0, ROWS, 2))
+
+
+def test_cache_without_a_directory_is_tf_datas(url: str) -> None:
+    cached = ParquetDataset(url, ["id"]).shuffle(ROWS, seed=1).cache()
+    assert not isinstance(cached, ParquetDataset)
+    assert ids(cached) == ids(cached)
+
+
+def test_negative_counts_mean_what_tf_data_says(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"])
+    assert ids(dataset.take(-1)) == list(range(ROWS))
+    assert ids(dataset.skip(-1)) == []
+    assert dataset.repeat(-1).cardinality() == tf.data.INFINITE_CARDINALITY
+
+
+def test_counts_that_only_the_graph_knows_are_left_to_tf_data(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"]).batch(10)
+
+    @tf.function
+    def total(count: tf.Tensor) -> tf.Tensor:
+        return dataset.take(count).reduce(tf.constant(0, tf.int64), lambda seen, batch: seen + tf.reduce_sum(batch["id"]))
+
+    assert total(tf.constant(1, tf.int64)) == sum(range(10))
+    assert total(tf.constant(2, tf.int64)) == sum(range(20))
+
+
+@pytest.mark.parametrize("verb", ["batch", "take", "repeat"])
+def test_arguments_that_are_no_integers_are_refused(url: str, verb: str) -> None:
+    with pytest.raises(PipelineError, match="expected an integer, got 'three'"):
+        getattr(ParquetDataset(url), verb)("three")
+
+
+def test_a_seed_is_drawn_once_and_follows_set_seed(url: str) -> None:
+    def seed_of(dataset: Any) -> int:
+        return dataset.pipeline.stages[-1].seed
+
+    free = ParquetDataset(url).shuffle(10), ParquetDataset(url).shuffle(10)
+    assert seed_of(free[0]) != seed_of(free[1])
+    try:
+        tf.random.set_seed(5)
+        first = [seed_of(ParquetDataset(url).shuffle(10)) for _ in range(2)]
+        tf.random.set_seed(5)
+        again = [seed_of(ParquetDataset(url).shuffle(10)) for _ in range(2)]
+    finally:
+        tf.compat.v1.set_random_seed(None)
+    assert first == again
+    assert first[0] != first[1]
+
+
+def test_epochs_differ_and_repeat_themselves_in_a_new_dataset(url: str) -> None:
+    dataset, again = (ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8) for _ in range(2))
+    epochs = [ids(dataset) for _ in range(3)]
+    assert sorted(epochs[0]) == sorted(epochs[1]) == sorted(epochs[2]) == list(range(ROWS))
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert [ids(again) for _ in range(3)] == epochs
+
+
+def double(row: dict[str, Any]) -> dict[str, Any]:
+    row["twice"] = row["id"] * 2
+    return row
+
+
+def test_user_functions_run_in_the_sidecar(url: str) -> None:
+    factor = 3
+
+    def triple(row: dict[str, Any]) -> dict[str, Any]:
+        row["id"] = row["id"] * factor
+        return row
+
+    dataset = ParquetDataset(url, ["id"]).transform(double, output=[UnischemaField("twice", np.int64)]).transform(triple)
+    (batch,) = dataset.batch(ROWS)
+    assert batch["id"].numpy().tolist() == [3 * number for number in range(ROWS)]
+    assert batch["twice"].numpy().tolist() == [2 * number for number in range(ROWS)]
+
+
+def test_an_error_of_a_user_function_arrives(url: str) -> None:
+    def broken(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(f"no {row['id']}")
+
+    with pytest.raises(tf.errors.InternalError, match=r"transform .*broken failed for file .*ValueError\('no 0'\)"):
+        next(iter(ParquetDataset(url, ["id"]).transform(broken).batch(4)))
+
+
+def test_a_filter_that_leaves_nothing_is_an_error(url: str) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected at least one item, got none from 2 files"):
+        next(iter(ParquetDataset(url).where(pc.field("id") > 1000)))
+
+
+def test_what_is_not_there_is_an_error_of_its_own_class(url: str) -> None:
+    with pytest.raises(DatasetError, match="found nothing there"):
+        _ = ParquetDataset(url + "-elsewhere").element_spec
+    with pytest.raises(FieldNotFoundError, match="nowhere"):
+        _ = ParquetDataset(url).select("nowhere").element_spec
+    assert issubclass(DatasetError, ParquetryError)
+
+
+def test_a_checkpoint_goes_on_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
+    def dataset() -> Any:
+        return ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8).map(lambda batch: batch).prefetch(2)
+
+    straight = dataset()
+    epochs = [ids(straight) for _ in range(3)]
+    interrupted = dataset()
+    ids(interrupted)
+    iterator = iter(interrupted)
+    begun = [number for _ in range(2) for number in next(iterator)["id"].numpy().tolist()]
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+    resumed = dataset()
+    iterator = iter(resumed)
+    tf.train.Checkpoint(iterator=iterator).restore(path)
+    assert begun + ids(iterator) == epochs[1]
+    assert ids(resumed) == epochs[2]
+
+
+def test_a_state_goes_from_tensorflow_to_the_pipeline_and_back(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8)
+    whole = [ids(dataset), ids(dataset)]
+    iterator = iter(dataset)
+    third = [number for _ in range(5) for number in next(iterator)["id"].numpy().tolist()]
+    state = dataset.state_dict(elements=2)
+    assert json.loads(json.dumps(state)) == state
+
+    steps = iter(dataset.pipeline)
+    steps.load_state_dict(state)
+    assert [number for batch in steps for number in batch["id"].tolist()] == third[16:]
+
+    steps = iter(dataset.pipeline)
+    steps.load_state_dict(state)
+    next(steps)
+    resumed = dataset.load_state_dict(steps.state_dict())
+    assert ids(resumed) == third[24:]
+    fourth = ids(resumed)
+    assert sorted(fourth) == list(range(ROWS))
+    assert fourth not in (*whole, third)
+    assert ids(dataset) == fourth
+
+
+def test_a_state_of_another_pipeline_is_refused(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"]).batch(8)
+    next(iter(dataset))
+    other = ParquetDataset(url, ["id"]).batch(4).load_state_dict(dataset.state_dict(1))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="it belongs to another pipeline"):
+        next(iter(other))
+
+
+def test_copies_and_pickles_carry_the_pipeline(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"]).shuffle(5, seed=1).batch(8)
+    expected = ids(dataset)
+    for twin in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert isinstance(twin, ParquetDataset)
+        assert twin.pipeline == dataset.pipeline
+    assert ids(copy.deepcopy(dataset)) == expected
+    assert ids(ParquetDataset.from_pipeline(dataset.pipeline)) == expected
+
+
+def test_stages_can_be_applied_as_functions(url: str, tmp_path: Path) -> None:
+    dataset = (
+        ParquetDataset(url)
+        .apply(where([("id", "<", 30)]))
+        .apply(cache(tmp_path / "cache"))
+        .apply(ngram(["id"], length=2))
+        .apply(shuffle(10, seed=7))
+        .apply(shard(2, 0, even="none"))
+        .apply(transform(double, output=[UnischemaField("twice", np.int64)]))
+    )
+    expected = (
+        Pipeline(url)
+        .where([("id", "<", 30)])
+        .cache(tmp_path / "cache")
+        .ngram(["id"], length=2)
+        .shuffle(10, seed=7)
+        .shard(2, 0, even="none")
+        .transform(double, output=[UnischemaField("twice", np.int64)])
+    )
+    assert dataset.pipeline == expected
+
+
+def test_a_stage_applied_too_late_says_where_it_belongs(url: str) -> None:
+    mapped = ParquetDataset(url, ["id"]).map(lambda row: row)
+    for stage in (where([("id", "<", 3)]), ngram(length=2), shard(2, 0), shuffle(3), cache("x"), transform(double)):
+        with pytest.raises(PipelineError, match="expected a ParquetDataset, got .*MapDataset. Apply it before map"):
+            mapped.apply(stage)
+
+
+def test_a_step_that_is_no_dataset_yet_may_be_on_the_way(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = pa.array([[{"a": 1}], [{"a": 2}]], pa.list_(pa.struct([("a", pa.int64())])))
+    pq.write_table(pa.table({"id": pa.array([1, 2]), "nested": kinds}), tmp_path / "x.parquet")
+    dataset = ParquetDataset(str(tmp_path / "x.parquet"))
+    with pytest.raises(ParquetryError, match="field 'nested'"):
+        _ = dataset.element_spec
+    assert ids(dataset.select("id")) == [1, 2]
+
+
+def test_a_dataset_made_inside_a_function_is_read_there(url: str) -> None:
+    @tf.function
+    def total() -> tf.Tensor:
+        dataset = ParquetDataset(url, ["id"]).batch(10)
+        return dataset.reduce(tf.constant(0, tf.int64), lambda seen, batch: seen + tf.reduce_sum(batch["id"]))
+
+    assert total() == total() == sum(range(ROWS))
+
+
+def test_explain_tells_the_plan(url: str) -> None:
+    assert "40 rows" in ParquetDataset(url).batch(4).explain()
