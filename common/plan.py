@@ -313,7 +313,7 @@ class Plan(BasePlan):
     def fetchers(self) -> list[Fetcher]:
         cache = self.order.cache
         kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
-        return [Fetcher(self.dataset, self.recipe.fields, kept)]
+        return [Fetcher(self.dataset, self.recipe.fields, kept, reuse=self.recipe.shares_rows)]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """The global order of an epoch."""

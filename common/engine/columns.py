@@ -20,6 +20,7 @@ from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
 from ..schema.npy import npy_header
 from .batch import Column, Dense, Ragged, Strings
+from .decoded import DecodedRows
 
 Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
@@ -35,16 +36,19 @@ class WindowColumn(Protocol):
         """
 
 
-def window_column(field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> WindowColumn:
+def window_column(
+    field: UnischemaField, parts: Sequence[pa.Array], describe: Describe, *, reuse: bool = False
+) -> WindowColumn:
     """The column of a field from its normalised parts (one for each row group of the window).
 
     Args:
         describe: names the place of a row of the window, for errors.
+        reuse: whether rows are asked for several times, so that it pays to keep what was decoded.
     """
     codec = field.storage
     if codec.coded:
         fixed = _fixed_views(field, codec, parts)
-        return FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe)
+        return FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe, reuse=reuse)
     if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(part.type) for part in parts):
         starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
         numbers = [_plain_numbers(field, part, start, describe) for part, start in zip(parts, starts, strict=False)]
@@ -111,10 +115,13 @@ class ArrowColumn:
 class CodedColumn:
     """Byte strings that the field's codec decodes, each straight into its place."""
 
-    def __init__(self, field: UnischemaField, codec: Codec, parts: Sequence[pa.Array], describe: Describe) -> None:
+    def __init__(
+        self, field: UnischemaField, codec: Codec, parts: Sequence[pa.Array], describe: Describe, *, reuse: bool
+    ) -> None:
         self._field = field
         self._codec = codec
         self._describe = describe
+        self._decoded = DecodedRows() if reuse else None
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self._valid = _validity(parts)
         self._offsets: list[np.ndarray] = []
@@ -153,7 +160,11 @@ class CodedColumn:
                 out[number][...] = out[first[row]]
                 continue
             try:
-                decode(field, self._bytes(row), out[number])
+                if self._decoded is None:
+                    decode(field, self._bytes(row), out[number])
+                else:
+                    data = self._bytes(row)
+                    self._decoded.copy_into(row, out[number], lambda place, data=data: decode(field, data, place))
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
 

@@ -35,11 +35,18 @@ class Fetcher:
     Args:
         fields: what to read, in the order of the tables' columns.
         cache: where fetched row groups are kept, or ``None``.
+        reuse: whether items share rows; see `LoadedWindow`.
     """
 
     def __init__(
-        self, dataset: StoredDataset, fields: Sequence[UnischemaField], cache: TableCache | None = None
+        self,
+        dataset: StoredDataset,
+        fields: Sequence[UnischemaField],
+        cache: TableCache | None = None,
+        *,
+        reuse: bool = False,
     ) -> None:
+        self._reuse = reuse
         self._dataset = dataset
         self._fields = tuple(fields)
         self._cache = cache
@@ -52,7 +59,7 @@ class Fetcher:
 
     def assemble(self, rows: WindowRows, tables: Sequence[pa.Table]) -> LoadedWindow:
         """A window from its row groups' tables."""
-        return LoadedWindow(tables, self.places(rows.units), rows.rows, self._fields)
+        return LoadedWindow(tables, self.places(rows.units), rows.rows, self._fields, reuse=self._reuse)
 
     def places(self, units: Sequence[int]) -> list[str]:
         """The file and row group of each unit, in words."""

@@ -65,6 +65,11 @@ class Recipe:
     outputs: tuple[OutputField, ...]
 
     @property
+    def shares_rows(self) -> bool:
+        """Whether several items need the same row."""
+        return self.window is not None and len(self.window.offsets) > 1
+
+    @property
     def has_user_code(self) -> bool:
         """Whether user Python runs for every row or batch."""
         return any(isinstance(step, TransformStep) for step in (*self.row_steps, *self.item_steps))

@@ -33,7 +33,8 @@ class WindowRows:
 class LoadedWindow:
     """The fetched columns of a window: one Arrow table for each row group, in the order of `WindowRows.units`.
 
-    Columns are prepared on first use and then shared by every thread.
+    Columns are shared by every thread. ``reuse`` says that items share rows (n-gram windows), so that each row is decoded
+    once and kept while the window is.
     """
 
     def __init__(
@@ -42,13 +43,15 @@ class LoadedWindow:
         places: Sequence[str],
         rows: Sequence[np.ndarray],
         fields: Sequence[UnischemaField],
+        *,
+        reuse: bool = False,
     ) -> None:
         self.tables = tables
         self.places = places
         self.rows = rows
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
         self._columns: list[WindowColumn] = [
-            window_column(field, [_chunk(table.column(number)) for table in tables], self.describe)
+            window_column(field, [_chunk(table.column(number)) for table in tables], self.describe, reuse=reuse)
             for number, field in enumerate(fields)
         ]
 

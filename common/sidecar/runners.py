@@ -269,7 +269,12 @@ class _Worker:
 def make_runner(
     fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, workers: int, strict_nulls: bool
 ) -> Runner:
-    """Worker processes where decoding is costly, threads where it is a copy."""
-    if recipe.costly:
+    """Worker processes where decoding is costly, threads where it is a copy, or where rows are shared.
+
+    The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot;
+    user functions need processes all the same.
+    """
+    shared = isinstance(recipe, Recipe) and recipe.shares_rows and not recipe.has_user_code
+    if recipe.costly and not shared:
         return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls)
     return ThreadRunner(fetchers, recipe, threads=workers, strict_nulls=strict_nulls)

@@ -57,9 +57,8 @@ class Worker:
     def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
         assert descriptor is not None and self._recipe is not None
         tables, places, rows = open_exported(descriptor)
-        self._windows[message["id"]] = LoadedWindow(
-            tables, places, rows, source_recipe(self._recipe, message["source"]).fields
-        )
+        recipe = source_recipe(self._recipe, message["source"])
+        self._windows[message["id"]] = LoadedWindow(tables, places, rows, recipe.fields, reuse=recipe.shares_rows)
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:
         for number in message["ids"]:

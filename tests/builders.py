@@ -1,0 +1,222 @@
+"""Small datasets whose every value is known: files, row groups, partitions and nulls exactly where a test wants them.
+
+A dataset is a list of files, a file a list of row groups, a row group a list of rows. `build` writes them and gives back a
+`Built`, which holds the rows as a reader should hand them out, each with its file and row group.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquetry.common import (
+    CompressedImageCodec,
+    CompressedNdarrayCodec,
+    ListCodec,
+    NdarrayCodec,
+    Pipeline,
+    TensorCodec,
+    Unischema,
+    UnischemaField,
+)
+from parquetry.common.schema.encoding import encode_rows
+from parquetry.common.write.file_format import arrow_schema
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A row as it is stored: its values in plain Python form, and where it stands."""
+
+    values: dict[str, Any]
+    file: str
+    unit: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """A dataset on disk and what is in it, in storage order."""
+
+    url: str
+    schema: Unischema
+    rows: tuple[StoredRow, ...]
+
+    @property
+    def plain(self) -> list[dict[str, Any]]:
+        """The values of all rows."""
+        return [dict(row.values) for row in self.rows]
+
+    def pipeline(self, *fields: str, workers: int = 2, **options: Any) -> Pipeline:
+        """A pipeline over it, in threads unless another executor is asked for."""
+        options = {"executor": "threads", **options}
+        return Pipeline(self.url, list(fields) or None, workers=workers, **options)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of field, and a value of it for every number; ``nulls`` says for which numbers it is null."""
+
+    field: UnischemaField
+    value: Callable[[int], Any]
+    nulls: Callable[[int], bool] = lambda number: False
+
+    def of(self, number: int) -> Any:
+        """The value of row ``number``."""
+        return None if self.nulls(number) else self.value(number)
+
+
+def _ramp(shape: tuple[int, ...], dtype: Any, number: int) -> np.ndarray:
+    return (np.arange(int(np.prod(shape))) * 7 + number).astype(dtype).reshape(shape)
+
+
+def _strings(number: int, count: int) -> list[str]:
+    return [f"s{number}.{k}" + "é" * (k % 2) for k in range(count)]
+
+
+F = UnischemaField
+_GROUND = datetime.datetime(2021, 3, 4)
+
+KINDS: dict[str, Kind] = {
+    kind.field.name: kind
+    for kind in [
+        Kind(F("id", np.int64), lambda n: n),
+        Kind(F("drive", str), lambda n: f"d{n // 10}"),
+        Kind(F("ts", np.int64), lambda n: 100 * n + (1000 if n % 10 >= 5 else 0)),
+        Kind(F("speed", np.float32, nullable=True), lambda n: n / 2, lambda n: n % 5 == 0),
+        Kind(F("odd", np.float64), lambda n: float("nan") if n % 4 == 0 else n * 0.5),
+        Kind(F("flag", np.bool_, nullable=True), lambda n: n % 2 == 0, lambda n: n % 7 == 3),
+        Kind(F("small", np.uint16), lambda n: 65535 - n),
+        Kind(F("half", np.float16), lambda n: np.float16(n / 4)),
+        Kind(F("label", str, nullable=True), lambda n: f"l{n}", lambda n: n % 3 == 0),
+        Kind(F("raw", bytes), lambda n: bytes([n % 256, 0, 255])),
+        Kind(
+            F("when", "datetime64[us]", nullable=True),
+            lambda n: _GROUND + n * datetime.timedelta(hours=1),
+            lambda n: n % 6 == 1,
+        ),
+        Kind(F("price", decimal.Decimal), lambda n: decimal.Decimal(n) / 8),
+        Kind(F("image", np.uint8, (4, 3, 3), CompressedImageCodec("png")), lambda n: _ramp((4, 3, 3), np.uint8, n)),
+        Kind(F("vector", np.float32, (3,), TensorCodec()), lambda n: _ramp((3,), np.float32, n)),
+        Kind(
+            F("matrix", np.int32, (2, 2), NdarrayCodec(), nullable=True),
+            lambda n: _ramp((2, 2), np.int32, n),
+            lambda n: n % 4 == 2,
+        ),
+        Kind(F("points", np.float32, (None, 3), NdarrayCodec()), lambda n: _ramp((n % 4, 3), np.float32, n)),
+        Kind(
+            F("packed", np.int16, (None,), CompressedNdarrayCodec(), nullable=True),
+            lambda n: _ramp((n % 3,), np.int16, n),
+            lambda n: n % 5 == 2,
+        ),
+        Kind(F("level", np.float64, (), CompressedNdarrayCodec()), lambda n: np.float64(n) / 16),
+        Kind(F("tags", str, (None,)), lambda n: _strings(n, n % 3)),
+        Kind(F("codes", np.int32, (None,), nullable=True), lambda n: list(range(n % 4)), lambda n: n % 6 == 4),
+        Kind(F("pair", np.int16, (2,), nullable=True), lambda n: [n, -n], lambda n: n % 8 == 5),
+        Kind(F("names", str, (2,), nullable=True), lambda n: _strings(n, 2), lambda n: n % 4 == 1),
+        Kind(
+            F("words", str, (2,), NdarrayCodec(), nullable=True),
+            lambda n: np.array(_strings(n, 2)),
+            lambda n: n % 5 == 4,
+        ),
+        Kind(F("grid", np.int8, (None, 2), ListCodec()), lambda n: _ramp((n % 3, 2), np.int8, n)),
+    ]
+}
+ALL_FIELDS = tuple(KINDS)
+STRICT_FIELDS = tuple(name for name, kind in KINDS.items() if not kind.field.nullable)
+"""Fields without nulls: what a framework without a form for nulls can read."""
+
+
+def make_row(number: int, names: Sequence[str] = ALL_FIELDS) -> dict[str, Any]:
+    """Row ``number`` as it is given to a writer."""
+    return {name: KINDS[name].of(number) for name in names}
+
+
+def build(
+    directory: Path,
+    files: Sequence[Sequence[int]],
+    *,
+    names: Sequence[str] = ALL_FIELDS,
+    partition: str | None = None,
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> Built:
+    """Writes rows 0, 1, 2, ... in storage order.
+
+    Args:
+        files: for each file the rows of each of its row groups.
+        names: the fields, of `KINDS`.
+        partition: a field of text that is kept in the directories' names; its value must be one for each file.
+        change: what is done to each row before it is written.
+    """
+    schema = Unischema("built", [KINDS[name].field for name in names])
+    stored: list[StoredRow] = []
+    number = unit = 0
+    for position, groups in enumerate(files):
+        rows = [make_row(number + k, names) for k in range(sum(groups))]
+        number += len(rows)
+        if change is not None:
+            rows = [change(row) for row in rows]
+        place = directory / f"part-{position:03d}.parquet"
+        if partition is not None:
+            value = rows[0][partition] if rows else "none"
+            rows = [{**row, partition: value} for row in rows]
+            # The number keeps the files in the order in which they are written.
+            place = directory / f"n={position:03d}" / f"{partition}={value}" / "part.parquet"
+        write_groups(place, schema, rows, groups, without=() if partition is None else (partition,))
+        at = 0
+        for size in groups:
+            stored += [StoredRow(delivered(schema, row), str(place), unit) for row in rows[at : at + size]]
+            at += size
+            unit += 1
+    return Built(str(directory), schema, tuple(stored))
+
+
+def write_groups(
+    path: Path,
+    schema: Unischema,
+    rows: Sequence[Mapping[str, Any]],
+    groups: Sequence[int],
+    *,
+    without: Sequence[str] = (),
+) -> None:
+    """One file with row groups of exactly these sizes (also of no rows)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = encode_rows(schema, rows)
+    stored = arrow_schema(schema, without=without)
+    table = pa.table([columns[field.name] for field in stored], schema=stored)
+    with pq.ParquetWriter(path, stored) as writer:
+        at = 0
+        for size in groups:
+            writer.write_table(table.slice(at, size), row_group_size=max(size, 1))
+            at += size
+
+
+def write_table(directory: Path, table: pa.Table, name: str = "part.parquet", **options: Any) -> str:
+    """A plain Parquet file as pyarrow writes it; gives the directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, directory / name, **options)
+    return str(directory)
+
+
+def delivered(schema: Unischema, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row in the plain form in which a reader hands it out: times as int64, decimals as text, arrays as lists."""
+    return {field.name: _delivered(field, row[field.name]) for field in schema}
+
+
+def _delivered(field: UnischemaField, value: Any) -> Any:
+    if value is None:
+        return None
+    if field.dtype is decimal.Decimal:
+        return format(value.normalize(), "f")
+    if isinstance(value, datetime.datetime):
+        return int(np.datetime64(value).astype(field.dtype).astype(np.int64))
+    if field.shape == () and field.dtype.kind == "f":
+        value = float(field.dtype.type(value))
+        return "nan" if value != value else value
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

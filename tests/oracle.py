@@ -1,0 +1,341 @@
+"""What every stage means, said once more with lists of dicts: the oracle that the engine is held against.
+
+Nothing here is shared with the code under test but the names of the verbs. A pipeline is a list of `Call`; `items` evaluates
+its ``where``, ``ngram``, ``select`` and ``transform`` in storage order, and `check` walks the views (``shard``, ``shuffle``,
+``take``, ``skip``, ``repeat``, ``batch``) and says for each of them what must be true of the rows that come out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builders import Built, StoredRow
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import EmptySelectionError
+
+Row = dict[Any, Any]
+VIEWS = ("shard", "shuffle", "take", "skip", "repeat", "batch")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One verb with its arguments; ``model`` is the same in plain Python for verbs that take an expression or function."""
+
+    verb: str
+    args: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    model: Callable[[Row], Any] | None = None
+
+    def on(self, pipeline: Any) -> Any:
+        """The real thing; works on every face that has the verbs."""
+        return getattr(pipeline, self.verb)(*self.args, **self.options)
+
+    def __str__(self) -> str:
+        shown = [*map(str, self.args), *(f"{name}={value}" for name, value in self.options.items())]
+        return f"{self.verb}({', '.join(shown)})"
+
+    @property
+    def count(self) -> Any:
+        """The first argument."""
+        return self.args[0] if self.args else None
+
+
+def call(verb: str, *args: Any, model: Callable[[Row], Any] | None = None, **options: Any) -> Call:
+    """A `Call`."""
+    return Call(verb, args, options, model)
+
+
+def apply(pipeline: Any, calls: Sequence[Call]) -> Any:
+    """The pipeline with all calls made on it."""
+    for each in calls:
+        pipeline = each.on(pipeline)
+    return pipeline
+
+
+# --- which items there are, in storage order ---
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A stored row, and what became of it."""
+
+    stored: StoredRow
+    value: Row
+
+
+def items(built: Built, calls: Sequence[Call]) -> list[Row]:
+    """The items that ``calls`` (no views but natural ``take`` and ``skip``) give, in storage order."""
+    rows = [_Pair(row, dict(row.values)) for row in built.rows]
+    windows: list[Row] | None = None
+    names = list(built.schema.fields)
+    for each in calls:
+        if each.verb == "where":
+            assert each.model is not None
+            rows = [pair for pair in rows if each.model(pair.stored.values)]
+        elif each.verb == "ngram":
+            windows = [_window_value(window, each.options, each.args, names) for window in _windows(rows, each)]
+        elif each.verb in ("take", "skip"):
+            part = slice(each.count) if each.verb == "take" else slice(each.count, None)
+            rows, windows = (rows[part], None) if windows is None else (rows, windows[part])
+        elif each.verb in ("select", "transform"):
+            change = _selected(each) if each.verb == "select" else each.model
+            assert change is not None
+            if windows is None:
+                rows = [_Pair(pair.stored, change(pair.value)) for pair in rows]
+            else:
+                windows = [change(window) for window in windows]
+        else:
+            assert each.verb == "cache", each
+    return [pair.value for pair in rows] if windows is None else windows
+
+
+def _selected(each: Call) -> Callable[[Row], Row]:
+    def keeps(name: Any) -> bool:
+        return any(re.fullmatch(pattern, str(name)) for pattern in each.args)
+
+    def change(row: Row) -> Row:
+        if all(isinstance(value, dict) for value in row.values()):  # a window with fields for each offset
+            parts = {offset: {name: v for name, v in part.items() if keeps(name)} for offset, part in row.items()}
+            return {offset: part for offset, part in parts.items() if part}
+        return {name: value for name, value in row.items() if keeps(name)}
+
+    return change
+
+
+def _windows(rows: Sequence[_Pair], each: Call) -> list[list[_Pair]]:
+    options = each.options
+    offsets = sorted(each.args[0]) if each.args else range(options["length"])
+    span = offsets[-1] - offsets[0] + 1
+    stamp, gap = options.get("timestamp"), options.get("max_gap")
+    found = []
+    for sequence in _sequences(rows, options):
+        stamps = [pair.stored.values[stamp] for pair in sequence] if stamp else list(range(len(sequence)))
+        end = last = None
+        for start in range(0, len(sequence) - span + 1, options.get("stride", 1)):
+            inside = stamps[start : start + span]
+            if gap is not None and any(b - a > gap for a, b in zip(inside[:-1], inside[1:], strict=True)):
+                continue
+            if not options.get("overlap", True) and end is not None and (start <= end or stamps[start] <= last):
+                continue
+            end, last = start + span - 1, inside[-1]
+            found.append(sequence[start : start + span])
+    return found
+
+
+def _sequences(rows: Sequence[_Pair], options: dict[str, Any]) -> list[list[_Pair]]:
+    keys = options.get("group_by") or ()
+    keys = (keys,) if isinstance(keys, str) else keys
+    sequences: list[list[_Pair]] = []
+    before: Any = None
+    for pair in rows:
+        key: Any = tuple(pair.stored.values[name] for name in keys) if keys else pair.stored.file
+        if not options.get("span_row_groups", True):
+            key = (key, pair.stored.unit)
+        if not sequences or key != before:
+            sequences.append([])
+        sequences[-1].append(pair)
+        before = key
+    return sequences
+
+
+def _window_value(window: Sequence[_Pair], options: dict[str, Any], args: Sequence[Any], schema: list[str]) -> Row:
+    if not args:
+        return {name: [pair.value[name] for pair in window] for name in window[0].value}
+    first = min(args[0])
+    return {
+        offset: {
+            name: window[offset - first].value[name]
+            for name in sorted(window[0].value, key=lambda name: (name not in schema, name))
+            if any(re.fullmatch(pattern, name) for pattern in patterns)
+        }
+        for offset, patterns in sorted(args[0].items())
+    }
+
+
+def key_of(row: Row) -> Any:
+    """What names an item: the ``id`` of its first row."""
+    first = row[min(row)] if all(isinstance(key, int) for key in row) else row
+    value = first["id"]
+    return value[0] if isinstance(value, list) else value
+
+
+# --- in which order, how often, and in what groups ---
+
+
+@dataclass
+class Checked:
+    """What `check` needs: the dataset, the face's way to run a pipeline, and the items by key."""
+
+    built: Built
+    run: Callable[[Pipeline, int], list[Any]]
+    pipeline: Pipeline
+    fixed: list[Call]
+    by_key: dict[Any, Row]
+    natural: list[Any]
+
+    def keys(self, views: Sequence[Call], iteration: int, *, calls: Sequence[Call] | None = None) -> list[Any]:
+        """The keys that the engine gives, batches as tuples; every row is held to the item that it claims to be."""
+        pipeline = apply(self.pipeline, [*self.fixed, *views] if calls is None else calls)
+        try:
+            found = self.run(pipeline, iteration)
+        except EmptySelectionError:
+            drops = any(view.verb == "shard" and view.options.get("even") == "drop" for view in views)
+            assert drops or not self.natural, f"nothing came out of {pipeline}"
+            return []
+        return [
+            tuple(map(self._key, element)) if isinstance(element, list) else self._key(element) for element in found
+        ]
+
+    def _key(self, row: Row) -> Any:
+        key = key_of(row)
+        assert key in self.by_key, f"row {row} is none of the items {sorted(self.by_key)}"
+        assert_row(row, self.by_key[key])
+        return key
+
+
+def assert_row(found: Row, expected: Row) -> None:
+    """Both rows are equal; says which field is not."""
+    assert found.keys() == expected.keys(), f"expected the fields {list(expected)}, got {list(found)}"
+    for name, value in expected.items():
+        assert collapsed(found[name]) == collapsed(value), f"{name!r}: expected {value}, got {found[name]}"
+
+
+def collapsed(value: Any) -> Any:
+    """A list of nothing but nulls as one null: a masked array does not tell them apart."""
+    if isinstance(value, dict):
+        return {name: collapsed(part) for name, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    parts = [collapsed(part) for part in value]
+    return None if parts and all(part is None for part in parts) else parts
+
+
+def check(
+    built: Built,
+    calls: Sequence[Call],
+    run: Callable[[Pipeline, int], list[Any]],
+    *,
+    iteration: int = 0,
+    **options: Any,
+) -> list[Any]:
+    """Holds a pipeline to the oracle; gives the keys of what came out, batches as tuples.
+
+    Args:
+        calls: the verbs in any order that the pipeline accepts.
+        run: the plain elements of the ``iteration``-th iterator of a pipeline; a batch is a list of rows.
+        options: of the pipeline.
+    """
+    fixed, views = split(calls)
+    natural = items(built, fixed)
+    uncut = items(built, [each for each in fixed if each.verb not in ("take", "skip")])
+    by_key = {key_of(row): row for row in natural}
+    assert len(by_key) == len(natural), "the oracle needs rows with different ids"
+    keys = list(by_key)
+    this = Checked(built, run, built.pipeline(**options), fixed, by_key, keys if not uncut else [*keys, None])
+    if not uncut:
+        assert this.keys(views, iteration) == []
+        return []
+    expected = _expected(this, keys, views, iteration)
+    found = this.keys(views, iteration, calls=calls)
+    assert found == expected, f"expected {expected}, got {found}"
+    if found:
+        assert len(apply(this.pipeline, calls)) == len(found)
+    return found
+
+
+def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
+    """The calls that say which items there are, and the views; a filter commutes with every view that may stand before it."""
+    fixed: list[Call] = []
+    views: list[Call] = []
+    for each in calls:
+        natural = each.verb in ("take", "skip") and not views
+        (fixed if natural or each.verb not in VIEWS else views).append(each)
+    return fixed, views
+
+
+def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteration: int) -> list[Any]:
+    """The keys that must come out. Where a stage may choose an order, the engine's own is taken, and checked."""
+    if not views:
+        return natural
+    *before, last = views
+    if last.verb == "repeat":
+        passes = last.count
+        if passes is None:
+            raise AssertionError("an endless pipeline needs take() behind repeat()")
+        return [key for k in range(passes) for key in _expected(this, natural, before, iteration * passes + k)]
+    if last.verb == "take" and before and before[-1].verb == "repeat" and before[-1].count is None:
+        assert iteration == 0, "the second iterator of an endless pipeline is its own business"
+        one_pass = _expected(this, natural, before[:-1], 0)
+        passes = math.ceil(last.count / len(one_pass)) if one_pass else 0
+        return _expected(this, natural, [*before[:-1], call("repeat", passes)], 0)[: last.count]
+    inner = _expected(this, natural, before, iteration)
+    if last.verb == "take":
+        return inner[: last.count]
+    if last.verb == "skip":
+        return inner[last.count :]
+    if last.verb == "batch":
+        size = last.count
+        batches = [tuple(inner[at : at + size]) for at in range(0, len(inner), size)]
+        drop = last.options.get("drop_remainder", False)
+        return [batch for batch in batches if len(batch) == size or not drop]
+    found = this.keys(views, iteration)
+    if last.verb == "shuffle":
+        _check_shuffle(this, natural, before, last, inner, found)
+    else:
+        _check_shard(this, before, last, inner, iteration)
+    return found
+
+
+def _check_shuffle(
+    this: Checked, natural: list[Any], before: list[Call], last: Call, inner: list[Any], found: list[Any]
+) -> None:
+    assert len(found) == len(inner)
+    passes = math.prod(each.count for each in before if each.verb == "repeat")
+    size = len(inner) // passes if passes else 0
+    for k in range(passes):  # a shuffle over repeat() shuffles inside each pass
+        one, other = found[k * size : (k + 1) * size], inner[k * size : (k + 1) * size]
+        even = next((each.options.get("even", "pad") for each in before if each.verb == "shard"), "none")
+        if even == "pad":  # which rows are repeated to fill up is the epoch's choice
+            assert set(one) == set(other)
+        elif even == "drop":  # and so is which rows are left out
+            whole = [
+                call("shard", *each.args, **{**each.options, "even": "none"}) if each.verb == "shard" else each
+                for each in before
+            ]
+            assert len(set(one)) == len(one)
+            assert set(one) <= set(_expected(this, natural, whole, 0))
+        else:
+            assert Counter(one) == Counter(other)
+    assert found == this.keys([*before, last], 0) or last.options.get("reshuffle_each_iteration", True)
+
+
+def _check_shard(this: Checked, before: list[Call], last: Call, inner: list[Any], iteration: int) -> None:
+    ranks, even = last.args[0], last.options.get("even", "pad")
+    parts = [this.keys([*before, call("shard", ranks, r, **last.options)], iteration) for r in range(ranks)]
+    streams = max(ranks, last.options.get("canonical_shards") or 1)
+    lengths = {len(part) for part in parts}
+    together = Counter(key for part in parts for key in part)
+    cut = any(each.verb in ("take", "skip") for each in before) and last.options.get("canonical_shards")
+    if cut:  # the canonical order is another one: what is cut off differs
+        assert together.keys() <= this.by_key.keys()
+    elif even == "pad":
+        assert together.keys() == set(inner)
+        assert Counter(inner) <= together
+    elif even == "drop":
+        assert together <= Counter(inner)
+    else:
+        assert together == Counter(inner)
+    count = sum(together.values())
+    if even == "none":
+        assert max(lengths) - min(lengths) <= 1
+        assert count == len(inner)
+    else:
+        assert len(lengths) == 1, f"ranks take different numbers of steps: {lengths}"
+        assert abs(count - len(inner)) < ranks + streams
+        assert (count >= len(inner)) if even == "pad" else (count <= len(inner))
