@@ -1,7 +1,7 @@
 """Small datasets whose every value is known: files, row groups, partitions and nulls exactly where a test wants them.
 
-A dataset is a list of files, a file a list of row groups, a row group a list of rows. `build` writes them and gives back a
-`Built`, which holds the rows as a reader should hand them out, each with its file and row group.
+A dataset is a list of files, a file a list of row groups, a row group a list of rows. `build` writes them and gives back
+a `Built`, which holds the rows as a reader should hand them out, each with its file and row group.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """What every stage means, said once more with lists of dicts: the oracle that the engine is held against.
 
-Nothing here is shared with the code under test but the names of the verbs. A pipeline is a list of `Call`; `items` evaluates
-its ``where``, ``ngram``, ``select`` and ``transform`` in storage order, and `check` walks the views (``shard``, ``shuffle``,
-``take``, ``skip``, ``repeat``, ``batch``) and says for each of them what must be true of the rows that come out.
+Nothing here is shared with the code under test but the names of the verbs. A pipeline is a list of `Call`; `items`
+evaluates its ``where``, ``ngram``, ``select`` and ``transform`` in storage order, and `check` walks the views (``shard``,
+``shuffle``, ``take``, ``skip``, ``repeat``, ``batch``) and says for each what must be true of the rows that come out.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -25,7 +26,7 @@ VIEWS = ("shard", "shuffle", "take", "skip", "repeat", "batch")
 
 @dataclass(frozen=True)
 class Call:
-    """One verb with its arguments; ``model`` is the same in plain Python for verbs that take an expression or function."""
+    """One verb with its arguments; ``model`` is the expression or function among them in plain Python."""
 
     verb: str
     args: tuple[Any, ...] = ()
@@ -119,7 +120,7 @@ def _windows(rows: Sequence[_Pair], each: Call) -> list[list[_Pair]]:
         end = last = None
         for start in range(0, len(sequence) - span + 1, options.get("stride", 1)):
             inside = stamps[start : start + span]
-            if gap is not None and any(b - a > gap for a, b in zip(inside[:-1], inside[1:], strict=True)):
+            if gap is not None and any(b - a > gap for a, b in itertools.pairwise(inside)):
                 continue
             if not options.get("overlap", True) and end is not None and (start <= end or stamps[start] <= last):
                 continue
@@ -177,7 +178,7 @@ class Checked:
     pipeline: Pipeline
     fixed: list[Call]
     by_key: dict[Any, Row]
-    natural: list[Any]
+    empty: bool
 
     def keys(self, views: Sequence[Call], iteration: int, *, calls: Sequence[Call] | None = None) -> list[Any]:
         """The keys that the engine gives, batches as tuples; every row is held to the item that it claims to be."""
@@ -186,7 +187,7 @@ class Checked:
             found = self.run(pipeline, iteration)
         except EmptySelectionError:
             drops = any(view.verb == "shard" and view.options.get("even") == "drop" for view in views)
-            assert drops or not self.natural, f"nothing came out of {pipeline}"
+            assert drops or self.empty, f"nothing came out of {pipeline}"
             return []
         return [
             tuple(map(self._key, element)) if isinstance(element, list) else self._key(element) for element in found
@@ -237,7 +238,7 @@ def check(
     by_key = {key_of(row): row for row in natural}
     assert len(by_key) == len(natural), "the oracle needs rows with different ids"
     keys = list(by_key)
-    this = Checked(built, run, built.pipeline(**options), fixed, by_key, keys if not uncut else [*keys, None])
+    this = Checked(built, run, built.pipeline(**options), fixed, by_key, empty=not uncut)
     if not uncut:
         assert this.keys(views, iteration) == []
         return []
@@ -250,7 +251,7 @@ def check(
 
 
 def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
-    """The calls that say which items there are, and the views; a filter commutes with every view that may stand before it."""
+    """The calls that say which items there are, and the views; filters commute with the views that may precede them."""
     fixed: list[Call] = []
     views: list[Call] = []
     for each in calls:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 import threading
 import weakref
 from typing import Any, Protocol
@@ -25,11 +26,16 @@ class Arena(Protocol):
         """An uninitialised C-contiguous array that begins on a 64-byte boundary."""
 
 
+def _private_memory(size_bytes: int) -> mmap.mmap:
+    """Anonymous memory that a forked child gets a copy of; Python's default would share it with the child."""
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 class Region:
     """One anonymous mapping that grows by replacement, used as an `Arena` for one batch after another."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._memory = _private_memory(mmap.PAGESIZE)
         self._wanted = 0
         self._used = 0
         self._lease: Any = None
@@ -42,7 +48,7 @@ class Region:
     def begin(self) -> Any:
         """Starts a new batch; the region is in use until the returned lease and every array are gone."""
         if self._wanted > len(self._memory):
-            self._memory = mmap.mmap(-1, -(-self._wanted // mmap.PAGESIZE) * mmap.PAGESIZE)
+            self._memory = _private_memory(-(-self._wanted // mmap.PAGESIZE) * mmap.PAGESIZE)
             if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= 1 << 21:
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._used = 0
@@ -95,4 +101,12 @@ class RegionPool:
                 self._idle.append(region)
 
 
+    def forget(self) -> None:
+        """In a forked child: regions in use belong to the parent's threads, and the lock may be held by one of them."""
+        self._lock = threading.Lock()
+        self._idle = []
+        self._returned = []
+
+
 SHARED_REGIONS = RegionPool()
+os.register_at_fork(after_in_child=SHARED_REGIONS.forget)

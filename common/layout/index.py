@@ -77,7 +77,10 @@ class RowGroupIndex:
         table = self._read([f"min:{name}", f"max:{name}", f"nulls:{name}"]) if all(found) else None
         if table is None:
             return None
-        low, high, nulls = (self._ordered(column) for column in table.columns)
+        try:
+            low, high, nulls = (self._ordered(column) for column in table.columns)
+        except pa.ArrowInvalid:  # texts of more than 2 GiB together do not fit one array
+            return None
         known = low.null_count < len(low) and high.null_count < len(high)
         known = known and not any(name in part.description.unbounded for part in self._parts)
         return ChunkStatistics(
