@@ -1,20 +1,29 @@
-"""parquetry without a framework: schema, layout, selection, order, engine, sidecar."""
+"""parquetry without a framework: schema, layout, selection, order, engine, sidecar.
 
-from .errors import ParquetryError
-from .pipeline import Pipeline, mix
-from .ragged import RaggedArray
-from .schema import (
-    CompressedImageCodec,
-    CompressedNdarrayCodec,
-    ListCodec,
-    NdarrayCodec,
-    ScalarCodec,
-    TensorCodec,
-    Unischema,
-    UnischemaField,
-)
-from .selection.column_predicates import contains, hash_split
-from .write import DatasetWriter, write_dataset
+Names are imported when they are first used, so that a decode worker loads only what it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import ParquetryError
+    from .pipeline import Pipeline, mix
+    from .ragged import RaggedArray
+    from .schema import (
+        CompressedImageCodec,
+        CompressedNdarrayCodec,
+        ListCodec,
+        NdarrayCodec,
+        ScalarCodec,
+        TensorCodec,
+        Unischema,
+        UnischemaField,
+    )
+    from .selection.column_predicates import contains, hash_split
+    from .write import DatasetWriter, write_dataset
 
 __all__ = [
     "CompressedImageCodec",
@@ -34,3 +43,27 @@ __all__ = [
     "mix",
     "write_dataset",
 ]
+
+_HOMES = {
+    "DatasetWriter": "write",
+    "ParquetryError": "errors",
+    "Pipeline": "pipeline",
+    "RaggedArray": "ragged",
+    "contains": "selection.column_predicates",
+    "hash_split": "selection.column_predicates",
+    "mix": "pipeline",
+    "write_dataset": "write",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_HOMES.get(name, 'schema')}", __name__)
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

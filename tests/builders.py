@@ -88,7 +88,7 @@ KINDS: dict[str, Kind] = {
     for kind in [
         Kind(F("id", np.int64), lambda n: n),
         Kind(F("drive", str), lambda n: f"d{n // 10}"),
-        Kind(F("ts", np.int64), lambda n: 100 * n + (1000 if n % 10 >= 5 else 0)),
+        Kind(F("ts", np.int64), lambda n: 100 * n + 500 * (n // 5)),
         Kind(F("speed", np.float32, nullable=True), lambda n: n / 2, lambda n: n % 5 == 0),
         Kind(F("odd", np.float64), lambda n: float("nan") if n % 4 == 0 else n * 0.5),
         Kind(F("flag", np.bool_, nullable=True), lambda n: n % 2 == 0, lambda n: n % 7 == 3),
@@ -167,7 +167,7 @@ def build(
             value = rows[0][partition] if rows else "none"
             rows = [{**row, partition: value} for row in rows]
             # The number keeps the files in the order in which they are written.
-            place = directory / f"n={position:03d}" / f"{partition}={value}" / "part.parquet"
+            place = directory / f"{position:03d}" / f"{partition}={value}" / "part.parquet"
         write_groups(place, schema, rows, groups, without=() if partition is None else (partition,))
         at = 0
         for size in groups:

@@ -135,7 +135,15 @@ def _text(value: Any) -> Any:
 def _check_numpy(output: OutputField, value: Any, batched: bool) -> None:
     """What the element promises about dtype and shape holds for every value."""
     for leaf in _leaves(value):
-        assert leaf.dtype == output.dtype, f"{output.name}: promised {output.dtype}, got {leaf.dtype}"
+        assert leaf.dtype == output.dtype or output.kind != "dense", (
+            f"{output.name}: promised {output.dtype}, got {leaf.dtype}"
+        )
+        shapes = leaf.shapes.tolist() if isinstance(leaf, RaggedArray) else [leaf.shape] if output.ragged else []
+        for shape in shapes:
+            fits = len(shape) == len(output.shape) and all(
+                w in (None, g) for w, g in zip(output.shape, shape, strict=True)
+            )
+            assert fits, f"{output.name}: promised {output.shape}, got {shape}"
     if isinstance(value, np.ndarray) and not output.ragged:
         promised = (None, *output.element_shape) if batched else output.element_shape
         if value.dtype != object or output.kind != "dense":

@@ -161,7 +161,8 @@ def _window_value(window: Sequence[_Pair], options: dict[str, Any], args: Sequen
 
 def key_of(row: Row) -> Any:
     """What names an item: the ``id`` of its first row."""
-    first = row[min(row)] if all(isinstance(key, int) for key in row) else row
+    offsets = [key for key in row if isinstance(key, int)]
+    first = row[min(offsets)] if offsets else row
     value = first["id"]
     return value[0] if isinstance(value, list) else value
 

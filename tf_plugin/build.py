@@ -48,7 +48,9 @@ def library_path() -> Path:
 
 def library_name() -> str:
     """The file name of the library that fits this TensorFlow and these sources."""
-    flags = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")]  # not where it is installed
+    flags = [
+        flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")
+    ]  # not where it is installed
     digest = hashlib.sha256(repr((_FLAGS, flags)).encode())
     for source in sorted((*KERNELS.glob("*.h"), *KERNELS.glob("*.cc"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -16,6 +16,16 @@ import weakref
 from typing import Any
 
 _SLOT = struct.Struct("<qqq")
+_forks = 0  # of this process, so far
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_parent=_count_fork)
 
 
 class RestoreCell:
@@ -66,14 +76,35 @@ class EpochCounter:
 
     def __init__(self) -> None:
         self.next = 0
-        self._announced_by: int | None = None
         self._owner = os.getpid()
         self._cell: RestoreCell | None = None
+        self._announced_by: int | None = None
+        self._forks = _forks
+        self._pickled = False
+        self._repeated = False
 
     @property
     def is_owner(self) -> bool:
         """Whether this is the process that the pipe was made in, not a loader worker."""
         return os.getpid() == self._owner
+
+    def announce(self) -> int | None:
+        """A loader says that an epoch begins; returns the shuffle seed that a worker restored meanwhile, if any.
+
+        A loader with workers says it once more after it has started them; that is the same epoch.
+        """
+        process, seed = os.getpid(), None
+        if self._announced_by == process and self._was_given() and not self._repeated:
+            self._repeated = True
+            return None
+        if self.is_owner:
+            self._cell = self._cell or RestoreCell()
+            seed = self.sync()
+        if self._announced_by == process:
+            self.next += 1  # the epoch announced before was given to workers, or to nobody
+        self._announced_by = process
+        self._forks, self._pickled, self._repeated = _forks, False, False
+        return seed
 
     def sync(self) -> int | None:
         """Takes over what a loader worker restored since the last call; returns the state's shuffle seed, if it has one."""
@@ -83,15 +114,6 @@ class EpochCounter:
         self.next, seed = restored
         self._announced_by = None
         return seed
-
-    def announce(self) -> None:
-        """A loader says that an epoch begins."""
-        process = os.getpid()
-        if self.is_owner and self._cell is None:
-            self._cell = RestoreCell()
-        if self._announced_by == process:
-            self.next += 1  # the epoch announced before was given to workers, or to nobody
-        self._announced_by = process
 
     def begin(self) -> int:
         """An iterator begins; returns its epoch."""
@@ -113,7 +135,12 @@ class EpochCounter:
         if not self.is_owner and self._cell is not None:
             self._cell.put(self.next, seed)
 
+    def _was_given(self) -> bool:
+        """Whether a process has been started since the announcement, which took the pipe with it."""
+        return self._pickled or self._forks != _forks
+
     def __getstate__(self) -> dict[str, Any]:
+        self._pickled = True
         return {**self.__dict__, "_cell": None if self._cell is None else self._cell.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

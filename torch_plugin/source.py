@@ -140,8 +140,7 @@ class PipelineSource(PipelineVerbs):
         The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` was given no seed, and
         there are several ranks, the loader's seed is taken once, because all ranks share it.
         """
-        self._adopt(self._epochs.sync())
-        self._epochs.announce()
+        self._adopt(self._epochs.announce())
         if self._epochs.is_owner:
             ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
             if self._seed_origin == "drawn" and ranks > 1:

@@ -350,7 +350,7 @@ def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tu
         DecodeError: a nested list whose rows differ in length (it is no array), or a null inside a list.
     """
     count = len(array)
-    shapes = np.zeros((count, len(field.shape)), dtype=np.int64)
+    shapes = np.tile(np.array([axis or 0 for axis in field.shape], dtype=np.int64), (count, 1))  # also of empty lists
     owner = np.arange(count)
     for axis in range(len(field.shape)):
         lengths = _list_lengths(array)

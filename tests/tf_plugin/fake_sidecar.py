@@ -25,7 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def import_protocol():
     """The protocol's Python side without the rest of the package, which would take longer to import than a test may."""
-    for name, folder in (("parquetry", ROOT), ("parquetry.common", ROOT / "common"), ("parquetry.common.sidecar", ROOT / "common" / "sidecar")):
+    for name, folder in (
+        ("parquetry", ROOT),
+        ("parquetry.common", ROOT / "common"),
+        ("parquetry.common.sidecar", ROOT / "common" / "sidecar"),
+    ):
         module = types.ModuleType(name)
         module.__path__ = [str(folder)]
         sys.modules[name] = module
@@ -57,7 +61,9 @@ def field_tensors(field, rows: np.ndarray, batched_lead: tuple[int, ...]):
     lead = batched_lead if window is None else (*batched_lead, window)
     kind, shape = field["kind"], field.get("shape", [])
     if None in shape:
-        shapes = np.array([[int(cell) % 4 if axis is None else axis for axis in shape] for cell in cells], np.int64).reshape(len(cells), len(shape))
+        shapes = np.array(
+            [[int(cell) % 4 if axis is None else axis for axis in shape] for cell in cells], np.int64
+        ).reshape(len(cells), len(shape))
         counts = shapes.prod(axis=1)
         flat = np.repeat(cells, counts)
         yield P.Role.RAGGED_SHAPES, shapes, None
@@ -127,15 +133,23 @@ class Fake:
             self.log(body)
             if self.spec.get("silent_start"):
                 return
-            state = {"iteration": body["iteration"], "consumed": 0} if body["state"] is None else json.loads(body["state"])
+            state = (
+                {"iteration": body["iteration"], "consumed": 0} if body["state"] is None else json.loads(body["state"])
+            )
             self.generation, self.iteration, self.at = message.generation, state["iteration"], state["consumed"]
             if state.get("of", self.spec["name"]) != self.spec["name"]:
                 self.running = False
-                self.send(P.MessageType.ERROR, body=json.dumps({"error": "StateError", "message": "state: expected one of this \"dataset\" – got another."}).encode())
+                self.send(
+                    P.MessageType.ERROR,
+                    body=json.dumps(
+                        {"error": "StateError", "message": 'state: expected one of this "dataset" – got another.'}
+                    ).encode(),
+                )
                 return
             self.running = True
             answer = {
-                "state_prefix": json.dumps({"of": self.spec["name"], "iteration": self.iteration})[:-1] + ', "consumed": ',
+                "state_prefix": json.dumps({"of": self.spec["name"], "iteration": self.iteration})[:-1]
+                + ', "consumed": ',
                 "state_suffix": "}",
                 **({"slots": len(self.slots)} if self.spec["promise_slots"] else {}),
             }
@@ -201,7 +215,9 @@ class Fake:
             if not self.spec.get("corrupt"):
                 slot.map[int(entry["offset"]) : int(entry["offset"]) + array.nbytes] = array.tobytes()
         first = self.at + (5 if self.spec.get("wrong_first") else 0)
-        return P.BatchHeader(slot_bytes=slot.bytes, table_offset=0, first_element=first, num_tensors=len(tensors), num_elements=elements).pack()
+        return P.BatchHeader(
+            slot_bytes=slot.bytes, table_offset=0, first_element=first, num_tensors=len(tensors), num_elements=elements
+        ).pack()
 
     def log(self, event) -> None:
         if "log" in self.spec:

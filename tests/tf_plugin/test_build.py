@@ -19,9 +19,7 @@ def quick_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A compiler that counts its runs in a file and writes that to its output."""
     runs = tmp_path / "runs"
     script = tmp_path / "compiler"
-    script.write_text(
-        f'#!/bin/sh\necho run >> {runs}\nwhile [ "$1" != "-o" ]; do shift; done\ncp {runs} "$2"\n'
-    )
+    script.write_text(f'#!/bin/sh\necho run >> {runs}\nwhile [ "$1" != "-o" ]; do shift; done\ncp {runs} "$2"\n')
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
     return runs

@@ -103,7 +103,9 @@ def test_json_texts_survive_reading_and_writing(
 ) -> None:
     printed = run("json", json.dumps(members, ensure_ascii=ascii_only))
     pairs = [json.JSONDecoder().raw_decode(line) for line in printed.splitlines()]
-    assert {name: json.loads(line[end:]) for line, (name, end) in zip(printed.splitlines(), pairs, strict=True)} == members
+    assert {
+        name: json.loads(line[end:]) for line, (name, end) in zip(printed.splitlines(), pairs, strict=True)
+    } == members
 
 
 def test_json_values_that_are_no_text_are_kept_as_json(run: Callable[..., str]) -> None:

@@ -175,7 +175,9 @@ def test_counts_that_only_the_graph_knows_are_left_to_tf_data(url: str) -> None:
 
     @tf.function
     def total(count: tf.Tensor) -> tf.Tensor:
-        return dataset.take(count).reduce(tf.constant(0, tf.int64), lambda seen, batch: seen + tf.reduce_sum(batch["id"]))
+        return dataset.take(count).reduce(
+            tf.constant(0, tf.int64), lambda seen, batch: seen + tf.reduce_sum(batch["id"])
+        )
 
     assert total(tf.constant(1, tf.int64)) == sum(range(10))
     assert total(tf.constant(2, tf.int64)) == sum(range(20))
@@ -228,7 +230,9 @@ def test_user_functions_run_in_the_sidecar(url: str) -> None:
         row["id"] = row["id"] * factor
         return row
 
-    dataset = ParquetDataset(url, ["id"]).transform(double, output=[UnischemaField("twice", np.int64)]).transform(triple)
+    dataset = (
+        ParquetDataset(url, ["id"]).transform(double, output=[UnischemaField("twice", np.int64)]).transform(triple)
+    )
     (batch,) = dataset.batch(ROWS)
     assert batch["id"].numpy().tolist() == [3 * number for number in range(ROWS)]
     assert batch["twice"].numpy().tolist() == [2 * number for number in range(ROWS)]
@@ -296,11 +300,18 @@ def test_a_state_goes_from_tensorflow_to_the_pipeline_and_back(url: str) -> None
     assert ids(dataset) == fourth
 
 
-def test_a_state_of_another_pipeline_is_refused(url: str) -> None:
+def test_a_state_goes_on_with_another_batch_size(url: str) -> None:
     dataset = ParquetDataset(url, ["id"]).batch(8)
     next(iter(dataset))
     other = ParquetDataset(url, ["id"]).batch(4).load_state_dict(dataset.state_dict(1))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="it belongs to another pipeline"):
+    assert ids(other) == list(range(8, ROWS))
+
+
+def test_a_state_of_another_pipeline_is_refused(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"]).shuffle(5, seed=1)
+    next(iter(dataset))
+    other = ParquetDataset(url, ["id"]).shuffle(5, seed=2).load_state_dict(dataset.state_dict(1))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="it belongs to another shuffle seed: expected 2"):
         next(iter(other))
 
 

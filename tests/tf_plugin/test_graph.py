@@ -34,7 +34,9 @@ def test_a_dataset_works_in_a_function(fake_dataset: Callable[..., Any]) -> None
 def test_chains_of_stages_keep_order_and_values(fake_dataset: Callable[..., Any], output: Any) -> None:
     dataset = fake_dataset(output("id"), output("x", (None, 2), "float32"), rows=24)
     chain = (
-        dataset.map(lambda batch: {"id": batch["id"], "sum": tf.reduce_sum(batch["x"], axis=[1, 2])}, num_parallel_calls=2)
+        dataset.map(
+            lambda batch: {"id": batch["id"], "sum": tf.reduce_sum(batch["x"], axis=[1, 2])}, num_parallel_calls=2
+        )
         .unbatch()
         .batch(5, drop_remainder=True)
         .repeat(2)

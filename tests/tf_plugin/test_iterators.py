@@ -150,7 +150,11 @@ def test_an_error_while_opening_arrives(fake_dataset: Callable[..., Any]) -> Non
 
 @pytest.mark.parametrize(
     ("options", "ending"),
-    [({"kill_at": 1}, r"signal 9 \(Killed\)"), ({"exit_at": 1}, "exit status 7"), ({"exit_at_open": 3}, "exit status 3")],
+    [
+        ({"kill_at": 1}, r"signal 9 \(Killed\)"),
+        ({"exit_at": 1}, "exit status 7"),
+        ({"exit_at_open": 3}, "exit status 3"),
+    ],
 )
 @pytest.mark.timeout(30, method="thread")
 def test_the_death_of_a_sidecar_is_an_error_with_its_last_words(
@@ -193,13 +197,13 @@ def test_a_dead_idle_sidecar_is_replaced(fake_dataset: Callable[..., Any], log: 
 
 def test_a_program_that_is_not_there_is_an_error_that_says_what_to_set(fake_dataset: Callable[..., Any]) -> None:
     dataset = fake_dataset(command=["no-such-python"])
-    with pytest.raises(tf.errors.InternalError, match="cannot run 'no-such-python': No such file.*Set PARQUETRY_PYTHON"):
+    with pytest.raises(
+        tf.errors.InternalError, match="cannot run 'no-such-python': No such file.*Set PARQUETRY_PYTHON"
+    ):
         next(iter(dataset))
 
 
-def test_the_environment_chooses_the_python(
-    fake_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_chooses_the_python(fake_dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PARQUETRY_PYTHON", "another-python")
     with pytest.raises(tf.errors.InternalError, match="cannot run 'another-python'"):
         next(iter(fake_dataset()))

@@ -122,7 +122,12 @@ def test_hoarded_rows_keep_neither_slots_nor_chunks(fake_dataset: Callable[..., 
 
 
 def test_unbatched_rows_are_slices_of_the_chunk(fake_dataset: Callable[..., Any], output: Any) -> None:
-    fields = (output("x", IMAGE, "float32"), output("odd", (301,), "uint8"), output("id"), output("t", (2,), kind="text"))
+    fields = (
+        output("x", IMAGE, "float32"),
+        output("odd", (301,), "uint8"),
+        output("id"),
+        output("t", (2,), kind="text"),
+    )
     dataset = fake_dataset(*fields, rows=6, batched=False)
     assert dataset.element_spec["x"] == tf.TensorSpec(IMAGE, tf.float32)
     for number, row in enumerate(dataset):
@@ -175,7 +180,9 @@ def test_a_null_is_an_error_that_names_the_field(fake_dataset: Callable[..., Any
 
 
 def test_a_dtype_other_than_promised_is_an_error(fake_dataset: Callable[..., Any], output: Any) -> None:
-    dataset = fake_dataset(output("x", (3,), "int32"), rows=4, fields=[{"kind": "dense", "dtype": "int64", "shape": [3]}])
+    dataset = fake_dataset(
+        output("x", (3,), "int32"), rows=4, fields=[{"kind": "dense", "dtype": "int64", "shape": [3]}]
+    )
     with pytest.raises(tf.errors.InternalError, match=r"field 'x': expected int32 \[\?,3\], got int64 \[4,3\]"):
         next(iter(dataset))
 

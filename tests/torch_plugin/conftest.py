@@ -25,13 +25,15 @@ HERE = Path(__file__).parent
 FORK = r"ignore:This process .* is multi-threaded, use of fork\(\) may lead to deadlocks:DeprecationWarning"
 # Fewer processors than loader workers: true on small machines, and of no interest here.
 WORKERS = "ignore:This DataLoader will create .* worker processes in total:UserWarning"
+# torchdata 0.11 calls a function of torch's that torch 2.13 deprecates.
+VITAL = "ignore:'set_vital' is deprecated:UserWarning:torchdata"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings(FORK))
-            item.add_marker(pytest.mark.filterwarnings(WORKERS))
+            for warning in (FORK, WORKERS, VITAL):
+                item.add_marker(pytest.mark.filterwarnings(warning))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from parquetry.common.engine import cache_entry, disk_cache
 from parquetry.common.engine.disk_cache import DiskCache, Residents
 

@@ -1,0 +1,201 @@
+"""`ParquetPipe` in torch's own `DataLoader`: every row once, in the single-process order, epoch after epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from parquetry.common import UnischemaField
+from parquetry.common.errors import DatasetError
+from parquetry.common.iteration import PipelineIterator
+from parquetry.torch_plugin import ParquetPipe, to_list
+
+LOADERS = [
+    pytest.param({"num_workers": 0}, id="in-process"),
+    pytest.param({"num_workers": 2}, id="two-workers"),
+    pytest.param({"num_workers": 2, "persistent_workers": True}, id="two-persistent-workers"),
+]
+
+
+def ids(loader: Any) -> list[Any]:
+    return [element["id"].tolist() for element in loader]
+
+
+def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
+    return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
+
+
+def make(url: str) -> ParquetPipe:
+    return ParquetPipe(url, ["id"]).shuffle(10, seed=5)
+
+
+def id_only(element: dict[str, Any]) -> Any:
+    return element["id"]
+
+
+@pytest.mark.parametrize("options", LOADERS)
+def test_batches_come_in_the_single_process_order_in_every_epoch(url: str, options: dict[str, Any]) -> None:
+    pipe = make(url).batch(7)
+    loader = DataLoader(pipe, batch_size=None, **options)
+    assert len(loader) == 9
+    for epoch in range(3):
+        assert ids(loader) == epoch_of(pipe, epoch)
+
+
+@pytest.mark.parametrize("options", LOADERS)
+def test_an_epoch_that_is_broken_off_is_followed_by_the_next(url: str, options: dict[str, Any]) -> None:
+    pipe = make(url).batch(7)
+    loader = DataLoader(pipe, batch_size=None, **options)
+    for epoch in range(3):
+        first = next(iter(loader))
+        assert first["id"].tolist() == epoch_of(pipe, epoch)[0]
+    assert ids(loader) == epoch_of(pipe, 3)
+
+
+@pytest.mark.parametrize("options", LOADERS)
+def test_rows_are_collated_by_the_loader_and_each_comes_once(url: str, options: dict[str, Any]) -> None:
+    pipe = make(url)
+    loader = DataLoader(pipe, batch_size=7, **options)
+    assert len(loader) == 9
+    orders = []
+    for _ in range(2):
+        batches = ids(loader)
+        orders.append(sum(batches, []))
+        assert sorted(orders[-1]) == list(range(60))
+        assert max(len(batch) for batch in batches) == 7
+    assert orders[0] != orders[1]
+
+
+def test_a_worker_gives_every_second_row_of_the_epoch(url: str) -> None:
+    pipe = make(url)
+    batches = ids(DataLoader(pipe, batch_size=5, num_workers=2))
+    assert sum(batches[0::2], []) == epoch_of(pipe, 0)[0::2]
+    assert sum(batches[1::2], []) == epoch_of(pipe, 0)[1::2]
+
+
+def test_workers_forked_after_the_main_process_has_read_have_memory_of_their_own(url: str) -> None:
+    pipe = ParquetPipe(url, ["id", "image"]).batch(4)
+    for _ in range(2):
+        assert ids(pipe) == epoch_of(pipe, 0)
+    loader = DataLoader(pipe, batch_size=None, num_workers=2)
+    for _ in range(3):
+        for batch, expected in zip(loader, epoch_of(pipe, 0), strict=True):
+            assert batch["id"].tolist() == expected
+            assert batch["image"].amax(dim=(1, 2, 3)).tolist() == expected
+
+
+def test_more_workers_than_batches_is_no_loss(url: str) -> None:
+    pipe = make(url).batch(40)
+    assert ids(DataLoader(pipe, batch_size=None, num_workers=3)) == epoch_of(pipe, 0)
+
+
+def test_every_kind_of_field_passes_through_a_worker(url: str) -> None:
+    pipe = ParquetPipe(url).batch(9)
+    for through, direct in zip(DataLoader(pipe, batch_size=None, num_workers=1), pipe, strict=True):
+        for name, value in direct.items():
+            for left, right in zip(to_list(through[name]), to_list(value), strict=True):
+                assert torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+        assert through["points"].is_nested
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_started_worker_gets_the_pipe_by_pickle(url: str, method: str) -> None:
+    pipe = make(url).where(pc.field("id") >= 10).batch(7)
+    loader = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context=method)
+    assert [ids(loader) for _ in range(2)] == [epoch_of(pipe, 0), epoch_of(pipe, 1)]
+
+
+def test_user_python_runs_in_the_loaders_workers(url: str) -> None:
+    output = [UnischemaField("process", "int64")]
+    pipe = ParquetPipe(url, ["id"]).transform(with_process, output).batch(10)
+    batches = list(DataLoader(pipe, batch_size=None, num_workers=2))
+    assert ids(batches) == [list(range(start, start + 10)) for start in range(0, 60, 10)]
+    found = [set(batch["process"].tolist()) for batch in batches]
+    assert all(len(processes) == 1 for processes in found)  # no process but the worker itself
+    assert found[0] == found[2]
+    assert found[0] != found[1]
+
+
+def with_process(row: dict[str, Any]) -> dict[str, Any]:
+    import os
+
+    return {**row, "process": os.getpid()}
+
+
+@pytest.mark.parametrize("options", LOADERS)
+def test_an_elementwise_pipe_is_loaded_like_its_source(url: str, options: dict[str, Any]) -> None:
+    pipe = make(url).batch(7)
+    loader = DataLoader(pipe.map(id_only), batch_size=None, **options)
+    assert len(loader) == 9
+    for epoch in range(2):
+        assert [batch.tolist() for batch in loader] == epoch_of(pipe, epoch)
+
+
+def test_set_epoch_on_the_pipe_holds_for_the_loader(url: str) -> None:
+    for workers in (0, 2):
+        pipe = make(url).batch(7)
+        loader = DataLoader(pipe, batch_size=None, num_workers=workers)
+        list(loader)
+        for epoch in (7, 7, 3):
+            pipe.set_epoch(epoch)
+            assert ids(loader) == epoch_of(pipe, epoch)
+        assert ids(loader) == epoch_of(pipe, 4)
+
+
+def test_direct_iterators_and_loaders_share_the_count_of_epochs(url: str) -> None:
+    pipe = make(url).batch(7)
+    loader = DataLoader(pipe, batch_size=None, num_workers=1)
+    assert ids(pipe) == epoch_of(pipe, 0)
+    assert ids(loader) == epoch_of(pipe, 1)
+    assert ids(loader) == epoch_of(pipe, 2)
+
+
+def test_the_loader_can_switch_the_shuffle_off_and_on(url: str) -> None:
+    assert ids(DataLoader(make(url).batch(60), batch_size=None, shuffle=False)) == [list(range(60))]
+    pipe = ParquetPipe(url, ["id"]).batch(60)
+    loader = DataLoader(pipe, batch_size=None, shuffle=True)
+    first, second = ids(loader), ids(loader)
+    assert sorted(first[0]) == sorted(second[0]) == list(range(60))
+    assert len({tuple(first[0]), tuple(second[0]), tuple(range(60))}) == 3
+    assert (first, second) == (epoch_of(pipe, 0), epoch_of(pipe, 1))
+
+
+def test_an_error_in_a_worker_keeps_its_class_and_message(url: str, tmp_path: Any) -> None:
+    with pytest.raises(DatasetError, match="nowhere"):
+        list(DataLoader(ParquetPipe(str(tmp_path / "nowhere")), batch_size=None, num_workers=1))
+    loader = DataLoader(ParquetPipe(url, ["id"]).map(fail), batch_size=None, num_workers=1)
+    with pytest.raises(ValueError, match="seven"):
+        list(loader)
+
+
+def fail(element: dict[str, Any]) -> Any:
+    if element["id"] == 7:
+        raise ValueError("seven")
+    return element
+
+
+class Wrapped(IterableDataset):
+    """A dataset of the user's own around a pipe: no loader knows of the pipe."""
+
+    def __init__(self, pipe: ParquetPipe) -> None:
+        self.pipe = pipe
+
+    def __iter__(self) -> Any:
+        for element in self.pipe:
+            yield element["id"].tolist()
+
+
+def test_a_pipe_inside_another_dataset_takes_the_workers_part_too(url: str) -> None:
+    pipe = ParquetPipe(url, ["id"])
+    found = list(DataLoader(Wrapped(pipe), batch_size=None, num_workers=2))
+    assert found == list(range(60))
+
+
+def test_a_tensor_that_is_kept_from_a_worker_does_not_change(url: str) -> None:
+    kept = list(DataLoader(ParquetPipe(url, ["id", "image"]).batch(4), batch_size=None, num_workers=2))
+    for batch in kept:
+        assert batch["image"].amax(dim=(1, 2, 3)).tolist() == batch["id"].tolist()

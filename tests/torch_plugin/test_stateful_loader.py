@@ -1,0 +1,146 @@
+"""Exact resume in `StatefulDataLoader`: at every step, with and without workers, and the epochs that follow."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data.datapipes.datapipe import _IterDataPipeSerializationWrapper
+from torch.utils.data.datapipes.iter import IterableWrapper
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from parquetry.common.iteration import PipelineIterator
+from parquetry.torch_plugin import ParquetPipe
+
+
+def make(url: str, *, batched: bool = True, seed: int | None = 5) -> ParquetPipe:
+    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=seed)
+    return pipe.batch(7) if batched else pipe
+
+
+def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
+    return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
+
+
+def ids(loader: Any) -> list[Any]:
+    return [element["id"].tolist() for element in loader]
+
+
+def load(pipe: Any, workers: int, **options: Any) -> StatefulDataLoader:
+    return StatefulDataLoader(pipe, num_workers=workers, **{"batch_size": None, **options})
+
+
+def state_after(loader: StatefulDataLoader, steps: int) -> dict[str, Any]:
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    return loader.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("workers", "every", "steps"),
+    [(0, 1, range(10)), (2, 1, (0, 1, 4, 5, 9)), (2, 3, (1, 5, 8))],
+)
+def test_it_resumes_at_every_step_and_counts_on(url: str, workers: int, every: int, steps: Any) -> None:
+    pipe = make(url)
+    loader = load(pipe, workers, snapshot_every_n_steps=every)
+    assert ids(loader) == epoch_of(pipe, 0)
+    for number, taken in enumerate(steps, 1):
+        state = state_after(loader, taken)
+        fresh = load(make(url), workers, snapshot_every_n_steps=every)
+        fresh.load_state_dict(state)
+        assert ids(fresh) == epoch_of(pipe, number)[taken:]
+        assert ids(fresh) == epoch_of(pipe, number + 1)
+        assert ids(fresh) == epoch_of(pipe, number + 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_finished_epoch_is_followed_by_the_next(url: str, workers: int) -> None:
+    pipe = make(url)
+    loader = load(pipe, workers)
+    assert [ids(loader) for _ in range(2)] == [epoch_of(pipe, 0), epoch_of(pipe, 1)]
+    fresh = load(make(url), workers)
+    fresh.load_state_dict(loader.state_dict())
+    assert ids(fresh) == epoch_of(pipe, 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_taken_before_the_first_step_is_the_beginning(url: str, workers: int) -> None:
+    loader = load(make(url), workers)
+    state = loader.state_dict()
+    assert ids(loader) == epoch_of(make(url), 0)
+    fresh = load(make(url), workers)
+    fresh.load_state_dict(state)
+    assert ids(fresh) == epoch_of(make(url), 0)
+
+
+def test_persistent_workers_count_on_after_a_resume(url: str) -> None:
+    pipe = make(url)
+    loader = load(pipe, 2, persistent_workers=True)
+    list(loader)
+    state = state_after(loader, 3)
+    fresh = load(make(url), 2, persistent_workers=True)
+    fresh.load_state_dict(state)
+    assert [ids(fresh) for _ in range(3)] == [epoch_of(pipe, 1)[3:], epoch_of(pipe, 2), epoch_of(pipe, 3)]
+
+
+def test_spawned_workers_count_on_after_a_resume(url: str) -> None:
+    pipe = make(url)
+    state = state_after(load(pipe, 1), 3)
+    pipe.set_epoch(4)
+    state = state_after(load(pipe, 1), 3)
+    fresh = load(make(url), 1, multiprocessing_context="spawn")
+    fresh.load_state_dict(state)
+    assert [ids(fresh) for _ in range(2)] == [epoch_of(pipe, 4)[3:], epoch_of(pipe, 5)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_collated_by_the_loader_resume(url: str, workers: int) -> None:
+    make_loader = lambda: load(make(url, batched=False), workers, batch_size=7)  # noqa: E731
+    whole = ids(make_loader())
+    assert sorted(sum(whole, [])) == list(range(60))
+    for taken in (1, 4, len(whole)):
+        fresh = make_loader()
+        fresh.load_state_dict(state_after(make_loader(), taken))
+        assert ids(fresh) == whole[taken:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_seed_that_was_drawn_comes_from_the_state(url: str, workers: int) -> None:
+    pipe = make(url, seed=None)
+    loader = load(pipe, workers)
+    list(loader)
+    state = state_after(loader, 2)
+    other = make(url, seed=None)
+    fresh = load(other, workers)
+    fresh.load_state_dict(state)
+    assert [ids(fresh) for _ in range(2)] == [epoch_of(pipe, 1)[2:], epoch_of(pipe, 2)]
+    assert other.pipeline == pipe.pipeline
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_elementwise_pipe_resumes(url: str, workers: int) -> None:
+    whole = [batch.tolist() for batch in load(make(url).map(id_only), workers)]
+    fresh = load(make(url).map(id_only), workers)
+    fresh.load_state_dict(state_after(load(make(url).map(id_only), workers), 4))
+    assert [batch.tolist() for batch in fresh] == whole[4:]
+
+
+def id_only(element: dict[str, Any]) -> Any:
+    return element["id"]
+
+
+def test_the_state_is_small_and_json(url: str) -> None:
+    state = make(url).state_dict()
+    assert len(json.dumps(state)) < 1024
+    worker = state_after(load(make(url), 2), 3)["_snapshot"]["_worker_snapshots"]["worker_0"]
+    assert json.loads(json.dumps(worker)) == worker
+
+
+def test_pipes_of_torch_keep_torchs_wrapper() -> None:
+    loader = load(IterableWrapper(range(5)), 0)
+    assert type(loader.dataset) is _IterDataPipeSerializationWrapper
+    assert list(loader) == list(range(5))
+    torch.testing.assert_close(next(iter(load(IterableWrapper(range(5)), 0, batch_size=5))), torch.arange(5))
