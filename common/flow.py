@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from .engine.outputs import Element, OutputField, Path, output_of
-from .engine.recipe import MixedRecipe, Projection, Recipe, Step, TransformStep, WindowStep
-from .engine.shaping import NullStep, PadStep
+from .engine.recipe import Form, MixedRecipe, Projection, Recipe, Step, TransformStep, WindowStep
+from .engine.shaping import NullStep, PadStep, PermuteStep
 from .errors import PipelineError
 from .schema.codecs import ScaledDecimalCodec
 from .schema.field import UnischemaField, match_names
-from .stages import EVERY_FIELD, Batch, Decimals, Ngram, Nulls, Pad, Select, Stage, Transform
+from .stages import EVERY_FIELD, Batch, Decimals, Ngram, Nulls, Pad, Permute, Select, Stage, Transform
 
 ResolveFields = Callable[[Sequence[str] | None], list[UnischemaField]]
 """Turns patterns (``None`` = all) into stored fields, in schema order; raises for names that match nothing."""
@@ -91,13 +91,36 @@ class _Flow:
             function=stage.function.function,
             inputs=tuple(self.outputs),
             outputs=(*kept, *declared),
-            batched=stage.batched or self.batched,
+            form=self._form(stage),
             name=stage.function.name,
         )
         if not step.outputs:
             raise PipelineError(f"transform {step.name}: expected at least one field to remain, got none.")
         self._steps().append(step)
         self.outputs = list(step.outputs)
+
+    def _form(self, stage: Transform) -> Form:
+        if stage.batched == "arrow":
+            nested = [output.name for output in self.outputs if len(output.path) > 1]
+            if nested:
+                raise PipelineError("transform: expected plain fields for batched='arrow', got windows with offsets.")
+            return "arrow"
+        return "batch" if stage.batched or self.batched else "row"
+
+    def permute(self, stage: Permute) -> None:
+        """Puts axes into another order, by their names."""
+        self.open()
+        for number in self._matching(stage.patterns):
+            output = self.outputs[number]
+            if output.dims is None or sorted(output.dims) != sorted(stage.dims):
+                raise PipelineError(
+                    f"permute: field '{output.name}': expected the names of its axes, {output.dims}, in another order, "
+                    f"got {stage.dims}. Declare them with UnischemaField(dims=...)."
+                )
+            axes = tuple(output.dims.index(name) for name in stage.dims)
+            self._steps().append(PermuteStep(number=number, axes=axes))
+            shape = tuple(output.shape[axis] for axis in axes)
+            self.outputs[number] = replace(output, shape=shape, dims=tuple(stage.dims))
 
     def nulls(self, stage: Nulls) -> None:
         """Gives nulls of some columns a policy."""
@@ -132,9 +155,7 @@ class _Flow:
                 continue
             value = _pad_value(output, stage.value)
             variable = tuple(axis for axis, size in enumerate(output.shape) if size is None) or (0,)
-            step = PadStep(
-                number=number, shape=shape, value=value, lengths=stage.lengths, axes=variable, field=output
-            )
+            step = PadStep(number=number, shape=shape, value=value, lengths=stage.lengths, axes=variable, field=output)
             self._steps().append(step)
             self.outputs[number] = replace(output, shape=shape, padded=None in shape)
             if stage.lengths:
@@ -174,6 +195,8 @@ class _Flow:
             self.nulls(stage)
         elif isinstance(stage, Pad):
             self.pad(stage)
+        elif isinstance(stage, Permute):
+            self.permute(stage)
         elif isinstance(stage, Decimals):
             self.decimals(stage)
         elif isinstance(stage, Batch):
@@ -226,7 +249,9 @@ def _fill_value(output: OutputField, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         exact = False
     if not exact:
-        raise PipelineError(f"field '{output.name}': expected a fill value that {output.dtype} can hold, got {value!r}.")
+        raise PipelineError(
+            f"field '{output.name}': expected a fill value that {output.dtype} can hold, got {value!r}."
+        )
     return result
 
 

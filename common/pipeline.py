@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.compute as pc
 
@@ -37,6 +37,7 @@ from .stages import (
     Ngram,
     Nulls,
     Pad,
+    Permute,
     Repeat,
     Select,
     Shard,
@@ -176,6 +177,10 @@ class Pipeline:
         """Declares that every value of some fields has this shape; one that has not is an error."""
         return self._with(Pad(_required("fixed", names), tuple(shape), None, False))
 
+    def permute(self, *names: str, dims: Sequence[str]) -> Pipeline:
+        """Puts the axes of fields that declare ``dims`` into another order, such as ``dims=("C", "H", "W")``."""
+        return self._with(Permute(_required("permute", names), tuple(dims)))
+
     def decimals(self, form: str, *names: str) -> Pipeline:
         """How decimal fields are delivered: exact ``"text"`` (the default), ``"float64"``, or ``"scaled"`` int64."""
         return self._with(Decimals(form, _required("decimals", names)))  # type: ignore[arg-type]  # checked there
@@ -265,12 +270,13 @@ class Pipeline:
         fn: Callable[[Any], Any],
         output: Sequence[UnischemaField] | Unischema | None = None,
         remove: Sequence[str] = (),
-        batched: bool = False,
+        batched: bool | Literal["arrow"] = False,
     ) -> Pipeline:
         """Applies a function to every row (or batch) in the workers.
 
         Args:
-            fn: row dict -> row dict; with ``batched`` or after ``batch()``, dict of arrays -> dict of arrays.
+            fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
+                ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
             output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
             remove: fields that do not remain.
         """

@@ -25,6 +25,7 @@ from .stages import (
     Ngram,
     Nulls,
     Pad,
+    Permute,
     Repeat,
     Select,
     Shard,
@@ -72,7 +73,7 @@ class StageOrder:
         if isinstance(stage, Cache):
             self.cache = stage
             return
-        if isinstance(stage, Select | Transform | Ngram | Batch | Nulls | Pad | Decimals):
+        if isinstance(stage, Select | Transform | Ngram | Batch | Nulls | Pad | Permute | Decimals):
             self.flow.append(stage)
         if isinstance(stage, Where | WhereFunction | WhereColumn) or _drops(stage):
             self._add_filter(stage)
@@ -188,6 +189,7 @@ _SAMPLES: dict[str, Stage] = {
     "nulls": Nulls("error", ("x",)),
     "drop_nulls": Nulls("drop", ("x",)),
     "pad": Pad(("x",)),
+    "permute": Permute(("x",), ("x",)),
     "decimals": Decimals("text", ("x",)),
     "ngram": Ngram(length=1),
     "shard": Shard(1, 0),

@@ -167,6 +167,15 @@ class Pad(Stage):
 
 
 @dataclass(frozen=True)
+class Permute(Stage):
+    """The axes of some fields in another order, by the names of their ``dims``."""
+
+    verb: ClassVar[str] = "permute"
+    patterns: tuple[str, ...]
+    dims: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Decimals(Stage):
     """How decimal fields are delivered."""
 
@@ -287,9 +296,11 @@ class Transform(Stage):
     function: UserFunction
     output: tuple[UnischemaField, ...] | None = None
     remove: tuple[str, ...] = ()
-    batched: bool = False
+    batched: bool | Literal["arrow"] = False
 
     def __post_init__(self) -> None:
+        if self.batched not in (True, False, "arrow"):
+            raise PipelineError(f"transform: expected batched=True, False or 'arrow', got {self.batched!r}.")
         for field in self.output or ():
             if not isinstance(field, UnischemaField):
                 raise PipelineError(f"transform: expected UnischemaField values in output, got {field!r}.")

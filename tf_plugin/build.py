@@ -1,8 +1,8 @@
 """The op library: found if it is built already for this TensorFlow and these sources, else compiled once.
 
-In: the C++ sources in ``kernels/`` and the installed TensorFlow. Out: the path of a shared library. Its file name holds the
-TensorFlow version and a hash of the sources and flags, so a library that does not fit is never loaded. Several processes
-may ask at the same time: one compiles, the others wait, and none ever sees half a file.
+In: the C++ sources in ``kernels/`` and the installed TensorFlow. Out: the path of a shared library. Its file name
+holds the TensorFlow version and a hash of the sources and flags, so a library that does not fit is never loaded.
+Several processes may ask at the same time: one compiles, the others wait, and none ever sees half a file.
 
 ``python -m parquetry.tf_plugin.build [folder]`` builds it now, beside the package's modules unless a folder is given.
 """
@@ -87,8 +87,8 @@ def _compile(target: Path) -> None:
     if compiler is None:
         raise RuntimeError(
             "op library of parquetry: expected a C++17 compiler for this TensorFlow "
-            f"({tf.__version__}), got no g++. Run: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), or "
-            "conda install gxx; or set CXX to another compiler."
+            f"({tf.__version__}), got no g++. Run: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), "
+            "or conda install gxx; or set CXX to another compiler."
         )
     sources = sorted(str(source) for source in KERNELS.glob("*.cc"))
     handle, unfinished = tempfile.mkstemp(dir=target.parent, prefix=".building-", suffix=".so")

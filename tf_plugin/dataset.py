@@ -1,8 +1,8 @@
 """`ParquetDataset`: a `tf.data.Dataset` that carries a `Pipeline`, so that tf.data's own verbs become part of the plan.
 
 A verb is pushed into the pipeline while it means there what tf.data means by it; everywhere else (after `map`, behind
-another `batch`, for a count that is only known when the graph runs) tf.data's own op does it. Nothing is read, and no op is
-made, before elements or their spec are asked for.
+another `batch`, for a count that is only known when the graph runs) tf.data's own op does it. Nothing is read, and no
+op is made, before elements or their spec are asked for.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class ParquetDataset(tf.data.Dataset):
         return self._dataset().element_spec
 
     def _dataset(self) -> tf.data.Dataset:
-        # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet; and
-        # outside of any function that is being traced, because it belongs to this object and not to that function.
+        # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet;
+        # and outside of any function that is being traced, because it belongs to this object and not to that function.
         if self._built is None:
             request = json.dumps({"pipeline": self._pipeline.to_json(), "sys_path": sys.path})
             self._dataset_key = new_dataset_key(request)
@@ -123,7 +123,7 @@ class ParquetDataset(tf.data.Dataset):
         know how many elements were used; a `tf.train.Checkpoint` of the iterator keeps what was read ahead instead.
 
         Args:
-            elements: elements of this dataset that were used, counted from the iteration's very start, not from a restart.
+            elements: elements of this dataset that were used, counted from the iteration's start, not from a restart.
 
         Raises:
             tf.errors.FailedPreconditionError: no iterator has begun.
@@ -136,7 +136,7 @@ class ParquetDataset(tf.data.Dataset):
     def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:
         """The same dataset, whose first iterator goes on from ``state`` and whose later ones are the epochs after it.
 
-        The state may come from any face; one that belongs to another dataset or pipeline is refused by the first iterator.
+        The state may come from any face; the first iterator refuses one of another dataset or pipeline.
         """
         return _restore(type(self), self._pipeline, state if isinstance(state, str) else json.dumps(dict(state)))
 
@@ -181,7 +181,7 @@ class ParquetDataset(tf.data.Dataset):
             even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`.
             canonical_shards: fixes the order for any number of shards that divides it.
         """
-        options = {"even": even, "canonical_shards": canonical_shards}
+        options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards}
         chosen = {key: value for key, value in options.items() if value is not None}
         numbers = _static(num_shards), _static(index)
         if chosen or (None not in numbers and self._pipeline.accepts("shard")):
@@ -212,7 +212,10 @@ class ParquetDataset(tf.data.Dataset):
     def cache(
         self, filename: Any = "", name: str | None = None, *, directory: Any = None, max_bytes: int | None = None
     ) -> tf.data.Dataset:
-        """Without a directory tf.data's cache in memory; with one, fetched columns are kept there, see `Pipeline.cache`."""
+        """Without a directory tf.data's cache in memory; with one, fetched columns are kept in it.
+
+        See `Pipeline.cache`, which also says what ``max_bytes`` does.
+        """
         place = _static_text(filename) if directory is None else directory
         if place is None or (place == "" and max_bytes is None):
             return super().cache(filename, name=name)
@@ -229,7 +232,7 @@ class ParquetDataset(tf.data.Dataset):
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """As `tf.data.Dataset.batch`, decoded straight into the batch; fields of variable shape become ragged tensors."""
+        """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors."""
         size, drop = _static(batch_size), _static(drop_remainder)
         if size is not None and drop is not None and self._pipeline.accepts("batch"):
             return self.from_pipeline(self._pipeline.batch(size, drop_remainder=bool(drop)))

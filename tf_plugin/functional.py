@@ -1,7 +1,7 @@
-"""The stages as functions for ``dataset.apply(...)``: each takes a `ParquetDataset` and gives the one with the stage added.
+"""The stages as functions for ``dataset.apply(...)``: from a `ParquetDataset` to the one with the stage added.
 
-They exist because tf.data code is often written as ``dataset.apply(stage)``. They must stand before ``map``, ``prefetch``
-and everything else after which a dataset is tf.data's own.
+They exist because tf.data code is often written as ``dataset.apply(stage)``. They must stand before ``map``,
+``prefetch`` and everything else after which a dataset is tf.data's own.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import struct
 import weakref
+from contextlib import suppress
 from typing import Any
 
 _SLOT = struct.Struct("<qqq")
@@ -82,10 +83,12 @@ class EpochCounter:
         self._forks = _forks
         self._pickled = False
         self._repeated = False
+        self._travelled: str | None = None  # where the cell is, until an unpickled counter has settled in
 
     @property
     def is_owner(self) -> bool:
         """Whether this is the process that the pipe was made in, not a loader worker."""
+        self._arrive()
         return os.getpid() == self._owner
 
     def announce(self) -> int | None:
@@ -93,6 +96,7 @@ class EpochCounter:
 
         A loader with workers says it once more after it has started them; that is the same epoch.
         """
+        self._arrive()
         process, seed = os.getpid(), None
         if self._announced_by == process and self._was_given() and not self._repeated:
             self._repeated = True
@@ -140,18 +144,22 @@ class EpochCounter:
         return self._pickled or self._forks != _forks
 
     def __getstate__(self) -> dict[str, Any]:
+        self._arrive()
         self._pickled = True
         return {**self.__dict__, "_cell": None if self._cell is None else self._cell.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        path = state["_cell"]
-        self.__dict__.update(state, _cell=None)
+        self.__dict__.update(state, _cell=None, _travelled=state["_cell"] or "")
+
+    def _arrive(self) -> None:
+        """Decides what an unpickled counter is; only later than while it is unpickled can a process say who its parent is."""
+        if self._travelled is None:
+            return
+        path, self._travelled = self._travelled, None
         parent = multiprocessing.parent_process()
-        if parent is None or parent.pid != self._owner:
+        if os.getpid() == self._owner or parent is None or parent.pid != self._owner:
             self._owner = os.getpid()  # a copy, not a loader worker's pipe
             self._announced_by = None
-        elif path is not None:
-            try:
+        elif path:
+            with suppress(OSError):  # the pipe in the other process is gone
                 self._cell = RestoreCell(path)
-            except OSError:
-                self._cell = None  # the pipe in the other process is gone

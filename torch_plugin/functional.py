@@ -33,7 +33,9 @@ def read_parquet(
     urls = [source] if isinstance(source, str | os.PathLike) else list(source)
     for url in urls:
         if not isinstance(url, str | os.PathLike):
-            raise PipelineError(f"read_parquet: expected URLs or paths, got {type(url).__name__}. Do not open the files.")
+            raise PipelineError(
+                f"read_parquet: expected URLs or paths, got {type(url).__name__}. Do not open the files."
+            )
     return ParquetPipe(urls, fields, **options)
 
 

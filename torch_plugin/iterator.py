@@ -53,7 +53,12 @@ class Progress:
 
     def moved_to(self, steps: StepIterator, consumed: int) -> None:
         """A state was loaded into ``steps``."""
-        self.pipeline, self.iteration, self.origin, self.consumed = steps.pipeline, steps.iteration, steps.origin, consumed
+        self.pipeline, self.iteration, self.origin, self.consumed = (
+            steps.pipeline,
+            steps.iteration,
+            steps.origin,
+            consumed,
+        )
         self._fixed = None
 
 

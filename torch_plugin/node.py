@@ -60,7 +60,9 @@ class ParquetNode(PipelineVerbs, BaseNode):
         """What is iterated, as an immutable value."""
         return self._pipeline
 
-    def shuffle(self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Self:
+    def shuffle(
+        self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
         """A new order in every epoch; see `Pipeline.shuffle`."""
         return self._with(self.pipeline.shuffle(buffer_size, seed, reshuffle_each_iteration))
 

@@ -133,7 +133,9 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         """
         drop = drop_last if drop_remainder is None else drop_remainder
         if wrapper_class is not None or not self.pipeline.accepts("batch"):
-            return BatcherIterDataPipe(self, batch_size, drop, **({"wrapper_class": wrapper_class} if wrapper_class else {}))
+            return BatcherIterDataPipe(
+                self, batch_size, drop, **({"wrapper_class": wrapper_class} if wrapper_class else {})
+            )
         return self._with(self.pipeline.batch(batch_size, drop))
 
     def cycle(self, count: int | None = None) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -22,7 +23,17 @@ from parquetry.common.state import parse_state
 
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, parse
-from .placement import Group, Placement, place, shard_of, shuffle_of, with_seed, with_shard, with_shuffle, without_shuffle
+from .placement import (
+    Group,
+    Placement,
+    place,
+    shard_of,
+    shuffle_of,
+    with_seed,
+    with_shard,
+    with_shuffle,
+    without_shuffle,
+)
 from .verbs import PipelineVerbs
 
 _LOG = logging.getLogger(__name__)
@@ -98,9 +109,7 @@ class PipelineSource(PipelineVerbs):
         if self._resume is not None:
             return dict(self._resume)
         at = self._placement()
-        fresh = Progress(
-            pipeline=self._part(at), iteration=self._epochs.next, worker=at.worker, workers=at.workers
-        )
+        fresh = Progress(pipeline=self._part(at), iteration=self._epochs.next, worker=at.worker, workers=at.workers)
         return fresh.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
@@ -145,7 +154,8 @@ class PipelineSource(PipelineVerbs):
             ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
             if self._seed_origin == "drawn" and ranks > 1:
                 self._adopt(seed % _SEEDS)
-            _ = self._pipeline.plan().length  # selects rows once here, not in every worker
+            with suppress(Exception):  # whatever is wrong is raised where elements are read
+                _ = self._pipeline.plan().length  # selects rows once here, not in every worker
         return self
 
     def set_shuffle(self, shuffle: bool = True) -> Self:
@@ -170,9 +180,7 @@ class PipelineSource(PipelineVerbs):
             PipelineError: no such part.
         """
         if not 0 <= instance_id < num_of_instances:
-            raise PipelineError(
-                f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}."
-            )
+            raise PipelineError(f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}.")
         in_worker = get_worker_info() is not None
         self._groups[sharding_group] = Group(instances=num_of_instances, index=instance_id, in_worker=in_worker)
 
@@ -203,9 +211,7 @@ class PipelineSource(PipelineVerbs):
         if self._seed_origin == "drawn" and shard is not None and shard.num_shards > 1:
             _LOG.warning("shuffle() without seed= drew one in this process; ranks must be given the same seed.")
         if in_worker:  # the loader's workers are the parallelism
-            pipeline = pipeline.with_options(
-                workers=pipeline.workers or 1, executor=pipeline.executor or "threads"
-            )
+            pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
         return pipeline
 
     def _adopt(self, seed: int | None) -> None:

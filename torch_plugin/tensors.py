@@ -49,7 +49,12 @@ def to_list(values: Any) -> list[Any]:
 
 def is_jagged(output: OutputField) -> bool:
     """Whether a batch of the field is one jagged nested tensor: only the first axis varies, and there is no window."""
-    return output.kind == "dense" and output.window is None and output.shape[:1] == (None,) and None not in output.shape[1:]
+    return (
+        output.kind == "dense"
+        and output.window is None
+        and output.shape[:1] == (None,)
+        and None not in output.shape[1:]
+    )
 
 
 def _batch_value(output: OutputField, column: Column) -> Any:

@@ -51,9 +51,7 @@ class PipelineVerbs:
     ) -> Self:
         """Windows over consecutive rows; see `Pipeline.ngram`."""
         return self._with(
-            self.pipeline.ngram(
-                fields, timestamp, max_gap, group_by, stride, overlap, span_row_groups, length=length
-            )
+            self.pipeline.ngram(fields, timestamp, max_gap, group_by, stride, overlap, span_row_groups, length=length)
         )
 
     def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Self:

@@ -100,7 +100,6 @@ class RegionPool:
             if sum(item.size_bytes for item in self._idle) + region.size_bytes <= self._max_idle_bytes:
                 self._idle.append(region)
 
-
     def forget(self) -> None:
         """In a forked child: regions in use belong to the parent's threads, and the lock may be held by one of them."""
         self._lock = threading.Lock()

@@ -48,7 +48,9 @@ def window_column(
     codec = field.storage
     if codec.coded:
         fixed = _fixed_views(field, codec, parts)
-        return FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe, reuse=reuse)
+        return (
+            FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe, reuse=reuse)
+        )
     if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(part.type) for part in parts):
         starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
         numbers = [_plain_numbers(field, part, start, describe) for part, start in zip(parts, starts, strict=False)]

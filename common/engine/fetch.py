@@ -131,7 +131,7 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
     place = f"file {file.path}, row group {groups.group[unit]}"
     try:
         with pq.ParquetFile(
-            file.path, filesystem=dataset.filesystem, metadata=dataset.footers[groups.file[unit]], pre_buffer=True
+            file.path, filesystem=dataset.filesystem, metadata=dataset.footer(int(groups.file[unit])), pre_buffer=True
         ) as reader:
             arrow = reader.schema_arrow
             top = set(arrow.names)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ..schema.field import UnischemaField
 from .outputs import OutputField, Path
-from .shaping import NullStep, PadStep
+from .shaping import NullStep, PadStep, PermuteStep
+
+
+Form = Literal["row", "batch", "arrow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,17 +19,17 @@ class TransformStep:
     """One user function.
 
     Attributes:
-        function: row dict -> row dict, or dict of arrays with a leading row axis -> the same.
+        function: row dict -> row dict; dict of arrays with a leading row axis -> the same; or Arrow batch -> the same.
         inputs: what the function gets.
         outputs: what remains after it.
-        batched: which of the two.
+        form: which of the three.
         name: for messages.
     """
 
     function: Callable[[Any], Any]
     inputs: tuple[OutputField, ...]
     outputs: tuple[OutputField, ...]
-    batched: bool
+    form: Form
     name: str
 
 
@@ -37,7 +40,7 @@ class Projection:
     keep: tuple[int, ...]
 
 
-Step = TransformStep | Projection | NullStep | PadStep
+Step = TransformStep | Projection | NullStep | PadStep | PermuteStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

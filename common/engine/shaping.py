@@ -5,6 +5,7 @@ Pure functions over columns, on whole batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -46,6 +47,32 @@ class PadStep:
     lengths: bool
     axes: tuple[int, ...]
     field: OutputField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermuteStep:
+    """Puts the axes of column ``number`` into another order (``axes``, as for ``numpy.transpose`` of one value)."""
+
+    number: int
+    axes: tuple[int, ...]
+
+
+def apply_permute(step: PermuteStep, columns: list[Column]) -> list[Column]:
+    """The columns with one of them permuted."""
+    column = columns[step.number]
+    result = list(columns)
+    if isinstance(column, Dense):
+        lead = column.values.ndim - len(step.axes)
+        order = (*range(lead), *(lead + axis for axis in step.axes))
+        result[step.number] = Dense(np.ascontiguousarray(column.values.transpose(order)), column.valid)
+    elif isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
+        ends = np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))
+        values = np.empty_like(column.values)
+        for end, shape in zip(ends.tolist(), column.shapes.tolist(), strict=True):
+            start = end - math.prod(shape)
+            values[start:end] = column.values[start:end].reshape(shape).transpose(step.axes).reshape(-1)
+        result[step.number] = replace(column, shapes=column.shapes[:, list(step.axes)], values=values)
+    return result
 
 
 def apply_nulls(step: NullStep, columns: list[Column], describe: Describe) -> list[Column]:
@@ -123,16 +150,16 @@ def _filled(column: Column, valid: np.ndarray, value: Any) -> Column:
 def _filled_strings(column: Strings, valid: np.ndarray, value: Any) -> Strings:
     raw = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
     count = len(column.offsets) - 1
-    longer = Strings(np.append(column.offsets, column.offsets[-1] + len(raw)), np.append(column.data, raw), (count + 1,))
+    longer = Strings(
+        np.append(column.offsets, column.offsets[-1] + len(raw)), np.append(column.data, raw), (count + 1,)
+    )
     each = count // max(valid.size, 1)
     index = np.where(np.repeat(valid.reshape(-1), each), np.arange(count), count)
     taken = take_strings(longer, index)
     return Strings(taken.offsets, taken.data, column.shape)
 
 
-def _check_fit(
-    step: PadStep, shapes: np.ndarray, target: tuple[int, ...], column: Ragged, describe: Describe
-) -> None:
+def _check_fit(step: PadStep, shapes: np.ndarray, target: tuple[int, ...], column: Ragged, describe: Describe) -> None:
     present = np.ones(len(shapes), dtype=bool) if column.valid is None else column.valid.reshape(-1)
     limit = np.asarray(target)
     wrong = (shapes > limit).any(axis=1) if step.lengths else (shapes != limit).any(axis=1) & present

@@ -12,10 +12,11 @@ import pyarrow as pa
 from ..errors import ParquetryError, TransformError
 from ..schema.dtypes import delivered_dtype
 from ..schema.field import Shape
+from .arrow_columns import from_arrow, to_arrow
 from .batch import Column, Dense, Ragged, Strings, rows_of, to_numpy
 from .outputs import OutputField, flatten, nest
 from .recipe import Projection, Step, TransformStep
-from .shaping import NullStep, PadStep, apply_nulls, apply_pad
+from .shaping import NullStep, PadStep, PermuteStep, apply_nulls, apply_pad, apply_permute
 
 Describe = Callable[[int], str]
 
@@ -28,6 +29,8 @@ def apply_step(step: Step, columns: Sequence[Column], count: int, describe: Desc
         return apply_nulls(step, list(columns), describe)
     if isinstance(step, PadStep):
         return apply_pad(step, list(columns), describe)
+    if isinstance(step, PermuteStep):
+        return apply_permute(step, list(columns))
     return apply_transform(step, columns, count, describe)
 
 
@@ -42,7 +45,9 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
     Raises:
         TransformError: the function raised, or returned another set of fields, dtype, or shape than declared.
     """
-    if step.batched:
+    if step.form == "arrow":
+        return _apply_to_arrow(step, columns, count, describe)
+    if step.form == "batch":
         return _apply_to_batch(step, columns, count, describe)
     inputs = [rows_of(column, text=field.kind == "text") for field, column in zip(step.inputs, columns, strict=True)]
     collected: list[list[Any]] = [[] for _ in step.outputs]
@@ -76,6 +81,31 @@ def _length(value: Any) -> int | None:
         return len(value)
     except TypeError:
         return None
+
+
+def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
+    where = (lambda: f"the batch that begins at {describe(0)}") if count else (lambda: "an empty batch")
+    names = [field.name for field in step.inputs]
+    arrays = [to_arrow(field, column) for field, column in zip(step.inputs, columns, strict=True)]
+    result = _call(step, pa.RecordBatch.from_arrays(arrays, names=names), where)
+    if not isinstance(result, pa.RecordBatch | pa.Table):
+        raise TransformError(
+            f"transform {step.name} for {where()}: expected a pyarrow RecordBatch or Table, got {type(result).__name__}."
+        )
+    if result.num_rows != count:
+        raise TransformError(
+            f"transform {step.name} for {where()}: expected {count} rows as it was given, got {result.num_rows}."
+        )
+    missing = [field.name for field in step.outputs if field.name not in result.column_names]
+    extra = [
+        name for name in result.column_names if name not in {field.name for field in (*step.outputs, *step.inputs)}
+    ]
+    if missing or extra:
+        raise TransformError(
+            f"transform {step.name} for {where()}: expected the fields {[field.name for field in step.outputs]}, "
+            f"got {result.column_names}. Declare new fields in output=[...], and name the others in remove=(...)."
+        )
+    return [from_arrow(field, result.column(field.name), f"transform {step.name}", describe) for field in step.outputs]
 
 
 def _call(step: TransformStep, argument: Any, where: Callable[[], str]) -> Any:

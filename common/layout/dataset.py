@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
 from ..schema.field import Unischema, match_names
-from ..schema.infer import flatten_fields, infer_schema
+from ..schema.infer import flatten_fields, infer_fields
 from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
+from .evolution import unify_schemas
 from .files import DataFile, FileListing, list_files
 from .footers import read_footer, read_footers
 from .index import RowGroupIndex, load_index
@@ -72,7 +73,7 @@ class StoredDataset:
 
     @cached_property
     def _described(self) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
-        return _describe(self._listing)
+        return _describe(self)
 
     @property
     def schema(self) -> Unischema:
@@ -168,19 +169,35 @@ class StoredDataset:
         return f"file {self.files[groups.file[unit]].path}, row group {groups.group[unit]}, row {row}"
 
 
-def _describe(listing: FileListing) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
-    declared = _declared_schema(listing)
-    first = read_footer(listing.filesystem, listing.files[0])
-    arrow = first.schema.to_arrow_schema()
-    stored = {path for path, _ in flatten_fields(arrow)} | set(arrow.names)
+def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+    declared = _declared_schema(dataset._listing)
+    schemas = _distinct_schemas(dataset) if declared is None else [_arrow_schema(dataset, 0)]
+    stored = {name for _, arrow in schemas for name in (*arrow.names, *(path for path, _ in flatten_fields(arrow)))}
     refused: dict[str, str] = {}
     schema = declared
     if schema is None:
-        schema, refused = infer_schema(arrow)
-    partitions, inferred = partition_columns(listing.files, schema, stored)
+        columns, conflicts = unify_schemas(schemas)
+        schema, unusable = infer_fields(columns)
+        refused = {**conflicts, **unusable}
+    partitions, inferred = partition_columns(dataset.files, schema, stored)
     if inferred:
         schema = Unischema(schema.name, [*schema, *inferred])
     return schema, refused, partitions
+
+
+def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
+    return dataset.files[file].path, dataset.footer(file).schema.to_arrow_schema()
+
+
+def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
+    """The Arrow schemas that occur, each with the first file that has it; of an indexed dataset only the first file's."""
+    if dataset.index is not None:
+        return [_arrow_schema(dataset, 0)]
+    seen: list[int] = []
+    for file, footer in enumerate(dataset.footers):
+        if not any(footer.schema.equals(dataset.footer(other).schema) for other in seen):
+            seen.append(file)
+    return [_arrow_schema(dataset, file) for file in seen]
 
 
 def _declared_schema(listing: FileListing) -> Unischema | None:

@@ -15,9 +15,10 @@ from tqdm import tqdm
 from ..errors import DatasetError
 from .files import DataFile
 
-_MOST_KEPT = 20_000
+_MOST_KEPT_BYTES = 256 << 20
 _PROGRESS_AFTER_S = 2.0
 _kept: OrderedDict[tuple[str, str, int, int], pq.FileMetaData] = OrderedDict()
+_kept_bytes = 0
 _lock = Lock()
 
 
@@ -48,8 +49,18 @@ def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
             f"file {file.path}: expected a readable Parquet file of {file.size_bytes} bytes, got: {error}. "
             "Remove it, or write it again."
         ) from error
-    with _lock:
-        _kept[key] = footer
-        while len(_kept) > _MOST_KEPT:
-            _kept.popitem(last=False)
+    _keep(key, footer)
     return footer
+
+
+def _keep(key: tuple[str, str, int, int], footer: pq.FileMetaData) -> None:
+    """Keeps a footer; the least recently used ones go when all together pass the limit."""
+    global _kept_bytes
+    with _lock:
+        if key in _kept:
+            return
+        _kept[key] = footer
+        _kept_bytes += footer.serialized_size
+        while _kept_bytes > _MOST_KEPT_BYTES:
+            _, dropped = _kept.popitem(last=False)
+            _kept_bytes -= dropped.serialized_size

@@ -113,6 +113,8 @@ class Unischema:
     """
 
     __slots__ = ("_fields", "name")
+    name: str
+    _fields: dict[str, UnischemaField]
 
     def __init__(self, name: str, fields: Iterable[UnischemaField]) -> None:
         by_name: dict[str, UnischemaField] = {}

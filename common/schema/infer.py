@@ -6,7 +6,7 @@ become tensors are returned beside the schema with the reason, so that they fail
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -16,11 +16,13 @@ from .codecs import ListCodec
 from .field import Unischema, UnischemaField
 
 
-def infer_schema(arrow: pa.Schema, *, name: str = "inferred") -> tuple[Unischema, dict[str, str]]:
-    """The fields of an Arrow schema, and the refused columns by name with the text of the error."""
+def infer_fields(
+    columns: Iterable[tuple[str, pa.Field]], *, name: str = "inferred"
+) -> tuple[Unischema, dict[str, str]]:
+    """The fields of flattened Arrow columns, and the refused columns by name with the text of the error."""
     fields: list[UnischemaField] = []
     refused: dict[str, str] = {}
-    for path, column in flatten_fields(arrow):
+    for path, column in columns:
         try:
             fields.append(infer_field(path, column))
         except SchemaError as error:

@@ -1,6 +1,7 @@
 """A sidecar that reads no data: it speaks ``docs/protocol.md`` and makes every value from its row number.
 
-Run as ``python fake_sidecar.py --fd N``. The request is ``{"fake": spec}``; `fakes.py` builds specs and says what they mean.
+Run as ``python fake_sidecar.py --fd N``. The request is ``{"fake": spec}``; `fake_request` in
+``conftest.py`` builds specs and says what they mean.
 Everything is written into the slots anew, so a tensor that outlives its lease shows wrong values.
 """
 
@@ -25,11 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def import_protocol():
     """The protocol's Python side without the rest of the package, which would take longer to import than a test may."""
-    for name, folder in (
-        ("parquetry", ROOT),
-        ("parquetry.common", ROOT / "common"),
-        ("parquetry.common.sidecar", ROOT / "common" / "sidecar"),
-    ):
+    for name in ("parquetry", "parquetry.common", "parquetry.common.sidecar"):
+        folder = ROOT.joinpath(*name.split(".")[1:])
         module = types.ModuleType(name)
         module.__path__ = [str(folder)]
         sys.modules[name] = module
@@ -55,15 +53,14 @@ class Slot:
 
 
 def field_tensors(field, rows: np.ndarray, batched_lead: tuple[int, ...]):
-    """``(role, array, dims)`` of one field for these row numbers; ``dims`` is ``None`` where it is the array's shape."""
+    """``(role, array, dims)`` of one field for these rows; ``dims`` is ``None`` where the array's shape is it."""
     window = field.get("window")
     cells = rows if window is None else (rows[:, None] + np.arange(window)).reshape(-1)
     lead = batched_lead if window is None else (*batched_lead, window)
     kind, shape = field["kind"], field.get("shape", [])
     if None in shape:
-        shapes = np.array(
-            [[int(cell) % 4 if axis is None else axis for axis in shape] for cell in cells], np.int64
-        ).reshape(len(cells), len(shape))
+        lengths = [[int(cell) % 4 if axis is None else axis for axis in shape] for cell in cells]
+        shapes = np.array(lengths, np.int64).reshape(len(cells), len(shape))
         counts = shapes.prod(axis=1)
         flat = np.repeat(cells, counts)
         yield P.Role.RAGGED_SHAPES, shapes, None
@@ -106,7 +103,7 @@ class Fake:
         if "exit_at_open" in self.spec:
             sys.exit(self.spec["exit_at_open"])
         if "open_error" in self.spec:
-            self.send(P.MessageType.ERROR, body=json.dumps(self.spec["open_error"]).encode())
+            self.send_error(self.spec["open_error"])
             return
         self.slots = [Slot(number) for number in range(self.spec["slots"])]
         self.free = list(range(len(self.slots)))
@@ -133,23 +130,19 @@ class Fake:
             self.log(body)
             if self.spec.get("silent_start"):
                 return
-            state = (
-                {"iteration": body["iteration"], "consumed": 0} if body["state"] is None else json.loads(body["state"])
-            )
+            state = {"iteration": body["iteration"], "consumed": 0}
+            if body["state"] is not None:
+                state = json.loads(body["state"])
             self.generation, self.iteration, self.at = message.generation, state["iteration"], state["consumed"]
             if state.get("of", self.spec["name"]) != self.spec["name"]:
                 self.running = False
-                self.send(
-                    P.MessageType.ERROR,
-                    body=json.dumps(
-                        {"error": "StateError", "message": 'state: expected one of this "dataset" – got another.'}
-                    ).encode(),
+                self.send_error(
+                    {"error": "StateError", "message": 'state: expected one of this "dataset", got another.'}
                 )
                 return
             self.running = True
             answer = {
-                "state_prefix": json.dumps({"of": self.spec["name"], "iteration": self.iteration})[:-1]
-                + ', "consumed": ',
+                "state_prefix": f'{{"of": "{self.spec["name"]}", "iteration": {self.iteration}, "consumed": ',
                 "state_suffix": "}",
                 **({"slots": len(self.slots)} if self.spec["promise_slots"] else {}),
             }
@@ -178,7 +171,7 @@ class Fake:
             sys.exit(7)
         if self.at >= spec.get("error_at", 1 << 60):
             self.running = False
-            self.send(P.MessageType.ERROR, body=json.dumps(spec["error"]).encode())
+            self.send_error(spec["error"])
             return
         stride = spec["batch"] if spec["batched"] else 1
         begin = self.at * stride
@@ -201,7 +194,7 @@ class Fake:
         ]
         table = np.zeros(len(tensors), P.ENTRY)
         offset = (table.nbytes + 63) // 64 * 64
-        for entry, (number, role, array, dims) in zip(table, tensors):
+        for entry, (number, role, array, dims) in zip(table, tensors, strict=True):
             shape = array.shape if dims is None else dims
             entry["field"], entry["role"], entry["dtype"] = number, role, P.DTYPE_CODES[array.dtype.name]
             entry["ndim"], entry["offset"], entry["bytes"] = len(shape), offset, array.nbytes
@@ -211,7 +204,7 @@ class Fake:
             table["offset"][0] = 1 << 40
         slot.reserve(offset)
         slot.map[: table.nbytes] = table.tobytes()
-        for entry, (_, _, array, _) in zip(table, tensors):
+        for entry, (_, _, array, _) in zip(table, tensors, strict=True):
             if not self.spec.get("corrupt"):
                 slot.map[int(entry["offset"]) : int(entry["offset"]) + array.nbytes] = array.tobytes()
         first = self.at + (5 if self.spec.get("wrong_first") else 0)
@@ -223,6 +216,9 @@ class Fake:
         if "log" in self.spec:
             with open(self.spec["log"], "a") as file:
                 file.write(json.dumps({"pid": os.getpid(), **event}) + "\n")
+
+    def send_error(self, error) -> None:
+        self.send(P.MessageType.ERROR, body=json.dumps(error).encode())
 
     def send(self, kind, *, a: int = 0, b: int = 0, body: bytes = b"", descriptor: int | None = None) -> None:
         message = P.Message(type=kind, generation=self.generation, a=a, b=b, body=body, descriptor=descriptor)

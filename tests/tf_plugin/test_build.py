@@ -67,14 +67,14 @@ def test_a_failing_compiler_is_an_error_with_its_words(tmp_path: Path, monkeypat
     script.write_text("#!/bin/sh\necho 'the header is not there' >&2\nexit 4\n")
     script.chmod(0o755)
     monkeypatch.setenv("CXX", str(script))
-    with pytest.raises(RuntimeError, match="status 4(.|\n)*the header is not there"):
+    with pytest.raises(RuntimeError, match=r"status 4(.|\n)*the header is not there"):
         build.build_library(tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.so"))
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_that_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RuntimeError, match="expected a folder that can be written, got .*Set XDG_CACHE_HOME"):
+    with pytest.raises(RuntimeError, match=r"expected a folder that can be written, got .*Set XDG_CACHE_HOME"):
         build.build_library(tmp_path / "file" / "cache")
 
 

@@ -74,7 +74,7 @@ def test_a_state_of_something_else_is_refused_when_it_is_restored(
     next(iterator)
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
     other = iter(fake_dataset(name="b"))
-    with pytest.raises(tf.errors.InvalidArgumentError, match='expected one of this "dataset" – got another'):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='expected one of this "dataset", got another'):
         tf.train.Checkpoint(iterator=other).restore(path)
 
 

@@ -350,7 +350,7 @@ def test_stages_can_be_applied_as_functions(url: str, tmp_path: Path) -> None:
 def test_a_stage_applied_too_late_says_where_it_belongs(url: str) -> None:
     mapped = ParquetDataset(url, ["id"]).map(lambda row: row)
     for stage in (where([("id", "<", 3)]), ngram(length=2), shard(2, 0), shuffle(3), cache("x"), transform(double)):
-        with pytest.raises(PipelineError, match="expected a ParquetDataset, got .*MapDataset. Apply it before map"):
+        with pytest.raises(PipelineError, match=r"expected a ParquetDataset, got .*MapDataset\. Apply it before map"):
             mapped.apply(stage)
 
 

@@ -110,8 +110,6 @@ def nullable_url(tmp_path_factory: pytest.TempPathFactory) -> str:
         ],
     )
     directory = str(tmp_path_factory.mktemp("nullable"))
-    values = [
-        {"id": n, "name": None if n % 3 == 1 else f"n{n}", "score": None if n % 3 == 1 else n} for n in range(10)
-    ]
+    values = [{"id": n, "name": None if n % 3 == 1 else f"n{n}", "score": None if n % 3 == 1 else n} for n in range(10)]
     write_dataset(directory, schema, values)
     return directory

@@ -48,9 +48,10 @@ def test_the_announcement_that_follows_the_start_of_workers_is_the_same_epoch(gi
     assert counter.next == 4
 
 
-def _forked() -> int:
+def _forked(work: Callable[[], None] = lambda: None) -> int:
     child = os.fork()
     if child == 0:
+        work()
         os._exit(0)
     return child
 
@@ -67,27 +68,29 @@ def test_a_worker_repeats_what_its_parent_announced(monkeypatch: pytest.MonkeyPa
     assert found == [0, 1, 2]
 
 
-def test_the_training_process_learns_what_a_worker_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_process_learns_what_a_worker_restored() -> None:
     counter = EpochCounter()
     counter.announce()
     assert counter.sync() is None
-    pickle.dumps(counter)  # the loader starts a worker
-    with monkeypatch.context() as forked:
-        forked.setattr(os, "getpid", lambda: -1)
-        counter.resumed(6, 42)
-        counter.next = 0  # what a child process counts does not reach its parent
+    os.waitpid(_forked(lambda: counter.resumed(6, 42)), 0)
     assert counter.announce() is None  # the repeated one, however late it comes
     assert counter.announce() == 42
     assert counter.begin() == 7
     assert counter.sync() is None
 
 
-def test_a_chosen_epoch_outweighs_what_a_worker_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iterator_after_workers_that_were_restored_goes_on_from_them() -> None:
     counter = EpochCounter()
     counter.announce()
-    with monkeypatch.context() as forked:
-        forked.setattr(os, "getpid", lambda: -1)
-        counter.resumed(6, None)
+    os.waitpid(_forked(lambda: counter.resumed(6, None)), 0)
+    assert counter.sync() is None  # the seed; the epoch is taken over
+    assert counter.begin() == 7
+
+
+def test_a_chosen_epoch_outweighs_what_a_worker_restored() -> None:
+    counter = EpochCounter()
+    counter.announce()
+    os.waitpid(_forked(lambda: counter.resumed(6, None)), 0)
     counter.set(2)
     assert counter.sync() is None
     assert counter.begin() == 2

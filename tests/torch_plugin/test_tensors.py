@@ -70,9 +70,7 @@ def test_other_variable_shapes_are_a_list_of_tensors(url: str, rows: list[dict[s
 
 
 @pytest.mark.parametrize("name", ["points", "map"])
-def test_a_row_of_variable_shape_is_a_tensor_of_its_own_shape(
-    url: str, rows: list[dict[str, Any]], name: str
-) -> None:
+def test_a_row_of_variable_shape_is_a_tensor_of_its_own_shape(url: str, rows: list[dict[str, Any]], name: str) -> None:
     for element, row in zip(ParquetPipe(url, [name]), rows, strict=True):
         np.testing.assert_array_equal(element[name].numpy(), row[name])
 
