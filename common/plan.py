@@ -116,13 +116,23 @@ class BasePlan:
         return self.row_view.length if view is None else view.length
 
     @cached_property
-    def chunk_rows(self) -> int:
-        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
-        row_bytes = 64
+    def row_bytes(self) -> int:
+        """About how much memory a row takes once decoded; a guess for what varies."""
+        total = 64
         for output in self.element.outputs:
             size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
-            row_bytes += size * (output.dtype.itemsize if output.kind == "dense" else 32)
-        return int(np.clip(_CHUNK_BYTES // row_bytes, 1, _MAX_CHUNK_ROWS))
+            total += size * (output.dtype.itemsize if output.kind == "dense" else 32)
+        return total
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
+        return int(np.clip(_CHUNK_BYTES // self.row_bytes, 1, _MAX_CHUNK_ROWS))
+
+    @property
+    def step_bytes(self) -> int:
+        """About how much memory a step takes: a batch, or a chunk of rows."""
+        return self.row_bytes * (self.element.batch_size or self.chunk_rows)
 
     def rows_from(self, origin: Origin) -> RowView:
         """The rows of this rank that are left at a global position that other ranks reached together.

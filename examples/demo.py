@@ -44,7 +44,7 @@ def main() -> int:
     for directory, write in ((digits, demo_data.write_digits), (drives, demo_data.write_drives)):
         shutil.rmtree(directory, ignore_errors=True)
         write(directory)
-        files = [path for path in directory.rglob("*.parquet")]
+        files = list(directory.rglob("*.parquet"))
         console.print(f"{directory}: {len(files)} Parquet files, {sum(path.stat().st_size for path in files):,} bytes")
 
     console.rule("2. Plan")

@@ -155,5 +155,5 @@ def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, np.ndarray) and value.dtype == object:
         for part in value.reshape(-1):
             yield from _leaves(part)
-    elif isinstance(value, np.ndarray | np.generic | RaggedArray) and value.dtype != object:
+    elif isinstance(value, np.ndarray | np.generic | RaggedArray):
         yield value

@@ -35,7 +35,8 @@ class Call:
 
     def on(self, pipeline: Any) -> Any:
         """The real thing; works on every face that has the verbs."""
-        return getattr(pipeline, self.verb)(*self.args, **self.options)
+        options = {name: value for name, value in self.options.items() if not name.startswith("model_")}
+        return getattr(pipeline, self.verb)(*self.args, **options)
 
     def __str__(self) -> str:
         shown = [*map(str, self.args), *(f"{name}={value}" for name, value in self.options.items())]
@@ -84,8 +85,10 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
         elif each.verb in ("take", "skip"):
             part = slice(each.count) if each.verb == "take" else slice(each.count, None)
             rows, windows = (rows[part], None) if windows is None else (rows, windows[part])
-        elif each.verb in ("select", "transform"):
-            change = _selected(each) if each.verb == "select" else each.model
+        elif each.verb == "nulls" and each.args[0] == "drop":
+            rows = [pair for pair in rows if all(pair.stored.values[name] is not None for name in each.args[1:])]
+        elif each.verb in ("select", "transform", "nulls"):
+            change = {"select": _selected, "nulls": _without_nulls}.get(each.verb, lambda call: call.model)(each)
             assert change is not None
             if windows is None:
                 rows = [_Pair(pair.stored, change(pair.value)) for pair in rows]
@@ -94,6 +97,21 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
         else:
             assert each.verb == "cache", each
     return [pair.value for pair in rows] if windows is None else windows
+
+
+def _without_nulls(each: Call) -> Callable[[Row], Row]:
+    policy, *names = each.args
+
+    def change(row: Row) -> Row:
+        row = dict(row)
+        for name in names:
+            if policy == "mask":
+                row[f"{name}__valid"] = row[name] is not None
+            if row[name] is None:
+                row[name] = each.options["value"] if policy == "fill" else each.options["model_zero"]
+        return row
+
+    return change
 
 
 def _selected(each: Call) -> Callable[[Row], Row]:

@@ -1,8 +1,8 @@
 """From a pipeline's element to tf.data's: the flat components of the source op, and the structure made of them.
 
 In: an `Element` (what a pipeline hands out). Out: the op's attributes, and a `tf.data.Dataset` whose elements are
-nested dicts of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis (a batch, or the
-steps of a window), and a dense tensor of the row's own shape where there is none.
+nested dicts of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis (a batch, or
+the steps of a window), and a dense tensor of the row's own shape where there is none.
 """
 
 from __future__ import annotations

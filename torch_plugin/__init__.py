@@ -1,4 +1,4 @@
-"""Parquet as a native PyTorch source: `ParquetPipe` (a DataPipe), `ParquetNode` (a torchdata node), ``.read_parquet()``.
+"""Parquet as a native PyTorch source: `ParquetPipe` (a DataPipe), `ParquetNode` (a node), ``.read_parquet()``.
 
 `ParquetNode` needs torchdata, and is imported when it is first used.
 """

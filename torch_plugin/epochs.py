@@ -1,9 +1,9 @@
 """`EpochCounter`: which pass over the data the next iterator of a pipe is, in this process and in loader workers.
 
-``DataLoader`` announces every epoch (``apply_random_seed`` calls ``set_seed``), first in the process of the training loop and
-then in each worker, which is forked or unpickled from the pipe there and so starts with its count. What always holds:
-one announcement and the iterators that follow it are one epoch, in every process; an iterator without an announcement is
-an epoch by itself.
+``DataLoader`` announces every epoch (``apply_random_seed`` calls ``set_seed``), first in the process of the training
+loop and then in each worker, which is forked or unpickled from the pipe there and so starts with its count. What always
+holds: one announcement and the iterators that follow it are one epoch, in every process; an iterator without an
+announcement is an epoch by itself.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class EpochCounter:
         return seed
 
     def sync(self) -> int | None:
-        """Takes over what a loader worker restored since the last call; returns the state's shuffle seed, if it has one."""
+        """Takes over what a loader worker restored since the last call; returns the shuffle seed of its state, if any."""
         restored = self._cell.take() if self.is_owner and self._cell is not None else None
         if restored is None:
             return None
@@ -152,7 +152,7 @@ class EpochCounter:
         self.__dict__.update(state, _cell=None, _travelled=state["_cell"] or "")
 
     def _arrive(self) -> None:
-        """Decides what an unpickled counter is; only later than while it is unpickled can a process say who its parent is."""
+        """Decides what an unpickled counter is: while it is unpickled, a process does not know its parent yet."""
         if self._travelled is None:
             return
         path, self._travelled = self._travelled, None

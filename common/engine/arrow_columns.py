@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..errors import DecodeError, TransformError
 from ..schema.codecs import ListCodec
 from ..schema.field import UnischemaField
-from .batch import Column, Dense, Ragged, Strings
+from .batch import Column, Dense, Strings
 from .columns import window_column
 from .normalise import normalise
 from .outputs import OutputField

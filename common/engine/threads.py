@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
+
 from ..plan import BasePlan, Origin
 from .arena import SHARED_REGIONS
 from .assemble import assemble
@@ -22,7 +24,7 @@ class ThreadedEngine:
         origin, start: where to begin; see `BasePlan.steps`.
         worker, workers: the part of a loader worker; see `Plan.steps`.
         threads: how many steps are decoded at once.
-        memory_limit: bytes of encoded windows in flight.
+        memory_limit: bytes of encoded windows in flight, and of decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
 
     One consumer at a time; `close` may be called from any thread, and more than once.
@@ -43,7 +45,7 @@ class ThreadedEngine:
     ) -> None:
         self._plan = plan
         self._strict_nulls = strict_nulls
-        self._ahead = 2 * threads + 1
+        self._ahead = int(np.clip(memory_limit // max(plan.step_bytes, 1), 1, 2 * threads + 1))
         steps = plan.steps(origin=origin, start=start, worker=worker, workers=workers)
         self._jobs = JobPlanner(plan, steps, iteration)
         self._waiting: Job | None = None

@@ -70,17 +70,15 @@ class SidecarClient:
         self._generation = 0
         self._slots: dict[int, _MappedSlot] = {}
         self._outstanding = 0
-        self._most_slots = 0
         self._lock = threading.Lock()
         self._closed = False
         self._open()
 
-    def start(self, options: dict[str, Any], *, most_slots: int) -> None:
+    def start(self, options: dict[str, Any]) -> None:
         """Begins an iteration; see START in the protocol."""
         self._generation += 1
-        self._most_slots = most_slots
         body = json.dumps(options).encode()
-        self._send(Message(type=MessageType.START, generation=self._generation, a=most_slots, body=body))
+        self._send(Message(type=MessageType.START, generation=self._generation, body=body))
         self._next()  # STARTED
 
     def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
@@ -93,7 +91,7 @@ class SidecarClient:
         lease = slot.lease(header.slot_bytes)
         with self._lock:
             self._outstanding += 1
-            scarce = self._most_slots - self._outstanding <= 1
+            scarce = len(self._slots) - self._outstanding <= 1
         weakref.finalize(lease, self._give_back, message.a).atexit = False
         if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
             own = np.frombuffer(lease, np.uint8).copy()
@@ -311,10 +309,8 @@ class SidecarSource:
             "worker": steps.worker,
             "workers": steps.workers,
         }
-        from ..iteration import usable_processors
-
         try:
-            self._client.start(options, most_slots=2 * (pipeline.workers or usable_processors()) + 4)
+            self._client.start(options)
         except BaseException:
             self.close()
             raise

@@ -30,6 +30,7 @@ from .slots import SlotMemory
 
 _LOGGER = logging.getLogger(__name__)
 _PLACEHOLDER = 9_007_199_254_740_993
+_FEWEST_SLOTS = 3
 _MOST_MESSAGE = MAX_BODY_BYTES // 4
 
 
@@ -182,13 +183,15 @@ class Iteration:
         self._length = steps.length
         pipeline = server._pipeline
         threads = server._workers
-        self._most_slots = message.a or 2 * threads + 2
-        self._ahead = max(2 * threads, 2)
+        memory_limit = pipeline.memory_limit or DEFAULT_MEMORY_BYTES
+        affordable = max(_FEWEST_SLOTS, memory_limit // max(plan.step_bytes, 1))
+        self._most_slots = min(message.a or 2 * threads + 4, affordable)
+        self._ahead = max(min(2 * threads, self._most_slots - 2), 1)
         self._store = WindowStore(
             plan,
             fetchers,
             threads=max(2, threads),
-            memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+            memory_limit=memory_limit,
             finish=runner.finish,
             discard=runner.discard,
         )
