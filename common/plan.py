@@ -16,7 +16,8 @@ import pyarrow as pa
 from .engine.disk_cache import DiskCache
 from .engine.fetch import Fetcher
 from .engine.outputs import Element
-from .engine.recipe import Recipe
+from .engine.recipe import Recipe, TransformStep
+from .engine.shaping import PadStep
 from .engine.window import WindowRows
 from .errors import EmptySelectionError, StateError
 from .flow import build_recipe, element_of
@@ -36,6 +37,8 @@ from .where_function import test_rows
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _SELECT_THREADS = 8
+_MERGED_BYTES = 4 << 20
+_MOST_MERGED = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,18 @@ class BasePlan:
             return Slice(mine, start, None) if start else mine
         part: RowView = rows if workers == 1 else Shard(rows, workers, worker, "none")
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
+
+    @cached_property
+    def merged_steps(self) -> int:
+        """How many full batches the engine makes at once where they are small; a matter of speed, not of meaning.
+
+        One, where a step looks at the batch as a whole (a user function on batches, padding to the largest value).
+        """
+        for step in self.recipe.item_steps:
+            whole = isinstance(step, PadStep) and None in step.shape
+            if whole or (isinstance(step, TransformStep) and step.form != "row"):
+                return 1
+        return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.element.batched else 1
 
     # --- what subclasses add ---
 
@@ -403,7 +418,10 @@ class Plan(BasePlan):
 
     def window_rows(self, key: WindowKey) -> WindowRows:
         """The rows that a window needs; each once, in storage order."""
-        items = self.epoch_order(key.epoch).window_items(key.stream, key.window)
+        order = self.epoch_order(key.epoch)
+        if self.selection.starts is None:
+            return self._rows_of_segments(order, key)
+        items = order.window_items(key.stream, key.window)
         cells = self.selection.cells(items)
         positions, inverse = np.unique(cells, return_inverse=True)
         unit, row = self.selection.rows.locate(positions)
@@ -412,6 +430,24 @@ class Plan(BasePlan):
             units=tuple(unit[bounds[:-1]].tolist()),
             rows=tuple(row[lo:hi] for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)),
             cells=inverse.reshape(cells.shape),
+        )
+
+    def _rows_of_segments(self, order: EpochOrder, key: WindowKey) -> WindowRows:
+        """The rows of a window whose items are rows: whole stretches of row groups, found without sorting rows."""
+        unit, first, length = order.window_segments(key.stream, key.window)
+        by_place = np.argsort(first)
+        begins = np.empty_like(length)
+        begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
+        ends = np.cumsum(length)
+        cells = np.repeat(begins - (ends - length), length) + np.arange(int(ends[-1]) if len(ends) else 0)
+        permutation = order.window_permutation(key.stream, key.window, len(cells))
+        rows = self.selection.rows
+        skipped = (first - rows.before[unit]).tolist()
+        chosen = [(u, rows.of(u)[s : s + n]) for u, s, n in zip(unit.tolist(), skipped, length.tolist(), strict=True)]
+        return WindowRows(
+            units=tuple(chosen[place][0] for place in by_place),
+            rows=tuple(chosen[place][1] for place in by_place),
+            cells=(cells if permutation is None else cells[permutation])[:, None],
         )
 
     def window_bytes(self, key: WindowKey) -> int:

@@ -132,6 +132,43 @@ def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
 
 
+def split_column(column: Column, parts: int) -> list[Column]:
+    """A column cut into equal parts along its first axis; numbers are views."""
+    if parts == 1:
+        return [column]
+    size = leading(column) // parts
+    bounds = [(part * size, (part + 1) * size) for part in range(parts)]
+    valid = [None if column.valid is None else _some(column.valid[lo:hi]) for lo, hi in bounds]
+    if isinstance(column, Dense):
+        return [Dense(column.values[lo:hi], mask) for (lo, hi), mask in zip(bounds, valid, strict=True)]
+    if isinstance(column, Strings):
+        each = (len(column.offsets) - 1) // parts
+        shape = (size, *column.shape[1:])
+        return [_string_part(column, part * each, each, shape, mask) for part, mask in enumerate(valid)]
+    cells = len(column.shapes) // parts
+    ends = np.concatenate([[0], np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))])
+    result: list[Column] = []
+    for part, mask in enumerate(valid):
+        lo, hi = part * cells, (part + 1) * cells
+        first, count = int(ends[lo]), int(ends[hi] - ends[lo])
+        values = column.values
+        if isinstance(values, Strings):
+            flat: np.ndarray | Strings = _string_part(values, first, count, (count,), None)
+        else:
+            flat = values[first : first + count]
+        result.append(Ragged(column.shapes[lo:hi], flat, (size, *column.lead[1:]), mask))
+    return result
+
+
+def _string_part(column: Strings, first: int, count: int, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
+    offsets = column.offsets[first : first + count + 1]
+    return Strings(offsets - offsets[0], column.data[offsets[0] : offsets[-1]], shape, valid)
+
+
+def _some(valid: np.ndarray) -> np.ndarray | None:
+    return None if valid.all() else valid
+
+
 def concat_columns(columns: Sequence[Column]) -> Column:
     """Columns of one field, one after the other; each has a single leading axis."""
     if len(columns) == 1:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
@@ -26,43 +27,68 @@ from .window import WindowRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One step: a batch, or a chunk of rows.
+    """One or more steps made at once: batches of equal size, or a chunk of rows.
 
     Attributes:
-        number: counted from the first step of the iteration that is made.
-        count: rows.
+        number: counted from the first job of the iteration.
+        steps: how many.
+        count: rows, of all steps together.
         draws: what to take from which window.
     """
 
     number: int
+    steps: int
     count: int
     draws: tuple[Draw, ...]
 
 
 class JobPlanner:
-    """The jobs of one iteration, in order."""
+    """The jobs of one iteration, in order.
 
-    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int) -> None:
+    Args:
+        merge: most steps in a job; only full batches are merged.
+    """
+
+    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merge: int = 1) -> None:
         self._plan = plan
         self._steps = steps
+        self._length = steps.length
         self._iteration = iteration
+        self._merge = merge
+        self._next_step = 0
         self._number = 0
+        self._held: tuple[np.ndarray, np.ndarray] | None = None
 
     def __iter__(self) -> Iterator[Job]:
         return self
 
     def __next__(self) -> Job:
-        length = self._steps.length
-        if length is not None and self._number >= length:
+        first = self._take()
+        if first is None:
             raise StopIteration
-        passes, index = self._steps.rows(self._number)
-        job = Job(
-            number=self._number,
-            count=len(index),
-            draws=tuple(self._plan.draws(self._iteration, passes, index)),
-        )
+        taken = [first]
+        while len(taken) < self._merge and len(first[0]) == self._plan.element.batch_size:
+            following = self._take()
+            if following is None:
+                break
+            if len(following[0]) != len(first[0]):
+                self._held = following
+                break
+            taken.append(following)
+        passes, index = first if len(taken) == 1 else tuple(np.concatenate(parts) for parts in zip(*taken, strict=True))
+        draws = tuple(self._plan.draws(self._iteration, passes, index))
+        job = Job(number=self._number, steps=len(taken), count=len(index), draws=draws)
         self._number += 1
         return job
+
+    def _take(self) -> tuple[np.ndarray, np.ndarray] | None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
+        if self._length is not None and self._next_step >= self._length:
+            return None
+        self._next_step += 1
+        return self._steps.rows(self._next_step - 1)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy as np
 from ..plan import BasePlan, Origin
 from .arena import SHARED_REGIONS
 from .assemble import assemble
-from .batch import Column
+from .batch import Column, split_column
 from .jobs import Handle, Job, JobPlanner, WindowStore, sources_of
 
 
@@ -45,37 +45,44 @@ class ThreadedEngine:
     ) -> None:
         self._plan = plan
         self._strict_nulls = strict_nulls
-        self._ahead = int(np.clip(memory_limit // max(plan.step_bytes, 1), 1, 2 * threads + 1))
+        self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
         steps = plan.steps(origin=origin, start=start, worker=worker, workers=workers)
-        self._jobs = JobPlanner(plan, steps, iteration)
+        self._jobs = JobPlanner(plan, steps, iteration, merge=plan.merged_steps)
         self._waiting: Job | None = None
         self._store = WindowStore(plan, plan.fetchers(), threads=max(2, threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
-        self._pending: deque[tuple[Future[list[Column]], list[Handle], int]] = deque()
+        self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
+        self._ready: deque[tuple[int, list[Column]]] = deque()
 
     def __iter__(self) -> Iterator[tuple[int, list[Column]]]:
         return self
 
     def __next__(self) -> tuple[int, list[Column]]:
         """The row count and the columns of the next step."""
+        if self._ready:
+            return self._ready.popleft()
         self._top_up()
         if not self._pending:
             self.close()
             raise StopIteration
-        future, handles, count = self._pending.popleft()
+        future, handles, job = self._pending.popleft()
         try:
             columns = future.result()
         except BaseException:
             self.close()
             raise
         self._store.release(handles)
-        return count, columns
+        parts = [split_column(column, job.steps) for column in columns]
+        count = job.count // job.steps
+        self._ready.extend((count, list(step)) for step in zip(*parts, strict=True))
+        return self._ready.popleft()
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._store.close()
         self._pending.clear()
+        self._ready.clear()
 
     def _top_up(self) -> None:
         while len(self._pending) < self._ahead:
@@ -87,7 +94,7 @@ class ThreadedEngine:
                 return
             self._waiting = None
             handles = self._store.acquire(job)
-            self._pending.append((self._pool.submit(self._make, job, handles), handles, job.count))
+            self._pending.append((self._pool.submit(self._make, job, handles), handles, job))
         self._store.read_ahead()
 
     def _make(self, job: Job, handles: list[Handle]) -> list[Column]:

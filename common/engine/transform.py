@@ -186,10 +186,12 @@ def _cells(
 
 
 def _unmasked(cell: Any) -> Any:
-    """A cell of a masked array: ``None`` where it is masked as a whole, else the plain value."""
-    if not isinstance(cell, np.ma.MaskedArray):
-        return cell
-    return None if cell.size and np.ma.getmaskarray(cell).all() else cell.data
+    """A cell as it was before a null in it, or beside it, changed its form: ``None``, or the plain value."""
+    if isinstance(cell, np.ma.MaskedArray):
+        return None if cell.size and np.ma.getmaskarray(cell).all() else cell.data
+    if isinstance(cell, np.ndarray) and cell.dtype == object and cell.size and all(item is None for item in cell.flat):
+        return None
+    return cell
 
 
 def _shapes(field: OutputField, arrays: Sequence[np.ndarray]) -> np.ndarray:

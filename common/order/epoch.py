@@ -125,17 +125,25 @@ class EpochOrder:
             window_position=position[window_segment],
         )
 
-    def window_items(self, stream: int, window: int) -> np.ndarray:
-        """The items of a window, in the order in which they are handed out (int64 item indices)."""
+    def window_segments(self, stream: int, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The stretches of items that make a window: ``(unit, first item, length)``, before they are permuted."""
         plan = self.stream(stream)
         lo, hi = plan.window_segment[window], plan.window_segment[window + 1]
-        length = np.diff(plan.position[lo : hi + 1])
-        items = np.repeat(plan.first[lo:hi] - plan.position[lo:hi], length) + np.arange(
-            plan.position[lo], plan.position[hi]
-        )
+        return plan.unit[lo:hi], plan.first[lo:hi], np.diff(plan.position[lo : hi + 1])
+
+    def window_permutation(self, stream: int, window: int, count: int) -> np.ndarray | None:
+        """The permutation of a window's ``count`` items; ``None`` for the natural order."""
         if self.spec.buffer_size is None:
-            return items
-        return items[permutation(len(items), _WINDOW_KEY, self.spec.seed, self.epoch, stream, window)]
+            return None
+        return permutation(count, _WINDOW_KEY, self.spec.seed, self.epoch, stream, window)
+
+    def window_items(self, stream: int, window: int) -> np.ndarray:
+        """The items of a window, in the order in which they are handed out (int64 item indices)."""
+        _, first, length = self.window_segments(stream, window)
+        ends = np.cumsum(length)
+        items = np.repeat(first - (ends - length), length) + np.arange(int(ends[-1]) if len(ends) else 0)
+        order = self.window_permutation(stream, window, len(items))
+        return items if order is None else items[order]
 
 
 def _group(position: np.ndarray, buffer_size: int | None) -> np.ndarray:

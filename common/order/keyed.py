@@ -23,7 +23,7 @@ def permutation(count: int, *key: int) -> np.ndarray:
     """A uniform permutation of ``0 .. count - 1`` (int64), a pure function of ``count`` and ``key``."""
     if count <= 1:
         return np.zeros(count, dtype=np.int64)
-    return np.argsort(raw_words(count, *key), kind="stable")
+    return np.argsort(raw_words(count, *key))  # words are distinct but for a chance of count^2 / 2^65
 
 
 def fraction(*key: int) -> float:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..engine.batch import Column
+from ..engine.batch import Column, leading, split_column
 from ..engine.outputs import OutputField
 from ..errors import SidecarError, error_class
 from .channel import Channel, memory_file
@@ -300,6 +300,7 @@ class SidecarSource:
         pipeline = steps.pipeline
         self._outputs = pipeline.element.outputs
         self._batched = pipeline.element.batched
+        self._ready: deque[tuple[int, list[Column]]] = deque()
         request = {"pipeline": pipeline.to_json(), "sys_path": sys.path, "strict_nulls": strict_nulls}
         self._client: SidecarClient | None = IDLE.take(json.dumps(request).encode())
         options = {
@@ -308,6 +309,7 @@ class SidecarSource:
             "start": steps.start,
             "worker": steps.worker,
             "workers": steps.workers,
+            "merge": True,
         }
         try:
             self._client.start(options)
@@ -316,6 +318,8 @@ class SidecarSource:
             raise
 
     def __next__(self) -> tuple[int, list[Column]]:
+        if self._ready:
+            return self._ready.popleft()
         if self._client is None:
             raise StopIteration
         received = self._client.next_batch(self._outputs)
@@ -323,7 +327,12 @@ class SidecarSource:
             self.close()
             raise StopIteration
         header, columns = received
-        return header.num_elements, columns
+        if not self._batched:
+            return header.num_elements, columns
+        count = leading(columns[0]) // header.num_elements
+        parts = [split_column(column, header.num_elements) for column in columns]
+        self._ready.extend((count, list(step)) for step in zip(*parts, strict=True))
+        return self._ready.popleft()
 
     def close(self) -> None:
         """Ends the iteration; the sidecar waits for the next one. Idempotent."""

@@ -179,12 +179,13 @@ class Iteration:
             state = parse_state(plan, options["state"], worker=self._worker, workers=self._workers)
             self._iteration, self._start, self._origin = state.iteration, state.consumed, state.start
         steps = plan.steps(origin=self._origin, start=self._start, worker=self._worker, workers=self._workers)
-        self._planner = JobPlanner(plan, steps, self._iteration)
+        merge = plan.merged_steps if options.get("merge") else 1
+        self._planner = JobPlanner(plan, steps, self._iteration, merge=merge)
         self._length = steps.length
         pipeline = server._pipeline
         threads = server._workers
         memory_limit = pipeline.memory_limit or DEFAULT_MEMORY_BYTES
-        affordable = max(_FEWEST_SLOTS, memory_limit // max(plan.step_bytes, 1))
+        affordable = max(_FEWEST_SLOTS, memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(message.a or 2 * threads + 4, affordable)
         self._ahead = max(min(2 * threads, self._most_slots - 2), 1)
         self._store = WindowStore(
@@ -236,7 +237,7 @@ class Iteration:
                 slot = self._wait_for_room(job)
                 if slot is None:
                     return
-                elements = 1 if batched else job.count
+                elements = job.steps if batched else job.count
                 self._put(self._submit(job, slot, first, elements))
                 first += elements
                 self._store.read_ahead()
