@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -44,9 +44,9 @@ class Stage:
 
     def __str__(self) -> str:
         shown = []
-        for name, field in self.__dataclass_fields__.items():  # type: ignore[attr-defined]
+        for name, item in self.__dataclass_fields__.items():  # type: ignore[attr-defined]
             value = getattr(self, name)
-            if value != field.default:
+            if item.repr and value != item.default:
                 shown.append(f"{name}={value!r}")
         return f"{self.verb}({', '.join(shown)})"
 
@@ -262,12 +262,13 @@ class Shard(Stage):
 
 @dataclass(frozen=True)
 class Shuffle(Stage):
-    """A new order in every epoch."""
+    """A new order in every epoch; ``drawn`` tells that nobody chose the seed, so that other processes have another one."""
 
     verb: ClassVar[str] = "shuffle"
     buffer_size: int
     seed: int
     reshuffle_each_iteration: bool = True
+    drawn: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
@@ -12,11 +11,14 @@ _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
 
 
 class Channel:
-    """One end of the connection. `send` may be called from any thread, `receive` from one at a time."""
+    """One end of the connection. `receive` is for one thread at a time.
+
+    `send` may be called from any thread, also from a finaliser in the middle of another `send`: packets are whole or not at
+    all, so it takes no lock.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._send_lock = threading.Lock()
 
     def send(self, message: Message) -> None:
         """Sends a message; its descriptor stays open here.
@@ -25,11 +27,10 @@ class Channel:
             OSError: the other side is gone.
         """
         packet = pack(message)
-        with self._send_lock:
-            if message.descriptor is None:
-                self._connection.send(packet)
-            else:
-                socket.send_fds(self._connection, [packet], [message.descriptor])
+        if message.descriptor is None:
+            self._connection.send(packet)
+        else:
+            socket.send_fds(self._connection, [packet], [message.descriptor])
 
     def receive(self) -> Message | None:
         """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor."""

@@ -69,8 +69,7 @@ class SidecarClient:
         self._drain.start()
         self._generation = 0
         self._slots: dict[int, _MappedSlot] = {}
-        self._outstanding = 0
-        self._lock = threading.Lock()
+        self._outstanding: set[int] = set()  # slots that the user holds; adding and discarding need no lock
         self._closed = False
         self._open()
 
@@ -89,9 +88,8 @@ class SidecarClient:
         header = BatchHeader.unpack(message.body)
         slot = self._slots[message.a]
         lease = slot.lease(header.slot_bytes)
-        with self._lock:
-            self._outstanding += 1
-            scarce = len(self._slots) - self._outstanding <= 1
+        self._outstanding.add(message.a)
+        scarce = len(self._slots) - len(self._outstanding) <= 1
         weakref.finalize(lease, self._give_back, message.a).atexit = False
         if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
             own = np.frombuffer(lease, np.uint8).copy()
@@ -157,8 +155,8 @@ class SidecarClient:
                 return message
 
     def _give_back(self, slot: int) -> None:
-        # A finaliser may run in the middle of anything in this thread, so it takes no lock that others hold for long.
-        self._outstanding -= 1
+        # A finaliser may run in any thread, in the middle of anything: it takes no lock.
+        self._outstanding.discard(slot)
         self._release(slot)
 
     def _release(self, slot: int) -> None:
