@@ -7,6 +7,7 @@ It compares, hashes, prints, and goes to JSON (user functions as cloudpickle). I
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ from .ranks import resolve_rank
 from .schema.field import Unischema, UnischemaField
 from .selection.column_predicates import ColumnPredicate, hash_split
 from .selection.expression import as_expression
-from .stage_order import accepts, order_stages
+from .stage_order import StageOrder, accepts, order_stages
 from .stages import (
     EVERY_FIELD,
     Batch,
@@ -53,6 +54,7 @@ from .stages import (
     stage_from_json,
 )
 
+_LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 EXECUTORS = ("threads", "sidecar")
 
@@ -109,7 +111,7 @@ class Pipeline:
         if isinstance(fields, str | UnischemaField):
             fields = [fields]
         values = {
-            "urls": _as_urls(url_or_urls),
+            "urls": _as_urls(url_or_urls, local=filesystem is None),
             "stages": () if fields is None else (Select(tuple(fields)),),  # type: ignore[arg-type]  # checked there
             "storage_options": tuple(sorted((storage_options or {}).items())),
             "workers": workers,
@@ -257,9 +259,9 @@ class Pipeline:
 
         ``seed=None`` draws a seed here and keeps it; 0 is a seed like any other.
         """
-        return self._with(
-            Shuffle(buffer_size, secrets.randbits(62) if seed is None else seed, reshuffle_each_iteration)
-        )
+        drawn = seed is None
+        chosen = secrets.randbits(62) if seed is None else seed
+        return self._with(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Pipeline:
         """Keeps fetched columns in a local directory: read once, shared by processes, least recently used goes first."""
@@ -420,7 +422,9 @@ class Pipeline:
 
     def _with(self, stage: Stage) -> Pipeline:
         stages = (*self.stages, stage)
-        order_stages(stages, mixed=self.mixture is not None)
+        order = order_stages(stages, mixed=self.mixture is not None)
+        if isinstance(stage, Shard | Shuffle):
+            _warn_of_drawn_seed(order)
         return self._replace(stages=stages)
 
     def _replace(self, **changes: Any) -> Pipeline:
@@ -459,7 +463,7 @@ def mix(
         stop=stop,
     )
     urls = [url for source in sources for url in source.urls]
-    return Pipeline(urls)._replace(
+    return Pipeline(urls, filesystem=sources[0].filesystem)._replace(
         mixture=mixture,
         workers=sources[0].workers,
         memory_limit=sources[0].memory_limit,
@@ -479,6 +483,14 @@ def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
 def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
     sources = tuple(Pipeline.from_json(source) for source in value["sources"])
     return Mixture(sources=sources, weights=tuple(value["weights"]), seed=value["seed"], stop=value["stop"])
+
+
+def _warn_of_drawn_seed(order: StageOrder) -> None:
+    if order.shard is not None and order.shuffle is not None and order.shuffle.drawn and order.shard.num_shards > 1:
+        _LOGGER.warning(
+            "shuffle(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: give all one seed.",
+            order.shuffle.seed,
+        )
 
 
 class _Constant:
@@ -507,7 +519,8 @@ def _names(names: Any) -> tuple[str, ...]:
     return tuple(name.name if isinstance(name, UnischemaField) else name for name in names)
 
 
-def _as_urls(url_or_urls: Urls) -> tuple[str, ...]:
+def _as_urls(url_or_urls: Urls, *, local: bool) -> tuple[str, ...]:
+    """The URLs as texts; local paths are made absolute, so that they mean the same in every process."""
     if isinstance(url_or_urls, str | os.PathLike):
         url_or_urls = [url_or_urls]
     try:
@@ -516,7 +529,9 @@ def _as_urls(url_or_urls: Urls) -> tuple[str, ...]:
         raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
     if not urls or not all(isinstance(url, str) for url in urls):
         raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.")
-    return urls
+    if not local:
+        return urls
+    return tuple(url if "://" in url else os.path.abspath(os.path.expanduser(url)) for url in urls)
 
 
 def _check_options(workers: Any, memory_limit: Any, executor: Any) -> None:

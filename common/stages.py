@@ -302,9 +302,9 @@ class Transform(Stage):
     def __post_init__(self) -> None:
         if self.batched not in (True, False, "arrow"):
             raise PipelineError(f"transform: expected batched=True, False or 'arrow', got {self.batched!r}.")
-        for field in self.output or ():
-            if not isinstance(field, UnischemaField):
-                raise PipelineError(f"transform: expected UnischemaField values in output, got {field!r}.")
+        for item in self.output or ():
+            if not isinstance(item, UnischemaField):
+                raise PipelineError(f"transform: expected UnischemaField values in output, got {item!r}.")
 
     def to_json(self) -> dict[str, Any]:
         return {
