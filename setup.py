@@ -1,7 +1,7 @@
 """Maps the folders at the repository root to ``parquetry.*``, and builds the TensorFlow op where that is possible.
 
-The op library is compiled into the package when TensorFlow can be imported by the build (``--no-build-isolation``). In an
-isolated build it cannot; then ``python -m parquetry.tf_plugin.build`` compiles it, or the first use does.
+The op library is compiled into the package when TensorFlow can be imported by the build (``--no-build-isolation``).
+In an isolated build it cannot; then ``python -m parquetry.tf_plugin.build`` compiles it, or the first use does.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ def packages() -> list[str]:
     for folder in FOLDERS:
         found.append(f"parquetry.{folder}")
         found += [f"parquetry.{folder}.{name}" for name in find_packages(folder)]
-    return found
+    return [*found, "parquetry.tf_plugin.kernels"]  # C++ sources, compiled where the package is installed
 
 
 class BuildWithOp(build_py):
@@ -44,6 +44,6 @@ class BuildWithOp(build_py):
 setup(
     packages=packages(),
     package_dir={f"parquetry.{folder}": folder for folder in FOLDERS},
-    package_data={"": ["py.typed"], "parquetry.tf_plugin": ["kernels/*.cc", "kernels/*.h", "*.so"]},
+    package_data={"": ["py.typed"], "parquetry.tf_plugin": ["*.so"], "parquetry.tf_plugin.kernels": ["*.cc", "*.h"]},
     cmdclass={"build_py": BuildWithOp},
 )

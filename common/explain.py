@@ -115,7 +115,10 @@ def _elements(plan: BasePlan) -> list[str]:
     length = plan.length
     items = "windows" if isinstance(plan, Plan) and plan.selection.starts is not None else "rows"
     kind = f"batches of {element.batch_size} {items}" if element.batched else items
-    lines = [f"gives: {'endless' if length is None else f'{length:,}'} {kind}"]
+    many = "endless" if length is None else f"{length:,}"
+    if plan.recipe.drops:
+        many = f"an unknown number (a function may leave out some of {many} rows) of"
+    lines = [f"gives: {many} {kind}"]
     lines += [f"  {_describe(output)}" for output in element.outputs[:_MOST_FIELDS]]
     if len(element.outputs) > _MOST_FIELDS:
         lines.append(f"  ... and {len(element.outputs) - _MOST_FIELDS} more fields")

@@ -93,6 +93,7 @@ class _Flow:
             outputs=(*kept, *declared),
             form=self._form(stage),
             name=stage.function.name,
+            drops=stage.drops,
         )
         if not step.outputs:
             raise PipelineError(f"transform {step.name}: expected at least one field to remain, got none.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from .engine.batch import Column, rows_of, to_numpy
 from .engine.outputs import Element, nest
+from .engine.rebatch import Emission, Rebatcher
 from .engine.threads import ThreadedEngine
 from .errors import StateError
 from .plan import START
@@ -23,7 +24,13 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 
 
 class StepSource(Protocol):
-    """Makes the steps of one iteration; both executors have this form."""
+    """Makes the steps of one iteration; both executors have this form.
+
+    ``position`` is the number of elements consumed after the last step, as a state counts them; the rows of a chunk of an
+    unbatched pipeline count one each, up to it.
+    """
+
+    position: int
 
     def __next__(self) -> tuple[int, list[Column]]:
         """The next step: its rows, and a column for each output."""
@@ -49,6 +56,7 @@ class StepIterator:
         self.workers = workers
         self.origin = START
         self.start = 0
+        self.position = 0
         self._strict_nulls = strict_nulls
         self._source: StepSource | None = None
         self._finished = False
@@ -70,7 +78,9 @@ class StepIterator:
                 self._source = open_source(self, strict_nulls=self._strict_nulls)
                 weakref.finalize(self, self._source.close)
             try:
-                return next(self._source)
+                step = next(self._source)
+                self.position = self._source.position
+                return step
             except BaseException:
                 self._finished = True
                 self._source.close()
@@ -97,6 +107,7 @@ class StepIterator:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
         found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers)
         self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
+        self.position = found.consumed
         return found.consumed
 
     def close(self) -> None:
@@ -124,10 +135,11 @@ class PipelineIterator:
             if row is not None:
                 self._consumed += 1
                 return row
-            _, columns = next(self._steps)
+            count, columns = next(self._steps)
             if element.batched:
-                self._consumed += 1
+                self._consumed = self._steps.position
                 return batch_to_numpy(element, columns)
+            self._consumed = self._steps.position - count
             self._rows = rows_to_numpy(element, columns)
 
     def state_dict(self) -> dict[str, Any]:
@@ -176,7 +188,7 @@ def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
         from .sidecar.client import SidecarSource
 
         return SidecarSource(steps, strict_nulls=strict_nulls)
-    return ThreadedEngine(
+    engine = ThreadedEngine(
         plan,
         iteration=steps.iteration,
         origin=steps.origin,
@@ -187,6 +199,30 @@ def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
         memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
         strict_nulls=strict_nulls,
     )
+    return RebatchingSource(engine, plan.rebatcher(steps.start)) if plan.recipe.drops else engine
+
+
+class RebatchingSource:
+    """Elements made of the rows that functions leave; see `engine.rebatch`."""
+
+    def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
+        self._engine = engine
+        self._emissions = self._emit(rebatcher)
+        self.position = engine.position
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        emission = next(self._emissions)
+        self.position = emission.position
+        return emission.rows, emission.columns
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._engine.close()
+
+    def _emit(self, rebatcher: Rebatcher) -> Iterator[Emission]:
+        for count, columns in self._engine:
+            yield from rebatcher.add(columns, count)
+        yield from rebatcher.finish()
 
 
 def executor_of(pipeline: Pipeline) -> str:

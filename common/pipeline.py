@@ -273,6 +273,7 @@ class Pipeline:
         output: Sequence[UnischemaField] | Unischema | None = None,
         remove: Sequence[str] = (),
         batched: bool | Literal["arrow"] = False,
+        drops: bool = False,
     ) -> Pipeline:
         """Applies a function to every row (or batch) in the workers.
 
@@ -281,9 +282,10 @@ class Pipeline:
                 ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
             output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
             remove: fields that do not remain.
+            drops: ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
         """
         declared = None if output is None else tuple(output)
-        return self._with(Transform(UserFunction(fn), declared, _names(remove), batched))
+        return self._with(Transform(UserFunction(fn), declared, _names(remove), batched, drops))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
         """Groups rows under a leading axis."""
@@ -349,9 +351,12 @@ class Pipeline:
         """Elements in one iteration, exact.
 
         Raises:
-            TypeError: the pipeline is endless.
+            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
         """
-        length = self.plan().length
+        plan = self.plan()
+        if plan.recipe.drops:
+            raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
+        length = plan.length
         if length is None:
             raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
         return length

@@ -16,6 +16,7 @@ import pyarrow as pa
 from .engine.disk_cache import DiskCache
 from .engine.fetch import Fetcher
 from .engine.outputs import Element
+from .engine.rebatch import Rebatcher
 from .engine.recipe import Recipe, TransformStep
 from .engine.shaping import PadStep
 from .engine.window import WindowRows
@@ -69,6 +70,8 @@ class Origin:
 
 
 START = Origin()
+INFINITE = -1
+UNKNOWN = -2
 
 
 class BasePlan:
@@ -105,6 +108,8 @@ class BasePlan:
 
     def _batches(self, rows: RowView) -> BatchView | None:
         result: BatchView | None = None
+        if self.recipe.drops:  # batches are made of what is left; see `engine.rebatch`
+            return None
         for stage in self.order.views:
             if isinstance(stage, Batch):
                 result = Batches(rows, stage.batch_size, stage.drop_remainder)
@@ -114,7 +119,7 @@ class BasePlan:
 
     @property
     def length(self) -> int | None:
-        """Elements in one iteration; ``None`` = endless."""
+        """Elements in one iteration; ``None`` = endless. With a function that drops rows: the rows that it is given."""
         view = self.batch_view
         return self.row_view.length if view is None else view.length
 
@@ -136,6 +141,26 @@ class BasePlan:
     def step_bytes(self) -> int:
         """About how much memory a step takes: a batch, or a chunk of rows."""
         return self.row_bytes * (self.element.batch_size or self.chunk_rows)
+
+    @property
+    def cardinality(self) -> int:
+        """Elements in one iteration, as the protocol says it: -1 endless, -2 unknown."""
+        return self.cardinality_of(self.length)
+
+    def cardinality_of(self, length: int | None) -> int:
+        """A number of elements as the protocol says it."""
+        if length is None:
+            return INFINITE
+        return UNKNOWN if self.recipe.drops else length
+
+    def rebatcher(self, start: int) -> Rebatcher:
+        """What makes elements of the rows that functions leave."""
+        batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
+        return Rebatcher(
+            None if batch is None else batch.batch_size,
+            drop_remainder=batch is not None and batch.drop_remainder,
+            start=start,
+        )
 
     def rows_from(self, origin: Origin) -> RowView:
         """The rows of this rank that are left at a global position that other ranks reached together.
@@ -181,7 +206,7 @@ class BasePlan:
             whole = isinstance(step, PadStep) and None in step.shape
             if whole or (isinstance(step, TransformStep) and step.form != "row"):
                 return 1
-        return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.element.batched else 1
+        return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
 
     # --- what subclasses add ---
 

@@ -73,6 +73,7 @@ class StageOrder:
         if isinstance(stage, Cache):
             self.cache = stage
             return
+        self._check_lengths(stage)
         if isinstance(stage, Select | Transform | Ngram | Batch | Nulls | Pad | Permute | Decimals):
             self.flow.append(stage)
         if isinstance(stage, Where | WhereFunction | WhereColumn) or _drops(stage):
@@ -90,6 +91,18 @@ class StageOrder:
             self.selection.append(stage)
         elif isinstance(stage, Take | Skip | Repeat):
             self.views.append(stage)
+
+    def _check_lengths(self, stage: Stage) -> None:
+        """A function that leaves rows out hides how many there are; what counts rows must stand before it."""
+        dropping = [done for done in self.flow if isinstance(done, Transform) and done.drops]
+        if isinstance(stage, Transform) and stage.drops:
+            self._refuse_after(stage, Batch)
+        if dropping and isinstance(stage, Take | Skip | Shard | Ngram):
+            raise _misplaced(stage, "transform(drops=True)", "nobody knows how many rows the function leaves")
+        if dropping and isinstance(stage, Repeat):
+            self._refuse_after(stage, Batch)
+        if dropping and isinstance(stage, Transform) and any(isinstance(view, Batch) for view in self.views):
+            raise _misplaced(stage, "batch", "after a function that leaves rows out, batches are made last")
 
     def _add_filter(self, stage: Stage) -> None:
         self._refuse_after(stage, Take, Skip, Batch)

@@ -298,8 +298,14 @@ class Transform(Stage):
     output: tuple[UnischemaField, ...] | None = None
     remove: tuple[str, ...] = ()
     batched: bool | Literal["arrow"] = False
+    drops: bool = False
 
     def __post_init__(self) -> None:
+        if self.drops and self.batched:
+            raise PipelineError(
+                "transform: expected drops=True with a function of single rows, got batched. Use where(function, "
+                "batched=True) to leave out rows of a batch."
+            )
         if self.batched not in (True, False, "arrow"):
             raise PipelineError(f"transform: expected batched=True, False or 'arrow', got {self.batched!r}.")
         for item in self.output or ():
@@ -313,6 +319,7 @@ class Transform(Stage):
             "output": None if self.output is None else [field.to_json() for field in self.output],
             "remove": list(self.remove),
             "batched": self.batched,
+            "drops": self.drops,
         }
 
     @classmethod
@@ -323,6 +330,7 @@ class Transform(Stage):
             None if output is None else tuple(UnischemaField.from_json(field) for field in output),
             tuple(parameters["remove"]),
             parameters["batched"],
+            parameters["drops"],
         )
 
 

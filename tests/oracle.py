@@ -119,10 +119,14 @@ def _selected(each: Call) -> Callable[[Row], Row]:
         return any(re.fullmatch(pattern, str(name)) for pattern in each.args)
 
     def change(row: Row) -> Row:
-        if all(isinstance(value, dict) for value in row.values()):  # a window with fields for each offset
-            parts = {offset: {name: v for name, v in part.items() if keeps(name)} for offset, part in row.items()}
-            return {offset: part for offset, part in parts.items() if part}
-        return {name: value for name, value in row.items() if keeps(name)}
+        left = {}
+        for name, value in row.items():
+            if isinstance(value, dict):  # a window with fields for each offset
+                part = {inner: v for inner, v in value.items() if keeps(inner)}
+                left.update({name: part} if part else {})
+            elif keeps(name):
+                left[name] = value
+        return left
 
     return change
 
@@ -316,7 +320,23 @@ def _check_shuffle(
     this: Checked, natural: list[Any], before: list[Call], last: Call, inner: list[Any], found: list[Any]
 ) -> None:
     assert len(found) == len(inner)
+    verbs = [each.verb for each in before]
+    shard = before[verbs.index("shard")] if "shard" in verbs else None
     passes = math.prod(each.count for each in before if each.verb == "repeat")
+    dealt = shard is not None and (
+        (shard.options.get("canonical_shards") or 0) % shard.count or "repeat" in verbs[: verbs.index("shard")]
+    )
+    if shard is not None and dealt:
+        # A rank has no streams of its own to keep to: the ranks deal the shuffled rows among them.
+        for even in ("none", shard.options.get("even", "pad")):
+            parts = [
+                this.keys([*(_on_rank(view, rank, even) for view in before), last], 0) for rank in range(shard.count)
+            ]
+            together = Counter(key for part in parts for key in part)
+            assert set(together) <= set(natural)
+            if even == "none" and not {"take", "skip"} & set(verbs):
+                assert together == Counter(natural * passes)
+        return
     size = len(inner) // passes if passes else 0
     for k in range(passes):  # a shuffle over repeat() shuffles inside each pass
         one, other = found[k * size : (k + 1) * size], inner[k * size : (k + 1) * size]
@@ -333,6 +353,10 @@ def _check_shuffle(
         else:
             assert Counter(one) == Counter(other)
     assert found == this.keys([*before, last], 0) or last.options.get("reshuffle_each_iteration", True)
+
+
+def _on_rank(view: Call, rank: int, even: str) -> Call:
+    return call("shard", view.count, rank, **{**view.options, "even": even}) if view.verb == "shard" else view
 
 
 def _check_shard(this: Checked, before: list[Call], last: Call, inner: list[Any], iteration: int) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import CollatorIterDataPipe, MapperIterDataPipe
 from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
-from typing_extensions import Self
 
 
 class DerivedVerbs:
@@ -60,10 +59,10 @@ class _Elementwise(DerivedVerbs):
         """The next iterator is epoch ``epoch``."""
         self.datapipe.set_epoch(epoch)
 
-    def sharding_filter(self) -> Self:
+    def sharding_filter(self, sharding_group_filter: Any = None) -> Any:
         """The source with ``sharding_filter()``: the same elements, read only once."""
         result = copy.copy(self)
-        result.datapipe = self.datapipe.sharding_filter()
+        result.datapipe = self.datapipe.sharding_filter(sharding_group_filter)
         return result
 
 

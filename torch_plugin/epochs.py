@@ -111,7 +111,7 @@ class EpochCounter:
         return seed
 
     def sync(self) -> int | None:
-        """Takes over what a loader worker restored since the last call; returns the shuffle seed of its state, if any."""
+        """Takes over what a loader worker restored since the last call; returns the state's shuffle seed, if any."""
         restored = self._cell.take() if self.is_owner and self._cell is not None else None
         if restored is None:
             return None

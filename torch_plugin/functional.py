@@ -1,6 +1,7 @@
 """Functional form: any DataPipe of URLs turns into a `ParquetPipe` by ``.read_parquet(...)``.
 
-``IterableWrapper(urls).read_parquet(["image", "label"]).shuffle().batch(64)``; importing `parquetry.torch_plugin` is enough.
+``IterableWrapper(urls).read_parquet(["image", "label"]).shuffle().batch(64)``; importing `parquetry.torch_plugin` is
+enough.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from parquetry.common.iteration import StepIterator
 from parquetry.common.plan import START, Origin
 from parquetry.common.state import state_of
 
-from .tensors import batch_to_torch, rows_to_torch
+from .packing import SharedPacker
+from .tensors import as_tensor, batch_to_torch, rows_to_torch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,14 +81,23 @@ class ElementIterator:
         iteration: counted from 0; decides the epoch of the shuffle.
         worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
         resumer: is told when a state is loaded.
+        packed: batches go to another process: their tensors share one block of shared memory.
     """
 
     def __init__(
-        self, pipeline: Pipeline, *, iteration: int, worker: int = 0, workers: int = 1, resumer: Resumer | None = None
+        self,
+        pipeline: Pipeline,
+        *,
+        iteration: int,
+        worker: int = 0,
+        workers: int = 1,
+        resumer: Resumer | None = None,
+        packed: bool = False,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
         self.begun = False
         self._resumer = resumer
+        self._packed = packed
         self._steps = self._open(pipeline)
         self._rows: Iterator[dict[Any, Any]] = iter(())
 
@@ -105,7 +115,7 @@ class ElementIterator:
                 self.progress.finished = True
                 raise
             if element.batched:
-                row = batch_to_torch(element, columns)
+                row = batch_to_torch(element, columns, SharedPacker(columns) if self._packed else as_tensor)
                 break
             self._rows = rows_to_torch(element, columns)
             row = next(self._rows, None)

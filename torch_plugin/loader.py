@@ -1,8 +1,9 @@
 """Makes ``StatefulDataLoader`` see the state of a `ParquetPipe`.
 
 ``DataLoader`` and ``StatefulDataLoader`` put every DataPipe into a wrapper of torch's before they iterate it, and the
-wrapper's iterator hides ``state_dict`` and ``load_state_dict``: the loader would resume by replaying from the start, in the
-wrong epoch. For the pipes of this package the wrapper is one that hands out their own iterator; all others get torch's.
+wrapper's iterator hides ``state_dict`` and ``load_state_dict``: the loader would resume by replaying from the start, in
+the wrong epoch. For the pipes of this package the wrapper is one that hands out their own iterator; all others get
+torch's.
 """
 
 from __future__ import annotations

@@ -18,12 +18,14 @@ from .verbs import PipelineVerbs
 class ParquetNode(PipelineVerbs, BaseNode):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
-    Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the verbs of
-    `Pipeline`; each returns a new node.
+    Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the
+    verbs of `Pipeline`; each returns a new node.
 
     Args:
         url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor: as for `Pipeline`.
     """
+
+    _iterator: ElementIterator | None
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class ParquetNode(PipelineVerbs, BaseNode):
         BaseNode.__init__(self)
         self._pipeline = pipeline
         self._epoch = 0
-        self._iterator: ElementIterator | None = None
+        self._iterator = None
 
     def _with(self, pipeline: Pipeline) -> Self:
         return type(self).from_pipeline(pipeline)

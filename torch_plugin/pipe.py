@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.datapipe import DataChunk
 from torch.utils.data.datapipes.iter.combinatorics import ShufflerIterDataPipe
 from torch.utils.data.datapipes.iter.grouping import BatcherIterDataPipe
 from typing_extensions import Self
@@ -16,6 +17,7 @@ from parquetry.common.pipeline import Urls
 
 from .derived import DerivedVerbs
 from .loader import install
+from .placement import with_shard_at_end
 from .source import PipelineSource
 
 install()
@@ -25,8 +27,8 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the forms of each field).
 
     It carries a `Pipeline` and has its verbs; each returns a new pipe. The DataPipe verbs ``filter``, ``shuffle``,
-    ``sharding_filter`` and ``batch`` are pushed down into the plan while their meaning allows it; after that, and for all
-    other verbs (``zip``, ``unbatch``, ...), torch's own take over.
+    ``sharding_filter`` and ``batch`` are pushed down into the plan while their meaning allows it; after that, and for
+    all other verbs (``zip``, ``unbatch``, ...), torch's own take over.
 
     In a ``DataLoader`` worker a pipe gives that worker's part. In a process group it gives the rank's part: of its own
     ``shard()`` if it has one (``shard(1, 0)`` = everything), else of the rank that the loader reports.
@@ -36,7 +38,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         fields: names or regexes of the fields wanted; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
-        workers: threads or processes that decode; ``None`` = one for each processor, and one in a ``DataLoader`` worker.
+        workers: threads or processes that decode; ``None`` = one for each processor, one in a ``DataLoader`` worker.
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
         executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, but the sidecar for pipelines with user functions
             that are not iterated in a ``DataLoader`` worker.
@@ -112,16 +114,21 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         result._seed_origin = "user" if seed is not None else "drawn"
         return result
 
-    def sharding_filter(self) -> Self:
+    def sharding_filter(self, sharding_group_filter: Any = None) -> Self:
         """Marks where ``apply_sharding`` deals the elements to ranks; without it that is before ``batch()``.
 
-        Before ``shuffle()`` a rank keeps its part, after it it gets a new one in every epoch. Changes nothing on a pipe that
-        is sharded or batched already.
+        Before ``shuffle()`` a rank keeps its part, after it it gets a new one in every epoch. Changes nothing on a pipe
+        that is sharded or batched already.
+
+        Args:
+            sharding_group_filter: the one sharding priority to listen to; ``None`` = all. A loader worker takes its
+                part in any case.
         """
-        if not self.pipeline.accepts("shard"):
-            return self._with(self.pipeline)
-        result = self._with(self.pipeline.shard(1, 0))
-        result._sharding = True
+        result = self._with(self.pipeline)
+        if self.pipeline.accepts("shard"):
+            result = self._with(with_shard_at_end(self.pipeline))
+            result._sharding = True
+        result._only_group = sharding_group_filter
         return result
 
     def batch(
@@ -133,9 +140,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         """
         drop = drop_last if drop_remainder is None else drop_remainder
         if wrapper_class is not None or not self.pipeline.accepts("batch"):
-            return BatcherIterDataPipe(
-                self, batch_size, drop, **({"wrapper_class": wrapper_class} if wrapper_class else {})
-            )
+            return BatcherIterDataPipe(self, batch_size, drop, wrapper_class or DataChunk)
         return self._with(self.pipeline.batch(batch_size, drop))
 
     def cycle(self, count: int | None = None) -> Self:
@@ -151,5 +156,6 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         result._groups = dict(self._groups)
         result._seed_origin = self._seed_origin
         result._sharding = self._sharding
+        result._only_group = self._only_group
         result._shuffling = self._shuffling
         return result

@@ -1,7 +1,8 @@
 """Which part of the data an iterator takes: from what ``apply_sharding`` said and from the loader worker it runs in.
 
-Pure functions over stages. The part of a rank is a ``shard`` stage; the part of a loader worker inside its rank is every
-``workers``-th element, so that the workers together give each element once, and batches in the single-process order.
+Pure functions over stages. The part of a rank is a ``shard`` stage; the part of a loader worker inside its rank is
+every ``workers``-th element, so that the workers together give each element once, and batches in the single-process
+order.
 """
 
 from __future__ import annotations
@@ -78,6 +79,11 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
     while end and isinstance(stages[end - 1], Repeat | Select | Transform | Pad | Cache):
         end -= 1  # the same rows, but each pass is dealt out evenly
     return with_stages(pipeline, [*stages[:end], mine, *stages[end:]])
+
+
+def with_shard_at_end(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with the place of its shard stage marked here."""
+    return with_stages(pipeline, [*pipeline.stages, Shard(1, 0)])
 
 
 def with_seed(pipeline: Pipeline, seed: int) -> Pipeline:

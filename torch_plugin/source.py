@@ -1,8 +1,8 @@
 """`PipelineSource`: iteration, state, and placement of a `ParquetPipe`.
 
-In: a pipeline, and what loaders say (epochs, seeds, parts). Out: iterators over dicts of tensors. What always holds: an
-iterator is the part of the rank and of the loader worker that it runs in, each element goes to exactly one of them, and the
-order depends on (seed, epoch) alone.
+In: a pipeline, and what loaders say (epochs, seeds, parts). Out: iterators over dicts of tensors. What always holds:
+an iterator is the part of the rank and of the loader worker that it runs in, each element goes to exactly one of them,
+and the order depends on (seed, epoch) alone.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _BUFFER_ROWS = 10_000
 class PipelineSource(PipelineVerbs):
     """What `ParquetPipe` is beside a DataPipe.
 
-    ``__iter__`` stands in a base of its own because the metaclass of DataPipes wraps the one that it finds in a class body,
-    so that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
+    ``__iter__`` stands in a base of its own because the metaclass of DataPipes wraps the one that it finds in a class
+    body, so that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
     """
 
     _pipeline: Pipeline
@@ -57,6 +57,7 @@ class PipelineSource(PipelineVerbs):
         # "drawn": shuffle() was given no seed, so the one that a state or all ranks share may replace it ("adopted").
         self._seed_origin: Literal["user", "drawn", "adopted"] = "user"
         self._sharding = False  # the shard stage is a place kept by sharding_filter()
+        self._only_group: int | None = None
         self._shuffling = True
         self._resume: dict[str, Any] | None = None
         self._progress: Progress | None = None
@@ -77,6 +78,7 @@ class PipelineSource(PipelineVerbs):
             worker=placement.worker,
             workers=placement.workers,
             resumer=self,
+            packed=get_worker_info() is not None,
         )
         if self._resume is not None:
             state, self._resume = self._resume, None
@@ -140,14 +142,14 @@ class PipelineSource(PipelineVerbs):
     # --- what loaders call ---
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator is epoch ``epoch`` (counted from 0)."""
+        """The next iterator is epoch ``epoch`` (counted from 0). Persistent workers that run count by themselves."""
         self._epochs.set(epoch)
 
     def set_seed(self, seed: int) -> Self:
         """A loader announces an epoch (``apply_random_seed``).
 
-        The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` was given no seed, and
-        there are several ranks, the loader's seed is taken once, because all ranks share it.
+        The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` was given no seed,
+        and there are several ranks, the loader's seed is taken once, because all ranks share it.
         """
         self._adopt(self._epochs.announce())
         if self._epochs.is_owner:
@@ -159,7 +161,7 @@ class PipelineSource(PipelineVerbs):
         return self
 
     def set_shuffle(self, shuffle: bool = True) -> Self:
-        """What ``DataLoader(shuffle=...)`` says: ``False`` gives natural order; ``True`` adds a shuffle if there is none."""
+        """What ``DataLoader(shuffle=...)`` says: ``False`` = natural order; ``True`` adds a shuffle where none is."""
         if shuffle and shuffle_of(self._pipeline) is None:
             self._pipeline = with_shuffle(self._pipeline, _BUFFER_ROWS, secrets.randbits(62))
             self._seed_origin = "drawn"
@@ -181,6 +183,8 @@ class PipelineSource(PipelineVerbs):
         """
         if not 0 <= instance_id < num_of_instances:
             raise PipelineError(f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}.")
+        if self._only_group is not None and sharding_group != self._only_group:
+            return
         in_worker = get_worker_info() is not None
         self._groups[sharding_group] = Group(instances=num_of_instances, index=instance_id, in_worker=in_worker)
 

@@ -14,10 +14,10 @@ from ..errors import NullValueError
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
 from .arena import Arena
-from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column
+from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
 from .columns import CodedColumn
-from .recipe import MixedRecipe, Recipe, WindowStep
-from .transform import apply_step
+from .recipe import MixedRecipe, Recipe, TransformStep, WindowStep
+from .transform import apply_dropping, apply_step
 from .window import LoadedWindow
 
 
@@ -43,6 +43,8 @@ def assemble(
 ) -> list[Column]:
     """The columns of a batch of ``count`` items, one for each of the recipe's outputs.
 
+    Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the items.
+
     Raises:
         DecodeError, TransformError: with file, row group and row.
         NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
@@ -56,11 +58,38 @@ def assemble(
     else:
         columns = [gather(field, number, sources, count, arena) for number, field in enumerate(recipe.fields)]
     describe = _describe(sources, count)
+    if recipe.drops:
+        return _dropping(recipe, columns, count, describe, strict_nulls=strict_nulls)
     for step in recipe.item_steps:
         columns = apply_step(step, columns, count, describe)
     if strict_nulls:
         _refuse_nulls(recipe, columns, describe)
     return columns
+
+
+def _dropping(
+    recipe: Recipe | MixedRecipe,
+    columns: list[Column],
+    count: int,
+    describe: Callable[[int], str],
+    *,
+    strict_nulls: bool,
+) -> list[Column]:
+    """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
+    kept = np.arange(count)
+
+    def place(row: int) -> str:
+        return describe(int(kept[row]))
+
+    for step in recipe.item_steps:
+        if isinstance(step, TransformStep) and step.drops:
+            columns, left = apply_dropping(step, columns, len(kept), place)
+            kept = kept[left]
+        else:
+            columns = apply_step(step, columns, len(kept), place)
+    if strict_nulls:
+        _refuse_nulls(recipe, columns, place)
+    return [*columns, Dense(kept)]
 
 
 def _mixed(recipe: MixedRecipe, sources: Sequence[Source], count: int) -> list[Column]:
@@ -185,7 +214,7 @@ def _reordered(parts: Sequence[Column], order: np.ndarray) -> Column:
     joined = concat_columns(parts)
     inverse = np.empty_like(order)
     inverse[order] = np.arange(len(order))
-    return take_column(joined, inverse, (len(order),))
+    return take_rows(joined, inverse)
 
 
 def _places(source: Source, count: int) -> np.ndarray:

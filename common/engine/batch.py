@@ -6,6 +6,7 @@ row; `to_numpy` makes what Python users see.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -169,19 +170,34 @@ def _some(valid: np.ndarray) -> np.ndarray | None:
     return None if valid.all() else valid
 
 
+def take_rows(column: Column, rows: np.ndarray) -> Column:
+    """Rows of a column by number (int64); inner leading axes stay."""
+    valid = None if column.valid is None else _some(column.valid[rows])
+    if isinstance(column, Dense):
+        return Dense(column.values[rows], valid)
+    if isinstance(column, Strings):
+        taken = take_column(Strings(column.offsets, column.data, column.shape), rows, (len(rows),))
+        assert isinstance(taken, Strings)
+        return Strings(taken.offsets, taken.data, taken.shape, valid)
+    inner = math.prod(column.lead[1:])
+    cells = (rows[:, None] * inner + np.arange(inner)).reshape(-1)
+    taken = take_column(Ragged(column.shapes, column.values, (len(column.shapes),)), cells, (len(cells),))
+    assert isinstance(taken, Ragged)
+    return Ragged(taken.shapes, taken.values, (len(rows), *column.lead[1:]), valid)
+
+
 def concat_columns(columns: Sequence[Column]) -> Column:
-    """Columns of one field, one after the other; each has a single leading axis."""
+    """Columns of one field, one after the other along the first axis; inner leading axes are equal and stay."""
     if len(columns) == 1:
         return columns[0]
-    valid = None
-    if any(column.valid is not None for column in columns):
-        valid = np.concatenate([np.ones(leading(c), bool) if c.valid is None else c.valid.reshape(-1) for c in columns])
+    valid = _concat_valid(columns)
     first = columns[0]
     if isinstance(first, Dense):
         return Dense(np.concatenate([c.values for c in columns if isinstance(c, Dense)]), valid)
+    rows = sum(leading(column) for column in columns)
     if isinstance(first, Strings):
         joined = _join_strings([c for c in columns if isinstance(c, Strings)])
-        return Strings(joined.offsets, joined.data, (sum(leading(c) for c in columns), *first.shape[1:]), valid)
+        return Strings(joined.offsets, joined.data, (rows, *first.shape[1:]), valid)
     ragged = [c for c in columns if isinstance(c, Ragged)]
     flat = [c.values for c in ragged]
     values: np.ndarray | Strings
@@ -189,8 +205,14 @@ def concat_columns(columns: Sequence[Column]) -> Column:
         values = _join_strings([v for v in flat if isinstance(v, Strings)])
     else:
         values = np.concatenate([v for v in flat if isinstance(v, np.ndarray)])
-    shapes = np.concatenate([c.shapes for c in ragged])
-    return Ragged(shapes, values, (len(shapes),), valid)
+    return Ragged(np.concatenate([c.shapes for c in ragged]), values, (rows, *first.lead[1:]), valid)
+
+
+def _concat_valid(columns: Sequence[Column]) -> np.ndarray | None:
+    inner = next((column.valid.shape[1:] for column in columns if column.valid is not None), None)
+    if inner is None:
+        return None
+    return np.concatenate([np.ones((leading(c), *inner), dtype=bool) if c.valid is None else c.valid for c in columns])
 
 
 def leading(column: Column) -> int:

@@ -23,6 +23,7 @@ class TransformStep:
         inputs: what the function gets.
         outputs: what remains after it.
         form: which of the three.
+        drops: whether the function may return ``None`` for a row, which is then left out (``"row"`` only).
         name: for messages.
     """
 
@@ -31,6 +32,7 @@ class TransformStep:
     outputs: tuple[OutputField, ...]
     form: Form
     name: str
+    drops: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,11 @@ class Recipe:
     outputs: tuple[OutputField, ...]
 
     @property
+    def drops(self) -> bool:
+        """Whether a user function may leave rows out."""
+        return any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+
+    @property
     def shares_rows(self) -> bool:
         """Whether several items need the same row."""
         return self.window is not None and len(self.window.offsets) > 1
@@ -90,6 +97,12 @@ class MixedRecipe:
     sources: tuple[Recipe, ...]
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
+
+    @property
+    def drops(self) -> bool:
+        """Whether a user function may leave rows out."""
+        own = any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+        return own or any(source.drops for source in self.sources)
 
     @property
     def has_user_code(self) -> bool:

@@ -48,6 +48,8 @@ class ThreadedEngine:
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
         steps = plan.steps(origin=origin, start=start, worker=worker, workers=workers)
         self._jobs = JobPlanner(plan, steps, iteration, merge=plan.merged_steps)
+        self.position = start
+        self._by_rows = plan.batch_view is None
         self._waiting: Job | None = None
         self._store = WindowStore(plan, plan.fetchers(), threads=max(2, threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
@@ -59,8 +61,14 @@ class ThreadedEngine:
 
     def __next__(self) -> tuple[int, list[Column]]:
         """The row count and the columns of the next step."""
-        if self._ready:
-            return self._ready.popleft()
+        if not self._ready:
+            self._make_ready()
+        count, columns = self._ready.popleft()
+        self.position += count if self._by_rows else 1
+        return count, columns
+
+    def _make_ready(self) -> None:
+        """Waits for the next job and takes its steps apart; raises ``StopIteration`` at the end."""
         self._top_up()
         if not self._pending:
             self.close()
@@ -75,7 +83,6 @@ class ThreadedEngine:
         parts = [split_column(column, job.steps) for column in columns]
         count = job.count // job.steps
         self._ready.extend((count, list(step)) for step in zip(*parts, strict=True))
-        return self._ready.popleft()
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

@@ -49,14 +49,36 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
         return _apply_to_arrow(step, columns, count, describe)
     if step.form == "batch":
         return _apply_to_batch(step, columns, count, describe)
+    return _apply_to_rows(step, columns, count, describe)[0]
+
+
+def apply_dropping(
+    step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
+) -> tuple[list[Column], np.ndarray]:
+    """As `apply_transform`, for a function that may leave rows out; also gives the numbers of the rows that are left."""
+    return _apply_to_rows(step, columns, count, describe)
+
+
+def _apply_to_rows(
+    step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
+) -> tuple[list[Column], np.ndarray]:
     inputs = [rows_of(column, text=field.kind == "text") for field, column in zip(step.inputs, columns, strict=True)]
     collected: list[list[Any]] = [[] for _ in step.outputs]
+    kept = []
     for number in range(count):
         row = nest(step.inputs, [values[number] for values in inputs])
         result = _call(step, row, lambda number=number: describe(number))
+        if result is None and step.drops:
+            continue
+        kept.append(number)
         for values, value in zip(collected, _picked(step, result, lambda n=number: describe(n)), strict=True):
             values.append(value)
-    return [_column(step, field, values, describe) for field, values in zip(step.outputs, collected, strict=True)]
+    place = np.array(kept, dtype=np.int64)
+    columns = [
+        _column(step, field, values, lambda row: describe(int(place[row])))
+        for field, values in zip(step.outputs, collected, strict=True)
+    ]
+    return columns, place
 
 
 def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
@@ -122,7 +144,7 @@ def _picked(step: TransformStep, result: Any, where: Callable[[], str]) -> list[
     if not isinstance(result, Mapping):
         raise TransformError(
             f"transform {step.name} for {where()}: expected a dict of fields, got {type(result).__name__}. "
-            "Return the row (or batch) that the function was given, changed."
+            "Return the row (or batch) that the function was given, changed; to leave rows out, say drops=True."
         )
     try:
         picked = flatten(step.outputs, result)

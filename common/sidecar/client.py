@@ -298,7 +298,8 @@ class SidecarSource:
         pipeline = steps.pipeline
         self._outputs = pipeline.element.outputs
         self._batched = pipeline.element.batched
-        self._ready: deque[tuple[int, list[Column]]] = deque()
+        self._ready: deque[tuple[int, list[Column], int]] = deque()
+        self.position = steps.start
         request = {"pipeline": pipeline.to_json(), "sys_path": sys.path, "strict_nulls": strict_nulls}
         self._client: SidecarClient | None = IDLE.take(json.dumps(request).encode())
         options = {
@@ -316,8 +317,13 @@ class SidecarSource:
             raise
 
     def __next__(self) -> tuple[int, list[Column]]:
-        if self._ready:
-            return self._ready.popleft()
+        if not self._ready:
+            self._receive()
+        count, columns, self.position = self._ready.popleft()
+        return count, columns
+
+    def _receive(self) -> None:
+        """Waits for the next message and takes its steps apart; raises ``StopIteration`` at the end."""
         if self._client is None:
             raise StopIteration
         received = self._client.next_batch(self._outputs)
@@ -326,11 +332,12 @@ class SidecarSource:
             raise StopIteration
         header, columns = received
         if not self._batched:
-            return header.num_elements, columns
+            self._ready.append((header.num_elements, columns, header.first_element + header.num_elements))
+            return
         count = leading(columns[0]) // header.num_elements
         parts = [split_column(column, header.num_elements) for column in columns]
-        self._ready.extend((count, list(step)) for step in zip(*parts, strict=True))
-        return self._ready.popleft()
+        for number, step in enumerate(zip(*parts, strict=True), header.first_element + 1):
+            self._ready.append((count, list(step), number))
 
     def close(self) -> None:
         """Ends the iteration; the sidecar waits for the next one. Idempotent."""

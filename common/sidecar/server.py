@@ -14,24 +14,31 @@ import sys
 import threading
 import traceback
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+
+import numpy as np
 
 from ..engine.fetch import Fetcher
 from ..engine.jobs import Handle, Job, JobPlanner, WindowStore
+from ..engine.outputs import OutputField
+from ..engine.rebatch import Emission
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin
 from ..state import parse_state, state_of
 from .channel import Channel, memory_file
-from .protocol import INFINITE, MAX_BODY_BYTES, BatchHeader, Message, MessageType
+from .protocol import MAX_BODY_BYTES, BatchHeader, Message, MessageType
 from .runners import Runner, Slot, make_runner
-from .slots import SlotMemory
+from .slots import SlotMemory, copied_table, write_table
 
 _LOGGER = logging.getLogger(__name__)
 _PLACEHOLDER = 9_007_199_254_740_993
 _FEWEST_SLOTS = 3
+_FIRST_PRIVATE = 1 << 32
 _MOST_MESSAGE = MAX_BODY_BYTES // 4
+_KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())
 
 
 class Server:
@@ -46,6 +53,8 @@ class Server:
         self._changed = threading.Condition()
         self._slots: dict[int, Slot] = {}
         self._free: deque[Slot] = deque()
+        self._private: deque[Slot] = deque()
+        self._private_made = 0
         self._iteration: Iteration | None = None
         self._runner: Runner | None = None
 
@@ -86,11 +95,10 @@ class Server:
             self._runner = make_runner(
                 self._fetchers, self._plan.recipe, workers=self._workers, strict_nulls=self._strict_nulls
             )
-            length = self._plan.length
+            cardinality = self._plan.cardinality
         except Exception as error:
             self.send_error(0, error)
             return False
-        cardinality = INFINITE if length is None else length
         self._channel.send(Message(type=MessageType.OPENED, a=cardinality, body=b"{}"))
         return True
 
@@ -131,10 +139,17 @@ class Server:
         )
         return slot
 
+    def take_private(self) -> Slot:
+        """A slot that the client never sees: for rows that are still to be grouped. Call with `changed` held."""
+        if self._private:
+            return self._private.popleft()
+        self._private_made += 1
+        return Slot(_FIRST_PRIVATE + self._private_made, SlotMemory(memory_file("rows")))
+
     def give_slot(self, slot: Slot) -> None:
         """Takes back a slot that was not sent."""
         with self._changed:
-            self._free.append(slot)
+            (self._private if slot.number >= _FIRST_PRIVATE else self._free).append(slot)
             self._changed.notify_all()
 
     def _release(self, number: int) -> None:
@@ -196,6 +211,7 @@ class Iteration:
             finish=runner.finish,
             discard=runner.discard,
         )
+        self._rebatcher = plan.rebatcher(self._start) if plan.recipe.drops else None
         self._stopped = False
         self._pending: deque[tuple[Future[BatchHeader], list[Handle], Slot] | BaseException | None] = deque()
         self._done: deque[list[Handle]] = deque()
@@ -225,14 +241,14 @@ class Iteration:
         ).to_json()
         prefix, _, suffix = text.partition(str(_PLACEHOLDER))
         length = self._plan.elements_from(self._origin)
-        left = INFINITE if length is None else max(0, length - self._start)
+        left = self._plan.cardinality_of(None if length is None else max(0, length - self._start))
         body = json.dumps({"state_prefix": prefix, "state_suffix": suffix}).encode()
         return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._start, body=body)
 
     def _produce(self) -> None:
         try:
             first = self._start
-            batched = self._plan.element.batched
+            batched = self._plan.batch_view is not None
             for job in self._planner:
                 slot = self._wait_for_room(job)
                 if slot is None:
@@ -262,7 +278,7 @@ class Iteration:
                 while self._done:
                     self._store.release(self._done.popleft())
                 if self._in_flight < self._ahead and (self._in_flight == 0 or self._store.admits(job)):
-                    slot = self._server.take_slot(self._most_slots)
+                    slot = self._server.take_private() if self._rebatcher else self._server.take_slot(self._most_slots)
                     if slot is not None:
                         self._in_flight += 1
                         return slot
@@ -281,6 +297,8 @@ class Iteration:
                 if item is None:
                     return
                 if item == "end":
+                    if self._rebatcher is not None and not self._send_emissions(self._rebatcher.finish()):
+                        return
                     self._server.send(Message(type=MessageType.END, generation=self._generation))
                     return
                 if isinstance(item, BaseException):
@@ -315,9 +333,40 @@ class Iteration:
             self._done.append(handles)
             self._in_flight -= 1
             self._server.changed.notify_all()
+        if self._rebatcher is None:
+            self._send_batch(slot, header)
+            return
+        columns = copied_table(slot.memory, header, (*self._plan.element.outputs, _KEPT))
+        self._server.give_slot(slot)
+        self._send_emissions(self._rebatcher.add(columns, header.num_elements))
+
+    def _send_batch(self, slot: Slot, header: BatchHeader) -> None:
         self._server.send(
             Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, body=header.pack())
         )
+
+    def _send_emissions(self, emissions: Iterator[Emission]) -> bool:
+        """Sends elements made of rows that are left; False if the iteration was stopped meanwhile."""
+        for emission in emissions:
+            slot = self._wait_for_slot()
+            if slot is None:
+                return False
+            slot.memory.begin()
+            elements = 1 if self._plan.element.batched else emission.rows
+            header = write_table(
+                slot.memory, emission.columns, first_element=emission.position - elements, num_elements=elements
+            )
+            self._send_batch(slot, header)
+        return True
+
+    def _wait_for_slot(self) -> Slot | None:
+        with self._server.changed:
+            while not self._stopped:
+                slot = self._server.take_slot(self._most_slots)
+                if slot is not None:
+                    return slot
+                self._server.changed.wait()
+        return None
 
     def _clear(self) -> None:
         """Gives every slot back once its job is over, and frees the windows."""

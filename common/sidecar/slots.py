@@ -128,6 +128,13 @@ def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField])
     return [_column(output, part) for output, part in zip(outputs, parts, strict=True)]
 
 
+def copied_table(slot: SlotMemory, header: BatchHeader, outputs: Sequence[OutputField]) -> list[Column]:
+    """The columns in a slot, copied out, so that the slot may be used again."""
+    with mmap.mmap(slot.descriptor, header.slot_bytes, prot=mmap.PROT_READ) as memory:
+        own = np.frombuffer(memory.read(header.slot_bytes), np.uint8)
+    return read_table(own, header, outputs)
+
+
 def _parts(column: Column) -> list[tuple[Role, np.ndarray, tuple[int, ...]]]:
     if isinstance(column, Dense):
         parts = [(Role.DENSE, column.values, column.values.shape)]

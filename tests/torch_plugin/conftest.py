@@ -21,7 +21,7 @@ from parquetry.common import (
 ROWS = 60
 HERE = Path(__file__).parent
 
-# From Python 3.12 on every fork of a process with threads warns; loaders fork by default, and torch's own threads suffice.
+# From Python 3.12 on every fork of a process with threads warns; loaders fork by default, torch's own threads suffice.
 FORK = r"ignore:This process .* is multi-threaded, use of fork\(\) may lead to deadlocks:DeprecationWarning"
 # Fewer processors than loader workers: true on small machines, and of no interest here.
 WORKERS = "ignore:This DataLoader will create .* worker processes in total:UserWarning"

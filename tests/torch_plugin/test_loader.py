@@ -29,6 +29,10 @@ def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
     return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
 
 
+def flat(batches: list[list[int]]) -> list[int]:
+    return [number for batch in batches for number in batch]
+
+
 def make(url: str) -> ParquetPipe:
     return ParquetPipe(url, ["id"]).shuffle(10, seed=5)
 
@@ -64,7 +68,7 @@ def test_rows_are_collated_by_the_loader_and_each_comes_once(url: str, options: 
     orders = []
     for _ in range(2):
         batches = ids(loader)
-        orders.append(sum(batches, []))
+        orders.append(flat(batches))
         assert sorted(orders[-1]) == list(range(60))
         assert max(len(batch) for batch in batches) == 7
     assert orders[0] != orders[1]
@@ -73,8 +77,8 @@ def test_rows_are_collated_by_the_loader_and_each_comes_once(url: str, options: 
 def test_a_worker_gives_every_second_row_of_the_epoch(url: str) -> None:
     pipe = make(url)
     batches = ids(DataLoader(pipe, batch_size=5, num_workers=2))
-    assert sum(batches[0::2], []) == epoch_of(pipe, 0)[0::2]
-    assert sum(batches[1::2], []) == epoch_of(pipe, 0)[1::2]
+    assert flat(batches[0::2]) == epoch_of(pipe, 0)[0::2]
+    assert flat(batches[1::2]) == epoch_of(pipe, 0)[1::2]
 
 
 def test_workers_forked_after_the_main_process_has_read_have_memory_of_their_own(url: str) -> None:
@@ -102,11 +106,9 @@ def test_every_kind_of_field_passes_through_a_worker(url: str) -> None:
         assert through["points"].is_nested
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_started_worker_gets_the_pipe_by_pickle(url: str, method: str) -> None:
+def test_a_spawned_worker_gets_the_pipe_by_pickle(url: str) -> None:
     pipe = make(url).where(pc.field("id") >= 10).batch(7)
-    loader = DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context=method)
-    assert [ids(loader) for _ in range(2)] == [epoch_of(pipe, 0), epoch_of(pipe, 1)]
+    assert ids(DataLoader(pipe, batch_size=None, num_workers=1, multiprocessing_context="spawn")) == epoch_of(pipe, 0)
 
 
 def test_user_python_runs_in_the_loaders_workers(url: str) -> None:

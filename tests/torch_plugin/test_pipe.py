@@ -47,7 +47,7 @@ def test_it_is_a_datapipe_that_says_what_it_reads(url: str) -> None:
     assert str(pipe).endswith("batch(batch_size=4)")
     assert pipe.pipeline == Pipeline(url, ["id"]).shuffle(10, seed=1).batch(4)
     assert ParquetPipe.from_pipeline(pipe.pipeline).pipeline is pipe.pipeline
-    assert [field.name for field in pipe.schema][0] == "id"
+    assert next(field.name for field in pipe.schema) == "id"
     assert [output.name for output in pipe.element.outputs] == ["id"]
     assert "60 rows" in pipe.explain()
 
@@ -304,7 +304,7 @@ def test_a_state_goes_on_with_another_batch_size(url: str) -> None:
     again = iter(pipe.batch(9))
     again.load_state_dict(resumed.state_dict())
     rest += ids(again)
-    assert sum(rest, []) == epoch_of(pipe, 0)[18:]
+    assert [number for batch in rest for number in batch] == epoch_of(pipe, 0)[18:]
 
 
 def test_a_mix_of_pipes_is_a_pipe(url: str) -> None:

@@ -104,6 +104,14 @@ def test_a_shard_of_the_users_own_stays(url: str) -> None:
     assert ids(everything) == list(range(60))
 
 
+def test_a_sharding_filter_can_listen_to_one_group_only(url: str) -> None:
+    pipe = ParquetPipe(url, ["id"]).sharding_filter(DISTRIBUTED).batch(60)
+    apply_sharding(pipe, 3, 1)
+    assert ids(pipe) == [list(range(60))]
+    apply_sharding(pipe, 3, 1, DISTRIBUTED)
+    assert ids(pipe) == [list(range(20, 40))]
+
+
 def test_take_comes_before_the_shard_and_repeat_after_it(url: str) -> None:
     parts = []
     for index in range(2):

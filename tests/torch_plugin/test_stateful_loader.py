@@ -41,7 +41,7 @@ def state_after(loader: StatefulDataLoader, steps: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("workers", "every", "steps"),
-    [(0, 1, range(10)), (2, 1, (0, 1, 4, 5, 9)), (2, 3, (1, 5, 8))],
+    [(0, 1, range(10)), (2, 1, (1, 4, 9)), (2, 3, (5,))],
 )
 def test_it_resumes_at_every_step_and_counts_on(url: str, workers: int, every: int, steps: Any) -> None:
     pipe = make(url)
@@ -88,7 +88,6 @@ def test_persistent_workers_count_on_after_a_resume(url: str) -> None:
 
 def test_spawned_workers_count_on_after_a_resume(url: str) -> None:
     pipe = make(url)
-    state = state_after(load(pipe, 1), 3)
     pipe.set_epoch(4)
     state = state_after(load(pipe, 1), 3)
     fresh = load(make(url), 1, multiprocessing_context="spawn")
@@ -100,7 +99,7 @@ def test_spawned_workers_count_on_after_a_resume(url: str) -> None:
 def test_rows_collated_by_the_loader_resume(url: str, workers: int) -> None:
     make_loader = lambda: load(make(url, batched=False), workers, batch_size=7)  # noqa: E731
     whole = ids(make_loader())
-    assert sorted(sum(whole, [])) == list(range(60))
+    assert sorted(number for batch in whole for number in batch) == list(range(60))
     for taken in (1, 4, len(whole)):
         fresh = make_loader()
         fresh.load_state_dict(state_after(make_loader(), taken))

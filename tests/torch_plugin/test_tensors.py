@@ -112,13 +112,28 @@ def test_a_batch_is_the_engines_own_memory_and_keeps_it_alive(url: str) -> None:
     assert tensor[:, 0, 0, 0].tolist() == list(range(1, 9))
 
 
-def test_batches_that_are_kept_do_not_change_when_more_are_read(url: str, rows: list[dict[str, Any]]) -> None:
-    kept = [batch for _ in range(4) for batch in ParquetPipe(url, ["id", "image"]).batch(4)]
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_batches_that_are_kept_do_not_change_when_more_are_read(url: str, executor: str) -> None:
+    pipe = ParquetPipe(url, ["id", "image", "x"], executor=executor, workers=1)
+    kept = [batch for _ in range(4) for batch in pipe.batch(4)]
     assert [batch["id"].tolist() for batch in kept] == [list(range(s, s + 4)) for s in range(0, 60, 4)] * 4
     for batch in kept:
         assert batch["image"].amax(dim=(1, 2, 3)).tolist() == batch["id"].tolist()
-    elements = [element for _ in range(4) for element in ParquetPipe(url, ["id", "x"])]
+    elements = [element for _ in range(4) for element in pipe]
     assert all(element["x"][1] == element["id"] for element in elements)
+
+
+def test_the_sidecar_gives_the_same_elements_as_threads(url: str) -> None:
+    threads, sidecar = (
+        list(ParquetPipe(url, executor=executor, workers=1).shuffle(10, seed=4).batch(16))
+        for executor in ("threads", "sidecar")
+    )
+    for left, right in zip(threads, sidecar, strict=True):
+        for name in left:
+            for one, other in zip(to_list(left[name]), to_list(right[name]), strict=True):
+                assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+            if isinstance(right[name], torch.Tensor) and not right[name].is_nested:
+                right[name].zero_()  # writable
 
 
 def test_rows_collate_like_the_rows_of_any_dataset(url: str, rows: list[dict[str, Any]]) -> None:

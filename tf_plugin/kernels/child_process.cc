@@ -49,13 +49,10 @@ void Signal(int event_fd) {
   [[maybe_unused]] const ssize_t written = write(event_fd, &one, sizeof(one));
 }
 
-// glibc 2.34 has it. Looked up at run time, so that a library built there still loads on an older system.
-void CloseAllFrom(posix_spawn_file_actions_t* actions, int first_fd) {
-  using Function = int (*)(posix_spawn_file_actions_t*, int);
-  static const auto function =
-      reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, "posix_spawn_file_actions_addclosefrom_np"));
-  if (function != nullptr) function(actions, first_fd);
-}
+// glibc 2.34 has it. Looked up when this library loads, so that one built there still loads on an older system.
+using CloseAllFromFunction = int (*)(posix_spawn_file_actions_t*, int);
+const auto close_all_from =
+    reinterpret_cast<CloseAllFromFunction>(dlsym(RTLD_DEFAULT, "posix_spawn_file_actions_addclosefrom_np"));
 
 int SpawnProcess(const std::vector<std::string>& command, int inherited_fd, int stderr_fd, pid_t* pid) {
   std::vector<std::string> arguments = command;
@@ -70,7 +67,7 @@ int SpawnProcess(const std::vector<std::string>& command, int inherited_fd, int 
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, stderr_fd, 2);
   posix_spawn_file_actions_adddup2(&actions, inherited_fd, kChildFd);
-  CloseAllFrom(&actions, kChildFd + 1);
+  if (close_all_from != nullptr) close_all_from(&actions, kChildFd + 1);
 
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);

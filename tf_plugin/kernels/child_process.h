@@ -16,9 +16,9 @@ namespace parquetry {
 
 class ChildProcess {
  public:
-  // Runs `command` + {"--fd", "3"}, where descriptor 3 of the child is a copy of `inherited_fd`. The child has /dev/null
-  // as stdin and no other descriptor of ours; it is in a process group of its own, so that Ctrl-C reaches the trainer alone.
-  // Returns nothing and says why in `error` if it cannot be started.
+  // Runs `command` + {"--fd", "3"}, where descriptor 3 of the child is a copy of `inherited_fd`. The child has
+  // /dev/null as stdin and no other descriptor of ours; it is in a process group of its own, so that Ctrl-C reaches
+  // the trainer alone. Returns nothing and says why in `error` if it cannot be started.
   static std::shared_ptr<ChildProcess> Spawn(const std::vector<std::string>& command, int inherited_fd,
                                              std::string* error);
   ~ChildProcess();

@@ -1,5 +1,5 @@
-// What outlives a dataset's C++ object: tf.data makes a new one whenever it rewrites the graph, and each of them must count
-// on from the iterators that the others have made.
+// What outlives a dataset's C++ object: tf.data makes a new one whenever it rewrites the graph, and each of them must
+// count on from the iterators that the others have made.
 //
 // Datasets are told apart by the key that Python gave them. Thread-safe, and never destroyed.
 

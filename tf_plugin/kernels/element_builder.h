@@ -6,8 +6,8 @@
 //   cell       one row of a field of variable shape, as a dense tensor of its own shape
 //   values     the flat values of a field of variable shape, with its trailing fixed axes
 //   splits:<k> the int64 row splits of axis k of a field of variable shape (axis 0 has one partition per cell)
-// A tensor points into the batch where it is aligned and big enough to be worth it; TensorFlow never writes to it, because
-// its buffer says that it does not own its memory.
+// A tensor points into the batch where it is aligned and big enough to be worth it; TensorFlow never writes to it,
+// because its buffer says that it does not own its memory.
 
 #ifndef PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
 #define PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
@@ -123,8 +123,8 @@ class ElementBuilder {
 
   // Takes the next batch up; `num_elements()` elements can then be built from it.
   absl::Status Attach(std::shared_ptr<const Batch> batch) {
-    // An unbatched chunk that came with few slots left is given out row by row as copies: whoever keeps one row then keeps
-    // neither a slot nor the chunk.
+    // An unbatched chunk that came with few slots left is given out row by row as copies: whoever keeps one row then
+    // keeps neither a slot nor the chunk.
     may_alias_ = batched_ || !batch->scarce();
     batch_ = batched_ && batch->scarce() ? batch->CopyOut() : std::move(batch);
     entries_.assign(field_names_.size() * protocol::kRoles, nullptr);
@@ -196,8 +196,12 @@ class ElementBuilder {
         absl::StrCat("sidecar batch for field '", field_names_[component.field], "': ", what, "."));
   }
 
+  const TensorEntry* Get(const Component& component, Role role) const {
+    return entries_[component.field * protocol::kRoles + static_cast<int>(role)];
+  }
+
   absl::Status Find(const Component& component, Role role, const TensorEntry** out) const {
-    *out = entries_[component.field * protocol::kRoles + static_cast<int>(role)];
+    *out = Get(component, role);
     if (*out != nullptr) return absl::OkStatus();
     return Fail(component, absl::StrCat("expected a tensor of role ", static_cast<int>(role), ", got none"));
   }
@@ -319,9 +323,8 @@ class ElementBuilder {
 
   // That the values hold as many items as the shapes say.
   absl::Status CheckItems(const Component& component, int64_t items) const {
-    const TensorEntry* const values = entries_[component.field * protocol::kRoles + static_cast<int>(Role::kRaggedValues)];
-    const TensorEntry* const strings = entries_[component.field * protocol::kRoles + static_cast<int>(Role::kStringOffsets)];
-    const TensorEntry* const entry = values != nullptr ? values : strings;
+    const TensorEntry* const numbers = Get(component, Role::kRaggedValues);
+    const TensorEntry* const entry = numbers != nullptr ? numbers : Get(component, Role::kStringOffsets);
     if (entry == nullptr || entry->ndim != 1 || entry->dims[0] != items) {
       return Fail(component, absl::StrCat("expected ", items, " ragged values"));
     }
@@ -394,8 +397,8 @@ class ElementBuilder {
   const bool batched_;
   bool may_alias_ = true;
   std::shared_ptr<const Batch> batch_;
-  std::vector<const TensorEntry*> entries_;       // by field, then role
-  std::vector<std::vector<int64_t>> offsets_;     // by field, for those of variable shape
+  std::vector<const TensorEntry*> entries_;    // by field, then role
+  std::vector<std::vector<int64_t>> offsets_;  // by field, for those of variable shape
 };
 
 }  // namespace parquetry

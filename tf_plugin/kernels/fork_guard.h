@@ -1,8 +1,8 @@
 // What a fork of the trainer must not break: a child process holds copies of the parent's sockets, and of mutexes that
 // another thread of the parent may have held at that moment.
 //
-// A forked child closes its copies at once (else the sidecar would outlive its trainer for as long as the child does), and
-// nothing made before the fork sends, closes or waits from the child.
+// A forked child closes its copies at once (else the sidecar would outlive its trainer for as long as the child does),
+// and nothing made before the fork sends, closes or waits from the child.
 
 #ifndef PARQUETRY_KERNELS_FORK_GUARD_H_
 #define PARQUETRY_KERNELS_FORK_GUARD_H_

@@ -1,8 +1,8 @@
 // The tf.data source op: a dataset whose elements come from a sidecar.
 //
 // In: the pipeline as the request of docs/protocol.md, and how each flat component is made of the pipeline's fields
-// (element_builder.h). Out: a tf.data dataset with exact cardinality, exact checkpoints, and splits for tf.data service.
-// Each iterator has a sidecar to itself; nothing of Python runs in this process.
+// (element_builder.h). Out: a tf.data dataset with exact cardinality, exact checkpoints, and splits for tf.data
+// service. Each iterator has a sidecar to itself; nothing of Python runs in this process.
 
 #include <unistd.h>
 
@@ -16,17 +16,18 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dataset_registry.h"
 #include "element_builder.h"
 #include "sidecar_client.h"
 #include "sidecar_pool.h"
+#include "split_provider.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/dataset.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "to_status.h"
 
 namespace parquetry {
 namespace {
@@ -48,22 +49,6 @@ using tensorflow::data::IteratorStateWriter;
 using tensorflow::data::SerializationContext;
 using tensorflow::data::SplitProvider;
 
-constexpr int64_t kSplits = 64;                  // of a finite dataset: enough to even out a few slow workers
-constexpr int64_t kElementsOfEndlessSplit = 1024;
-
-absl::Status ToStatus(const Error& error) {
-  if (!error) return absl::OkStatus();
-  if (error.kind == Error::Kind::kCancelled) return absl::CancelledError(error.message);
-  const std::string& name = error.error_class;
-  if (name == "SchemaError" || name == "FieldNotFoundError" || name == "PipelineError" ||
-      name == "EmptySelectionError" || name == "StateError" || name == "NullValueError" || name == "EncodeError") {
-    return absl::InvalidArgumentError(error.message);
-  }
-  if (name == "DatasetError" || name == "CodecUnavailableError") return absl::FailedPreconditionError(error.message);
-  if (name == "DecodeError") return absl::DataLossError(error.message);
-  return absl::InternalError(error.message);
-}
-
 // The Python to run: PARQUETRY_PYTHON, else the one that built the dataset, else (on another machine) python3.
 std::vector<std::string> ResolveCommand(std::vector<std::string> command) {
   const char* const chosen = std::getenv("PARQUETRY_PYTHON");
@@ -74,99 +59,6 @@ std::vector<std::string> ResolveCommand(std::vector<std::string> command) {
   }
   return command;
 }
-
-// A piece of one iteration: a state to begin from, and how many elements to read from there.
-struct Split {
-  Tensor ToTensor() const { return Tensor(tstring(absl::StrCat(elements, "|", state))); }
-
-  static absl::Status Parse(const Tensor& tensor, Split* out) {
-    const std::string text(tensor.dtype() == tensorflow::DT_STRING && tensor.NumElements() == 1
-                               ? std::string(tensor.flat<tstring>()(0))
-                               : "");
-    const size_t bar = text.find('|');
-    if (bar == std::string::npos || !absl::SimpleAtoi(text.substr(0, bar), &out->elements)) {
-      return absl::InvalidArgumentError("split: expected '<elements>|<state>'. It is not a split of this dataset.");
-    }
-    out->state = text.substr(bar + 1);
-    return absl::OkStatus();
-  }
-
-  int64_t elements = 0;
-  std::string state;
-};
-
-// Cuts one iteration after the other into splits. A split is a position, so every worker that is given one reads the same
-// elements for it, in whatever order the splits are dealt.
-class ParquetSplitProvider : public SplitProvider {
- public:
-  explicit ParquetSplitProvider(Request request) : request_(std::move(request)) {}
-
-  absl::Status GetNext(Tensor* split, bool* end_of_splits) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!started_) {
-      const absl::Status status = Start();
-      if (!status.ok()) return status;
-    }
-    const bool endless = started_->remaining < 0;
-    const int64_t wanted = endless ? kElementsOfEndlessSplit : (started_->remaining + kSplits - 1) / kSplits;
-    const int64_t elements = endless ? wanted : std::min(wanted, started_->remaining - given_);
-    *end_of_splits = elements <= 0;
-    if (*end_of_splits) return absl::OkStatus();
-    *split = Split{elements, started_->State(started_->consumed + given_)}.ToTensor();
-    given_ += elements;
-    return absl::OkStatus();
-  }
-
-  absl::Status Reset() override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    started_.reset();
-    given_ = 0;
-    return absl::OkStatus();
-  }
-
-  absl::Status Save(std::function<std::string(std::string)> full_name, IteratorStateWriter* writer) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    absl::Status status = started_ ? absl::OkStatus() : Start();
-    if (status.ok()) status = writer->WriteScalar(full_name("split_state"), tstring(started_->State(started_->consumed)));
-    if (status.ok()) status = writer->WriteScalar(full_name("splits_given"), given_);
-    return status;
-  }
-
-  absl::Status Restore(std::function<std::string(std::string)> full_name, IteratorStateReader* reader) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    tstring state;
-    absl::Status status = reader->ReadScalar(full_name("split_state"), &state);
-    if (status.ok()) status = reader->ReadScalar(full_name("splits_given"), &given_);
-    if (status.ok()) {
-      const std::string text(state);
-      status = Start(&text);
-    }
-    return status;
-  }
-
-  void Cancel() override { canceller_.Cancel(); }
-
- private:
-  absl::Status Start(const std::string* state = nullptr) {
-    std::shared_ptr<Sidecar> sidecar;
-    if (Error error = AcquireSidecar(request_, &canceller_, &sidecar)) return ToStatus(error);
-    DatasetRegistry& registry = DatasetRegistry::Get();
-    const int64_t iteration = state == nullptr ? registry.TakeIteration(request_.dataset_key) : 0;
-    Started started;
-    const Error error = sidecar->Start(iteration, state, &canceller_, &started);
-    ReturnSidecar(std::move(sidecar));
-    if (error) return ToStatus(error);
-    registry.SetStarted(request_.dataset_key, started);
-    started_ = started;
-    return absl::OkStatus();
-  }
-
-  const Request request_;
-  Canceller canceller_;
-  std::mutex mutex_;
-  std::optional<Started> started_;
-  int64_t given_ = 0;
-};
 
 class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
  public:
@@ -341,7 +233,8 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
   absl::Status SaveInternal(SerializationContext*, IteratorStateWriter* writer) override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (splits_ != nullptr) return SaveSplits(writer);
-    // A symbolic checkpoint saves every new iterator, also one that is about to be restored: it must not begin for that.
+    // A symbolic checkpoint saves every new iterator, also one that is about to be restored: it must not begin for
+    // that.
     if (restoring_) return writer->WriteScalar(full_name("state"), tstring());
     TF_RETURN_IF_ERROR(EnsureStarted());
     return writer->WriteScalar(full_name("state"), tstring(started_->State(consumed_)));

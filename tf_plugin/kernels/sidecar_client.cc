@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -212,6 +213,22 @@ Error Sidecar::Open(const Request& request, const Canceller* canceller, std::sha
   if (file.get() < 0 || !WriteAll(file.get(), request.json)) {
     return Error::Broken("sidecar: cannot write the request to shared memory: " + ErrnoText() + ".");
   }
+  std::shared_ptr<Sidecar> sidecar;
+  {
+    // No fork in between: its child would keep copies of the sockets that nobody knows of.
+    std::lock_guard<std::mutex> lock(ForkSafeMutex());
+    if (Error error = Launch(request, &sidecar)) return error;
+  }
+  Packet packet;
+  Error error = sidecar->Send(MessageType::kOpen, request.json.size(), "", file.get());
+  if (!error) error = sidecar->Await(MessageType::kOpened, canceller, &packet);
+  if (error) return error;
+  sidecar->cardinality_ = static_cast<int64_t>(packet.header.a);
+  *out = std::move(sidecar);
+  return {};
+}
+
+Error Sidecar::Launch(const Request& request, std::shared_ptr<Sidecar>* out) {
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) != 0) {
     return Error::Broken("sidecar: cannot make a socket: " + ErrnoText() + ".");
@@ -224,14 +241,7 @@ Error Sidecar::Open(const Request& request, const Canceller* canceller, std::sha
     return Error::Broken("sidecar: cannot run '" + request.command[0] + "': " + why +
                          ". Set PARQUETRY_PYTHON to a Python in which parquetry is installed.");
   }
-  std::shared_ptr<Sidecar> sidecar(
-      new Sidecar(request, std::make_shared<Connection>(sockets[0], std::move(process))));
-  Packet packet;
-  Error error = sidecar->Send(MessageType::kOpen, request.json.size(), "", file.get());
-  if (!error) error = sidecar->Await(MessageType::kOpened, canceller, &packet);
-  if (error) return error;
-  sidecar->cardinality_ = static_cast<int64_t>(packet.header.a);
-  *out = std::move(sidecar);
+  out->reset(new Sidecar(request, std::make_shared<Connection>(sockets[0], std::move(process))));
   return {};
 }
 
@@ -330,7 +340,8 @@ Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
       if (Error error = Wait(canceller)) return error;
       continue;
     }
-    // ECONNRESET tells once that the other side went with messages of ours unread; its own last words may still be there.
+    // ECONNRESET tells once that the other side went with messages of ours unread; its own last words may still be
+    // there.
     if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (got <= 0) return Ended();
 
@@ -346,7 +357,8 @@ Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
     if (bytes >= sizeof(Header)) std::memcpy(&header, buffer_.data(), sizeof(Header));
     if (bytes < sizeof(Header) || header.magic != protocol::kMagic || header.version != protocol::kVersion) {
       return Broken("expected a message of protocol version " + std::to_string(protocol::kVersion) + ", got " +
-                    std::to_string(bytes) + " bytes of something else. Trainer and sidecar must run the same parquetry");
+                    std::to_string(bytes) +
+                    " bytes of something else. Trainer and sidecar must run the same parquetry");
     }
     if (bytes != sizeof(Header) + header.body_bytes || header.descriptors != (packet->descriptor ? 1u : 0u)) {
       return Broken("expected a body of " + std::to_string(header.body_bytes) + " bytes and " +
@@ -398,7 +410,9 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   batch->slot_ = packet.header.a;
   batch->generation_ = generation_;
   const auto found = slots_.find(packet.header.a);
-  if (found == slots_.end()) return Broken("expected a slot that was announced, got " + std::to_string(packet.header.a));
+  if (found == slots_.end()) {
+    return Broken("expected a slot that was announced, got " + std::to_string(packet.header.a));
+  }
   if (packet.header.body_bytes != sizeof(BatchHeader)) return Broken("expected a Batch as the body of BATCH");
   BatchHeader header;
   std::memcpy(&header, packet.body, sizeof(header));

@@ -1,8 +1,8 @@
-// The trainer's side of docs/protocol.md: starts a sidecar, runs iterations on it, maps its slots, and hands out batches
-// as leases on shared memory. Plain C++17 without a framework header, so that it can be tested alone.
+// The trainer's side of docs/protocol.md: starts a sidecar, runs iterations on it, maps its slots, and hands out
+// batches as leases on shared memory. Plain C++17 without a framework header, so that it can be tested alone.
 //
-// Threads: one thread at a time may call the methods of a `Sidecar`; a `Batch` may be dropped on any thread at any time,
-// also after its sidecar has ended or been dropped.
+// Threads: one thread at a time may call the methods of a `Sidecar`; a `Batch` may be dropped on any thread at any
+// time, also after its sidecar has ended or been dropped.
 
 #ifndef PARQUETRY_KERNELS_SIDECAR_CLIENT_H_
 #define PARQUETRY_KERNELS_SIDECAR_CLIENT_H_
@@ -77,9 +77,9 @@ struct Started {
 
 class Connection;
 
-// One BATCH message and the memory that it is in. The slot goes back to the sidecar when the last reference is dropped.
-// Always holds: every tensor lies inside the memory, begins on a 64-byte boundary, and is as long as its dtype and shape
-// say.
+// One BATCH message and the memory that it is in. The slot goes back to the sidecar when the last reference is
+// dropped. Always holds: every tensor lies inside the memory, begins on a 64-byte boundary, and is as long as its
+// dtype and shape say.
 class Batch {
  public:
   ~Batch();
@@ -138,6 +138,7 @@ class Sidecar {
   struct Slot;
 
   Sidecar(Request request, std::shared_ptr<Connection> connection);
+  static Error Launch(const Request& request, std::shared_ptr<Sidecar>* out);
   Error Send(protocol::MessageType type, uint64_t a, const std::string& body, int descriptor = -1);
   Error Receive(const Canceller* canceller, Packet* packet);
   Error Wait(const Canceller* canceller);

@@ -1,0 +1,325 @@
+"""Stopping and going on: at every step, over every stage, on other numbers of ranks; and states that belong elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from builders import Built, build
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquetry.common import Pipeline, UnischemaField, mix
+from parquetry.common.errors import EmptySelectionError, StateError
+from parquetry.common.iteration import StepIterator, batch_to_numpy
+from parquetry.common.testing import assert_resumable
+
+NAMES = ("id", "drive", "ts", "speed", "label", "image", "points", "tags", "codes")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("resume"), [[3, 1, 4], [2], [0], [5, 2]], names=NAMES)
+
+
+def _double(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": row["id"] * 2}
+
+
+DOUBLE = [UnischemaField("double", np.int64)]
+CASES = {
+    "rows": lambda p: p,
+    "rows with nulls in windows": lambda p: p.ngram(length=2),
+    "batches": lambda p: p.batch(4),
+    "full batches": lambda p: p.batch(4, drop_remainder=True),
+    "filter": lambda p: p.where(pc.field("id") > 3).batch(2),
+    "filter by a function": lambda p: p.where(lambda row: row["id"] % 2 == 0, fields=["id"]),
+    "shuffle": lambda p: p.shuffle(4, seed=1),
+    "shuffle and batch over two passes": lambda p: p.shuffle(4, seed=1).repeat(2).batch(5),
+    "batch, then two passes": lambda p: p.shuffle(4, seed=1).batch(5).repeat(2),
+    "shards": lambda p: p.shuffle(3, seed=2).shard(3, 1).batch(2),
+    "a shard of its own": lambda p: p.shard(3, 2, even="none").shuffle(3, seed=2).repeat(2),
+    "canonical shards": lambda p: p.shuffle(3, seed=2).shard(2, 1, canonical_shards=4).batch(3).repeat(2),
+    "windows by offset": lambda p: p.ngram({-1: ["id", "image"], 1: ["tags"]}, timestamp="ts", max_gap=600).batch(3),
+    "shuffled windows": lambda p: p.select("id", "points").ngram(length=3).shuffle(3, seed=4).batch(2),
+    "take and skip": lambda p: p.skip(2).shuffle(4, seed=1).take(9).skip(1),
+    "take and skip of batches": lambda p: p.shuffle(4, seed=1).batch(2).skip(1).take(5),
+    "transform": lambda p: p.select("id").transform(_double, DOUBLE),
+    "transform of batches": lambda p: p.select("id").batch(4).transform(_double, DOUBLE),
+    "transform before windows": lambda p: p.select("id").transform(_double, DOUBLE).ngram(length=2).batch(3),
+    "null policies": lambda p: p.nulls("mask", "speed").nulls("drop", "label").pad("points").batch(3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_stage_goes_on_exactly_at_every_step(built: Built, name: str) -> None:
+    assert_resumable(lambda: iter(CASES[name](built.pipeline())))
+
+
+@pytest.mark.parametrize("name", ["shuffle and batch over two passes", "shuffled windows"])
+def test_a_state_brings_back_its_own_epoch(built: Built, name: str) -> None:
+    pipeline = CASES[name](built.pipeline())
+    assert_resumable(lambda: iter(pipeline))  # each iter() is another epoch
+
+
+def test_an_endless_pipeline_goes_on_in_any_pass(built: Built) -> None:
+    assert_resumable(lambda: iter(built.pipeline("id").shuffle(5, seed=3).repeat().batch(4)), steps=14)
+
+
+def test_a_cache_changes_nothing(built: Built, tmp_path: Path) -> None:
+    assert_resumable(lambda: iter(built.pipeline().cache(tmp_path).shuffle(5, seed=3).batch(4)))
+
+
+def test_a_mix_goes_on_exactly(built: Built) -> None:
+    def pipeline() -> Pipeline:
+        one, other = built.pipeline("id").shuffle(4, seed=1), built.pipeline("id").where(pc.field("id") > 9).repeat(2)
+        return mix([one, other], weights=[2, 1], seed=5, stop="all").batch(4)
+
+    assert_resumable(lambda: iter(pipeline().with_options(executor="threads")))
+
+
+def test_the_sidecar_goes_on_exactly(built: Built) -> None:
+    assert_resumable(lambda: iter(built.pipeline(executor="sidecar").shuffle(4, seed=1).repeat(2).batch(4)))
+
+
+def test_a_state_of_threads_goes_on_in_the_sidecar_and_back(built: Built) -> None:
+    def pipeline(executor: str) -> Pipeline:
+        return built.pipeline("id", executor=executor).shuffle(4, seed=1).batch(3)
+
+    whole = [batch["id"].tolist() for batch in pipeline("threads")]
+    for one, other in (("threads", "sidecar"), ("sidecar", "threads")):
+        first = iter(pipeline(one))
+        taken = [next(first)["id"].tolist() for _ in range(2)]
+        second = iter(pipeline(other))
+        second.load_state_dict(first.state_dict())
+        first.close()
+        assert taken + [batch["id"].tolist() for batch in second] == whole
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+def test_each_loader_worker_goes_on_with_its_own_part(built: Built, batch: int | None) -> None:
+    pipeline = built.pipeline("id").shuffle(4, seed=1)
+    pipeline = pipeline if batch is None else pipeline.batch(batch)
+
+    class Worker:
+        """One loader worker's iterator."""
+
+        def __init__(self, worker: int) -> None:
+            self.steps = StepIterator(pipeline, 0, strict_nulls=True, worker=worker, workers=2)
+            self.rows: list[Any] = []
+            self.consumed = 0
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            if not self.rows:
+                _, columns = next(self.steps)
+                ids = batch_to_numpy(self.steps.element, columns)["id"]
+                self.rows = [ids] if self.steps.element.batched else list(ids)
+            self.consumed += 1
+            return self.rows.pop(0)
+
+        def state_dict(self) -> str:
+            return self.steps.state(self.consumed)
+
+        def load_state_dict(self, state: str) -> None:
+            self.consumed = self.steps.restore(state)
+
+    for worker in range(2):
+        assert_resumable(lambda worker=worker: Worker(worker))
+
+
+def test_a_state_is_small_json_whatever_the_position(built: Built) -> None:
+    pipeline = (
+        built.pipeline().where(pc.field("id") > 0).shuffle(10_000, seed=2**62).shard(3, 2, canonical_shards=12).batch(2)
+    )
+    iterator = iter(pipeline)
+    for _ in iterator:
+        text = json.dumps(iterator.state_dict())
+        assert len(text) < 1024
+    again = iter(pipeline)
+    again.load_state_dict(text)  # as text, too
+    assert list(again) == []
+
+
+# --- other numbers of ranks ---
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_on_other_ranks_the_rows_left_are_the_rows_that_were_left(built: Built, data: st.DataObject) -> None:
+    even = data.draw(st.sampled_from(["pad", "drop", "none"]), "even")
+    ranks = data.draw(
+        st.lists(st.sampled_from([1, 2, 3, 4, 6, 12]), min_size=2, max_size=4), "ranks, one after the other"
+    )
+    passes = data.draw(st.integers(1, 2), "passes")
+    canonical = 12
+
+    def pipeline(number: int, rank: int) -> Pipeline:
+        shuffled = built.pipeline("id").shuffle(3, seed=7).shard(number, rank, even=even, canonical_shards=canonical)
+        return shuffled.repeat(passes).batch(12 // number)
+
+    whole = [Counter(_ids(step)) for step in _steps([pipeline(1, 0)])]
+    taken: list[Counter[int]] = []
+    states: list[dict[str, Any]] | None = None
+    for position, number in enumerate(ranks):
+        iterators = [iter(pipeline(number, rank)) for rank in range(number)]
+        if states is not None:
+            for iterator in iterators:
+                iterator.load_state_dict(states[0])
+        last = position == len(ranks) - 1
+        steps = _steps(iterators, None if last else data.draw(st.integers(0, 2), f"steps on {number} ranks"))
+        taken += [Counter(_ids(step)) for step in steps]
+        states = [iterator.state_dict() for iterator in iterators]
+        for iterator in iterators:
+            iterator.close()
+    assert taken == whole  # 12 divides by every number of ranks: the same global batches
+
+
+def _steps(iterators: list[Any], count: int | None = None) -> list[list[Any]]:
+    """Step by step, what all ranks get; they must end together."""
+    steps = []
+    for _ in itertools.count() if count is None else range(count):
+        step = [next(iterator, None) for iterator in map(iter, iterators)]
+        if all(part is None for part in step):
+            break
+        steps.append([part for part in step if part is not None])
+    return steps
+
+
+def _ids(step: list[Any]) -> list[int]:
+    return [number for part in step for number in part["id"].tolist()]
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 5), (4, 1)])
+@pytest.mark.parametrize("even", ["none", "pad", "drop"])
+def test_any_other_number_of_ranks_goes_on_exactly(built: Built, before: int, after: int, even: str) -> None:
+    def pipeline(number: int, rank: int) -> Pipeline:
+        return built.pipeline("id").shuffle(3, seed=7).shard(number, rank, even=even, canonical_shards=2)
+
+    first = [iter(pipeline(before, rank)) for rank in range(before)]
+    taken = Counter(int(next(iterator)["id"]) for iterator in first for _ in range(2))
+    second = [iter(pipeline(after, rank)) for rank in range(after)]
+    for iterator in second:
+        iterator.load_state_dict(first[0].state_dict())
+    parts = [[int(row["id"]) for row in iterator] for iterator in second]
+    together = taken + Counter(itertools.chain.from_iterable(parts))
+    everything = Counter(range(len(built.rows)))
+    if even == "none":
+        assert together == everything
+    else:
+        assert len({len(part) for part in parts}) == 1
+        extra, missing = together - everything, everything - together
+        assert (sum(missing.values()) == 0) if even == "pad" else (sum(extra.values()) == 0)
+        assert sum(extra.values()) + sum(missing.values()) < after + 2
+
+
+def test_another_batch_size_goes_on_at_the_same_row(built: Built) -> None:
+    whole = [int(row["id"]) for row in built.pipeline("id").shuffle(3, seed=7)]
+    first = iter(built.pipeline("id").shuffle(3, seed=7).batch(4))
+    next(first)
+    second = iter(built.pipeline("id").shuffle(3, seed=7).batch(5))
+    second.load_state_dict(first.state_dict())
+    assert [number for batch in second for number in batch["id"].tolist()] == whole[4:]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda p: p.take(9).shard(2, 0), lambda p: p.shard(2, 0).skip(1), lambda p: p.shard(2, 0).batch(2).take(3)],
+)
+def test_stages_without_a_common_position_refuse_other_ranks(built: Built, change: Any) -> None:
+    first = iter(change(built.pipeline("id").shuffle(3, seed=7)))
+    next(first)
+    second = iter(change(built.pipeline("id").shuffle(3, seed=7)).with_options())
+    second.load_state_dict(first.state_dict())  # the same ranks: no question
+    state = {**first.state_dict(), "shards": [0, 3]}
+    with pytest.raises(StateError, match="give ranks no common position"):
+        iter(change(built.pipeline("id").shuffle(3, seed=7))).load_state_dict(state)
+
+
+# --- states that belong elsewhere ---
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda p: p.shuffle(5, seed=1).batch(4).repeat(3), r"belongs to another pipeline \(its stages and their arguments\)"),
+        (lambda p: p.where(pc.field("id") > 2).shuffle(4, seed=1).batch(4), "belongs to another pipeline"),
+        (lambda p: p.shuffle(4, seed=2).batch(4), "belongs to another shuffle seed: expected 2, the state has 1"),
+        (lambda p: p.shuffle(4, seed=1).shard(1, 0, canonical_shards=3).batch(4), "belongs to another canonical_shards: expected 3"),
+        (lambda p: p.batch(4), "belongs to another shuffle seed: expected None, the state has 1"),
+    ],
+)  # fmt: skip
+def test_a_state_of_another_pipeline_is_refused_with_the_difference(built: Built, other: Any, message: str) -> None:
+    state = iter(built.pipeline("id").shuffle(4, seed=1).batch(4)).state_dict()
+    with pytest.raises(StateError, match=message):
+        iter(other(built.pipeline("id"))).load_state_dict(state)
+
+
+def test_a_state_of_another_dataset_is_refused(built: Built, tmp_path: Path) -> None:
+    other = build(tmp_path, [[3, 1, 4], [2], [0], [5, 3]], names=NAMES)
+    with pytest.raises(StateError, match="belongs to another dataset"):
+        iter(other.pipeline()).load_state_dict(iter(built.pipeline()).state_dict())
+
+
+def test_a_dataset_that_was_moved_is_the_same_dataset(tmp_path: Path) -> None:
+    here = build(tmp_path / "here", [[3, 2]], names=("id",))
+    iterator = iter(here.pipeline())
+    next(iterator)
+    state = iterator.state_dict()
+    (tmp_path / "here").rename(tmp_path / "there")
+    again = iter(Pipeline(str(tmp_path / "there"), executor="threads"))
+    again.load_state_dict(state)
+    assert [int(row["id"]) for row in again] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {**state, "version": 99}, "belongs to another format version: expected 1, the state has 99"),
+        (lambda state: {**state, "worker": 1, "workers": 2}, "belongs to another number of loader workers"),
+        (lambda state: {**state, "consumed": -1}, "expected whole numbers >= 0"),
+        (lambda state: {**state, "consumed": "3"}, "expected whole numbers >= 0"),
+        (lambda state: {**state, "iteration": -1}, "expected whole numbers >= 0"),
+        (lambda state: {k: v for k, v in state.items() if k != "seed"}, r"expected what state_dict\(\) returned, got"),
+        (lambda state: {}, r"expected what state_dict\(\) returned, got"),
+        (lambda state: "not JSON", r"expected what state_dict\(\) returned, got 'not JSON'"),
+        (lambda state: [1, 2], r"expected what state_dict\(\) returned, got"),
+        (lambda state: None, r"expected what state_dict\(\) returned, got"),
+    ],
+)
+def test_what_is_no_state_is_refused(built: Built, change: Any, message: str) -> None:
+    state = iter(built.pipeline("id")).state_dict()
+    with pytest.raises(StateError, match=message):
+        iter(built.pipeline("id")).load_state_dict(change(state))
+
+
+def test_an_iterator_that_has_begun_takes_no_state(built: Built) -> None:
+    iterator = iter(built.pipeline("id"))
+    state = iterator.state_dict()
+    next(iterator)
+    with pytest.raises(StateError, match=r"expected a fresh iterator, got one that has begun. Call iter\(\) again"):
+        iterator.load_state_dict(state)
+
+
+def test_stages_that_change_no_row_do_not_belong_to_the_state(built: Built, tmp_path: Path) -> None:
+    first = iter(built.pipeline("id").shuffle(4, seed=1))
+    next(first)
+    again = iter(built.pipeline("id", workers=3, memory_limit=1000).cache(tmp_path).shuffle(4, seed=1))
+    again.load_state_dict(first.state_dict())
+    assert [int(row["id"]) for row in again] == [int(row["id"]) for row in first]
+
+
+def test_the_state_of_an_empty_selection_can_be_taken(built: Built) -> None:
+    iterator = iter(built.pipeline("id").where(pc.field("id") < 0))
+    state = iterator.state_dict()
+    with pytest.raises(EmptySelectionError, match="expected at least one item"):
+        next(iterator)
+    assert state["consumed"] == 0

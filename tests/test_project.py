@@ -1,0 +1,223 @@
+"""The project as a whole: its public names, its import rules, its pins, and what no file of it may say."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import requires
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = {
+    "common": [
+        "CompressedImageCodec",
+        "CompressedNdarrayCodec",
+        "DatasetWriter",
+        "NdarrayCodec",
+        "Pipeline",
+        "ScalarCodec",
+        "TensorCodec",
+        "Unischema",
+        "UnischemaField",
+        "mix",
+        "write_dataset",
+    ],
+    "tf_plugin": ["ParquetDataset"],
+    "torch_plugin": ["ParquetNode", "ParquetPipe"],
+}
+FRAMEWORKS = {"tf_plugin": {"tensorflow", "keras"}, "torch_plugin": {"torch", "torchdata"}}
+# Rooms of common and the rooms that each may import; modules beside the rooms bind them together.
+ROOMS = {
+    "schema": set(),
+    "layout": {"schema"},
+    "write": {"schema", "layout"},
+    "selection": {"schema", "layout"},
+    "order": set(),
+    "engine": {"schema", "layout", "selection", "order"},
+    "sidecar": {"schema", "layout", "selection", "order", "engine"},
+}
+
+
+def installed(package: str) -> bool:
+    """Whether the frameworks of a package are there."""
+    return all(find_spec(name) for name in FRAMEWORKS.get(package, ()))
+
+
+def sources(folder: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Every module under a folder of the repository, parsed."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def absolute_imports(tree: ast.Module) -> Iterator[str]:
+    """Dotted names of all absolute imports, those inside functions too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
+def relative_imports(path: Path, tree: ast.Module) -> Iterator[Path]:
+    """What relative imports name, as paths without suffix."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1]
+            if node.module:
+                yield base.joinpath(*node.module.split("."))
+            else:
+                yield from (base / alias.name for alias in node.names)
+
+
+def run_python(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh interpreter."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=110)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_can_be_imported_and_are_listed_in_order(package: str) -> None:
+    if not installed(package):
+        pytest.skip("its framework is not installed")
+    module = importlib.import_module(f"parquetry.{package}")
+    assert list(module.__all__) == sorted(module.__all__)
+    assert set(PACKAGES[package]) <= set(module.__all__)
+    assert not [name for name in module.__all__ if name.startswith("_")]
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
+
+
+def test_public_classes_are_native_to_their_framework() -> None:
+    if not installed("tf_plugin") or not installed("torch_plugin"):
+        pytest.skip("needs both frameworks")
+    import tensorflow as tf
+    from torch.utils.data import IterDataPipe
+    from torchdata.nodes import BaseNode
+
+    from parquetry.tf_plugin import ParquetDataset
+    from parquetry.torch_plugin import ParquetNode, ParquetPipe
+
+    assert issubclass(ParquetDataset, tf.data.Dataset)
+    assert issubclass(ParquetPipe, IterDataPipe)
+    assert issubclass(ParquetNode, BaseNode)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_package_imports_no_framework_but_its_own(package: str) -> None:
+    forbidden = set().union(*(names for owner, names in FRAMEWORKS.items() if owner != package))
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, tree in sources(package)
+        for name in absolute_imports(tree)
+        if name.split(".")[0] in forbidden
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_are_relative_inside_a_package_and_absolute_across(package: str) -> None:
+    wrong = []
+    for path, tree in sources(package):
+        for name in absolute_imports(tree):
+            top, _, rest = name.partition(".")
+            bare = top in PACKAGES  # a module called "common" exists in the repository only
+            foreign = top == "parquetry" and rest.split(".")[0] != "common"
+            if bare or foreign or name.startswith(f"parquetry.{package}"):
+                wrong.append(f"{path.relative_to(ROOT)}: {name}")
+        for target in relative_imports(path, tree):
+            if not target.is_relative_to(ROOT / package):
+                wrong.append(f"{path.relative_to(ROOT)}: {target}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_rooms_above_it(room: str) -> None:
+    wrong = []
+    for path, tree in sources(f"common/{room}"):
+        for target in relative_imports(path, tree):
+            other = target.relative_to(ROOT / "common").parts[0]
+            if other in ROOMS and other not in ROOMS[room] | {room}:
+                wrong.append(f"{path.relative_to(ROOT)}: {other}")
+    assert wrong == []
+
+
+def test_every_folder_of_common_is_a_room() -> None:
+    assert {path.parent.name for path in (ROOT / "common").glob("*/__init__.py")} == set(ROOMS)
+
+
+def test_common_works_where_neither_framework_can_be_imported() -> None:
+    code = """
+import sys
+for name in ("tensorflow", "keras", "torch", "torchdata"):
+    sys.modules[name] = None
+import importlib, pkgutil
+import parquetry.common
+for module in pkgutil.walk_packages(parquetry.common.__path__, "parquetry.common."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+for name in parquetry.common.__all__:
+    getattr(parquetry.common, name)
+print("imported")
+"""
+    result = run_python(code)
+    assert (result.stdout.strip(), result.returncode) == ("imported", 0), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "absent"), [("tf_plugin", ("torch", "torchdata")), ("torch_plugin", ("tensorflow", "keras"))]
+)
+def test_a_plugin_imports_where_the_other_framework_cannot_be(package: str, absent: tuple[str, ...]) -> None:
+    if not installed(package):
+        pytest.skip("its framework is not installed")
+    code = f"""
+import sys
+for name in {absent!r}:
+    sys.modules[name] = None
+import parquetry.{package} as package
+for name in package.__all__:
+    getattr(package, name)
+print("imported")
+"""
+    result = run_python(code)
+    assert (result.stdout.strip(), result.returncode) == ("imported", 0), result.stderr
+
+
+def test_every_direct_dependency_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonical(line.split("==")[0]) for line in lines if "==" in line}
+    direct = {canonical(re.split(r"[^\w.-]", text)[0]) for text in requires("parquetry") or []}
+    assert direct - {"parquetry"} - pinned == set()
+
+
+def test_no_file_names_a_package_host_or_a_path_of_one_machine() -> None:
+    hosts = ["pypi" + ".org", "python" + "hosted", "--" + "index-url", "--" + "extra-index", "--" + "find-links"]
+    paths = [f"(?<![\\w.:~])/{folder}/" for folder in ("work", "home", "root", "Users", "opt", "mnt")]
+    pattern = re.compile("|".join([*map(re.escape, hosts), *paths]))
+    wrong = []
+    for path in tracked_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        wrong += [f"{path.relative_to(ROOT)}: {match}" for match in pattern.findall(text)]
+    assert wrong == []
+
+
+def tracked_files() -> list[Path]:
+    """The repository's own files, as git knows them; skips where there is no git checkout."""
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    paths = [ROOT / name for name in listed.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).strip().lower()
