@@ -106,6 +106,9 @@ class StepIterator:
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
         found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers)
+        shuffle = self.pipeline.plan().order.shuffle
+        if shuffle is not None and found.seed is not None and found.seed != shuffle.seed:
+            self.pipeline = self.pipeline.with_seed(found.seed)
         self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
         self.position = found.consumed
         return found.consumed
@@ -121,6 +124,7 @@ class PipelineIterator:
     """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows)."""
 
     def __init__(self, pipeline: Pipeline, iteration: int) -> None:
+        self._pipeline = pipeline
         self._steps = StepIterator(pipeline, iteration, strict_nulls=False)
         self._rows: Iterator[dict[Any, Any]] = iter(())
         self._consumed = 0
@@ -154,6 +158,7 @@ class PipelineIterator:
             StateError: iteration has begun, or the state belongs to another dataset or pipeline.
         """
         self._consumed = self._steps.restore(state)
+        self._pipeline._iterations.go_on_after(self._steps.iteration)
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

@@ -6,12 +6,11 @@ It compares, hashes, prints, and goes to JSON (user functions as cloudpickle). I
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import pyarrow.compute as pc
@@ -59,6 +58,23 @@ Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 EXECUTORS = ("threads", "sidecar")
 
 
+class IterationCounter:
+    """Counts the iterators made of one pipeline; each is the next epoch of its shuffle."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        """The next number."""
+        number = self._next
+        self._next += 1
+        return number
+
+    def go_on_after(self, number: int) -> None:
+        """After a restored iterator: the next one is the epoch after it."""
+        self._next = max(self._next, number + 1)
+
+
 class _Opened:
     """What the pipelines of one chain share: the dataset, opened when it is first needed."""
 
@@ -94,7 +110,7 @@ class Pipeline:
     mixture: Mixture | None = None
     _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
     _plans: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    _iterations: Iterator[int] = field(default_factory=itertools.count, compare=False, repr=False)
+    _iterations: IterationCounter = field(default_factory=IterationCounter, compare=False, repr=False)
 
     def __init__(
         self,
@@ -121,7 +137,7 @@ class Pipeline:
             "mixture": None,
             "_opened": _Opened(),
             "_plans": {},
-            "_iterations": itertools.count(),
+            "_iterations": IterationCounter(),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -312,6 +328,16 @@ class Pipeline:
         _check_options(merged["workers"], merged["memory_limit"], merged["executor"])
         return self._replace(**options)
 
+    def with_stages(self, stages: Sequence[Stage]) -> Pipeline:
+        """A copy with other stages."""
+        order_stages(stages, mixed=self.mixture is not None)
+        return self._replace(stages=tuple(stages))
+
+    def with_seed(self, seed: int) -> Pipeline:
+        """A copy whose shuffle has this seed."""
+        stages = [replace(stage, seed=seed) if isinstance(stage, Shuffle) else stage for stage in self.stages]
+        return self.with_stages(stages)
+
     def accepts(self, verb: str) -> bool:
         """Whether the verb may follow here."""
         return accepts(self.stages, verb, mixed=self.mixture is not None)
@@ -363,7 +389,7 @@ class Pipeline:
 
     def __iter__(self) -> PipelineIterator:
         """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
-        return PipelineIterator(self, next(self._iterations))
+        return PipelineIterator(self, self._iterations.take())
 
     def explain(self) -> str:
         """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
@@ -436,8 +462,9 @@ class Pipeline:
         result = object.__new__(Pipeline)
         for item in fields(self):
             object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))
-        object.__setattr__(result, "_plans", {})
-        object.__setattr__(result, "_iterations", itertools.count())
+        if changes.keys() & {"urls", "stages", "mixture", "filesystem", "storage_options"}:
+            object.__setattr__(result, "_plans", {})
+        object.__setattr__(result, "_iterations", IterationCounter())
         return result
 
 

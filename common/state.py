@@ -14,7 +14,7 @@ from typing import Any
 from .errors import StateError
 from .mixed_plan import MixedPlan
 from .plan import START, BasePlan, Origin, Plan
-from .stages import Batch, Cache, Shard, Stage, Transform, Where, WhereFunction
+from .stages import Batch, Cache, Shard, Shuffle, Stage, Transform, Where, WhereFunction
 
 VERSION = 1
 
@@ -82,6 +82,8 @@ def state_of(
 def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1) -> State:
     """Reads a state, holds it to the plan, and brings it to the plan's own ranks and batch size.
 
+    A state of another seed is taken where the plan's own was drawn, not given; the caller then changes the pipeline's seed.
+
     Raises:
         StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
     """
@@ -91,6 +93,8 @@ def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, 
     except (TypeError, ValueError) as error:
         raise StateError(f"state: expected what state_dict() returned, got {str(text)[:80]!r} ({error}).") from error
     own = state_of(plan, iteration=0, consumed=0, worker=worker, workers=workers)
+    if plan.order.shuffle is not None and plan.order.shuffle.drawn:
+        own = replace(own, seed=found.seed)  # nobody chose this plan's seed: the state's is taken over
     for name, what in (
         ("version", "format version"),
         ("fingerprint", "dataset"),
@@ -149,6 +153,8 @@ def _stages_hash(stages: tuple[Stage, ...]) -> str:
             texts.append(f"{stage.verb} {stage.function.digest}")
         elif isinstance(stage, Where):
             texts.append(f"where {stage.text}")
+        elif isinstance(stage, Shuffle):
+            texts.append(f"shuffle {stage.buffer_size} {stage.reshuffle_each_iteration}")
         elif isinstance(stage, Shard):
             texts.append(f"shard {stage.even}")
         elif isinstance(stage, Batch):

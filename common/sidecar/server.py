@@ -16,6 +16,7 @@ import traceback
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from ..engine.rebatch import Emission
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
-from ..plan import BasePlan, Origin
+from ..plan import BasePlan, Origin, Plan
 from ..state import parse_state, state_of
 from .channel import Channel, memory_file
 from .protocol import MAX_BODY_BYTES, BatchHeader, Message, MessageType
@@ -176,6 +177,14 @@ class Server:
         self.send(Message(type=MessageType.ERROR, generation=generation, body=body))
 
 
+def _with_seed(plan: BasePlan, seed: int | None) -> BasePlan:
+    """The plan with a restored seed; only a drawn one can differ."""
+    shuffle = plan.order.shuffle
+    if seed is None or shuffle is None or shuffle.seed == seed or not isinstance(plan, Plan):
+        return plan
+    return Plan(plan.dataset, [replace(stage, seed=seed) if stage is shuffle else stage for stage in plan.stages])
+
+
 class Iteration:
     """One iteration: a thread that starts jobs and one that sends what they made, in order."""
 
@@ -193,6 +202,7 @@ class Iteration:
         if options.get("state") is not None:
             state = parse_state(plan, options["state"], worker=self._worker, workers=self._workers)
             self._iteration, self._start, self._origin = state.iteration, state.consumed, state.start
+            plan = self._plan = _with_seed(plan, state.seed)
         steps = plan.steps(origin=self._origin, start=self._start, worker=self._worker, workers=self._workers)
         merge = plan.merged_steps if options.get("merge") else 1
         self._planner = JobPlanner(plan, steps, self._iteration, merge=merge)
