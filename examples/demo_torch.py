@@ -19,6 +19,7 @@ from parquetry.torch_plugin import ParquetPipe
 def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
     """Trains a small convolutional network; returns its accuracy on the test rows."""
     torch.manual_seed(7)
+    torch.set_num_threads(1)  # for a model this small, more threads wait for each other
     rows = ParquetPipe(digits, fields=["image", "label"])
     split = pc.field("split")
     train = DataLoader(rows.where(split == "train").shuffle(1_000, seed=7).batch(batch_size), batch_size=None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import decimal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,16 @@ from ..errors import SchemaError
 from .dtypes import FieldDtype
 
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+
+
+_NUMBERS: dict[str, np.dtype[Any]] = {
+    str(pa.from_numpy_dtype(name)): np.dtype(name)
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+"""By Arrow's own name of the type: pyarrow's conversion needs pandas in older releases."""
 
 
 def arrow_scalar_type(dtype: FieldDtype, *, field: str) -> pa.DataType:
@@ -48,7 +59,7 @@ def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
     if pa.types.is_dictionary(arrow):
         return scalar_dtype(arrow.value_type, field=field)
     if pa.types.is_boolean(arrow) or pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
-        return np.dtype(arrow.to_pandas_dtype())
+        return _NUMBERS[str(arrow)]
     if pa.types.is_string(arrow) or pa.types.is_large_string(arrow) or arrow == pa.string_view():
         return np.dtype("U")
     if (

@@ -68,6 +68,7 @@ class SidecarClient:
         self._drain = threading.Thread(target=self._drain_stderr, name="parquetry-stderr", daemon=True)
         self._drain.start()
         self._generation = 0
+        self._most_slots = 0
         self._slots: dict[int, _MappedSlot] = {}
         self._outstanding: set[int] = set()  # slots that the user holds; adding and discarding need no lock
         self._closed = False
@@ -78,7 +79,8 @@ class SidecarClient:
         self._generation += 1
         body = json.dumps(options).encode()
         self._send(Message(type=MessageType.START, generation=self._generation, body=body))
-        self._next()  # STARTED
+        started = json.loads(self._next().body)
+        self._most_slots = started["slots"]
 
     def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
         """The next batch as views into its slot; ``None`` at the end."""
@@ -89,7 +91,7 @@ class SidecarClient:
         slot = self._slots[message.a]
         lease = slot.lease(header.slot_bytes)
         self._outstanding.add(message.a)
-        scarce = len(self._slots) - len(self._outstanding) <= 1
+        scarce = self._most_slots - len(self._outstanding) <= 1
         weakref.finalize(lease, self._give_back, message.a).atexit = False
         if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
             own = np.frombuffer(lease, np.uint8).copy()

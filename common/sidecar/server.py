@@ -252,7 +252,7 @@ class Iteration:
         prefix, _, suffix = text.partition(str(_PLACEHOLDER))
         length = self._plan.elements_from(self._origin)
         left = self._plan.cardinality_of(None if length is None else max(0, length - self._start))
-        body = json.dumps({"state_prefix": prefix, "state_suffix": suffix}).encode()
+        body = json.dumps({"state_prefix": prefix, "state_suffix": suffix, "slots": self._most_slots}).encode()
         return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._start, body=body)
 
     def _produce(self) -> None:
