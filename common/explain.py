@@ -90,7 +90,8 @@ def _order(plan: Plan) -> list[str]:
     else:
         again = "every epoch anew" if shuffle.reshuffle_each_iteration else "the same in every epoch"
         lines.append(
-            f"order: row groups permuted, rows in windows of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, {again}"
+            f"order: row groups permuted, rows in windows of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, "
+            f"{again}"
         )
         batch = plan.element.batch_size or 64
         quality = shuffle_quality(plan.epoch_order(0), plan.selection.items_before, batch)

@@ -1,4 +1,6 @@
-"""`UserFunction`: a Python callable inside an immutable pipeline: comparable, hashable, and able to travel by cloudpickle."""
+"""`UserFunction`: a Python callable inside an immutable pipeline: comparable, hashable, and able to travel by
+cloudpickle.
+"""
 
 from __future__ import annotations
 

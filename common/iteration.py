@@ -26,8 +26,8 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 class StepSource(Protocol):
     """Makes the steps of one iteration; both executors have this form.
 
-    ``position`` is the number of elements consumed after the last step, as a state counts them; the rows of a chunk of an
-    unbatched pipeline count one each, up to it.
+    ``position`` is the number of elements consumed after the last step, as a state counts them; the rows of a chunk of
+    an unbatched pipeline count one each, up to it.
     """
 
     position: int
@@ -40,7 +40,8 @@ class StepSource(Protocol):
 
 
 class StepIterator:
-    """The steps of one iteration as columns, opened at the first one, and closed at the end, on errors, and when dropped.
+    """The steps of one iteration as columns, opened at the first one, and closed at the end, on errors, and when
+    dropped.
 
     Args:
         strict_nulls: whether a null is an error (where the consumer has no form for it).

@@ -93,8 +93,8 @@ class Pipeline:
         storage_options: options for an fsspec filesystem.
         workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
-        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the sidecar
-            for pipelines with user functions.
+        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
+            sidecar for pipelines with user functions.
 
     Raises:
         PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
@@ -264,8 +264,8 @@ class Pipeline:
             num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
                 (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that disagree with it warn.
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
-            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of each
-                global batch stay the same.
+            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
+                each global batch stay the same.
         """
         shards, own = resolve_rank(num_shards, index)
         return self._with(Shard(shards, own, even, canonical_shards))
@@ -280,7 +280,7 @@ class Pipeline:
         return self._with(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Pipeline:
-        """Keeps fetched columns in a local directory: read once, shared by processes, least recently used goes first."""
+        """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``."""
         return self._with(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))
 
     def transform(
@@ -520,7 +520,8 @@ def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
 def _warn_of_drawn_seed(order: StageOrder) -> None:
     if order.shard is not None and order.shuffle is not None and order.shuffle.drawn and order.shard.num_shards > 1:
         _LOGGER.warning(
-            "shuffle(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: give all one seed.",
+            "shuffle(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: "
+            "give all of them one seed.",
             order.shuffle.seed,
         )
 

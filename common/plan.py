@@ -77,7 +77,8 @@ UNKNOWN = -2
 class BasePlan:
     """What plans of one dataset and of a mix share: the element, and the steps as views over rows.
 
-    Subclasses say what the rows are (``recipe``, ``row_view``) and where they lie (``draws`` and the ``window_`` methods).
+    Subclasses say what the rows are (``recipe``, ``row_view``) and where they lie (``draws`` and the ``window_``
+    methods).
     """
 
     stages: tuple[Stage, ...]
@@ -405,7 +406,8 @@ class Plan(BasePlan):
         if after or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
             raise StateError(
                 "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
-                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no common position."
+                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no "
+                "common position."
             )
         return shard, repeat
 

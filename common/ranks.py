@@ -56,7 +56,8 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
     if num_shards is None or index is None:
         if found is None:
             raise PipelineError(
-                "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; got neither."
+                "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; "
+                "got neither."
             )
         return found.size, found.index
     if found is not None and found.size > 1 and (found.size, found.index) != (num_shards, index):

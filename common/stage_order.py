@@ -4,8 +4,8 @@ In: the stages in call order. Out: a `StageOrder`. Pure; needs no data.
 
 - ``where`` and ``ngram`` define the items. They commute with ``shard``, ``shuffle`` and ``repeat`` and are moved below
   them; they do not commute with ``take``, ``skip`` and ``batch``.
-- ``take`` and ``skip`` before any ``shard`` or ``shuffle`` cut the natural order and belong to the selection; later ones
-  are views of the order.
+- ``take`` and ``skip`` before any ``shard`` or ``shuffle`` cut the natural order and belong to the selection; later
+  ones are views of the order.
 - ``shuffle`` permutes what stands before it; over ``repeat`` it shuffles inside each pass.
 """
 

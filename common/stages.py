@@ -35,7 +35,8 @@ class Stage:
 
     def to_json(self) -> dict[str, Any]:
         """``{"verb": ..., **parameters}``."""
-        return {"verb": self.verb, **{name: getattr(self, name) for name in self.__dataclass_fields__}}  # type: ignore[attr-defined]
+        names = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses are dataclasses
+        return {"verb": self.verb, **{name: getattr(self, name) for name in names}}
 
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
@@ -262,7 +263,7 @@ class Shard(Stage):
 
 @dataclass(frozen=True)
 class Shuffle(Stage):
-    """A new order in every epoch; ``drawn`` tells that nobody chose the seed, so that other processes have another one."""
+    """A new order in every epoch; ``drawn`` tells that nobody chose the seed, so other processes have another."""
 
     verb: ClassVar[str] = "shuffle"
     buffer_size: int

@@ -1,7 +1,7 @@
 """The state of an iterator: one small JSON text that says how far a pipeline has come, the same in every face.
 
-It holds no data and no buffer: the order is a function of (seed, epoch, position), so the position is enough. On another
-number of ranks the position is counted in rows that all ranks together have taken (`plan.Origin`).
+It holds no data and no buffer: the order is a function of (seed, epoch, position), so the position is enough. On
+another number of ranks the position is counted in rows that all ranks together have taken (`plan.Origin`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def state_of(
 def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1) -> State:
     """Reads a state, holds it to the plan, and brings it to the plan's own ranks and batch size.
 
-    A state of another seed is taken where the plan's own was drawn, not given; the caller then changes the pipeline's seed.
+    A state of another seed is taken where the plan's own was drawn, not given; the caller then changes the pipeline's
+    seed.
 
     Raises:
         StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.

@@ -38,8 +38,8 @@ def assert_resumable(make_iterator: Callable[[], Resumable], *, steps: int | Non
     """Holds an iterator to its promise: a state taken at any step gives the rest, and taking it changes nothing.
 
     The reference is one run in which no state is taken. A second run takes the state before every step and at the end,
-    twice each. Every state, after a round trip through pickle (as in a checkpoint), is loaded into a fresh iterator, and
-    the whole tail is compared; so is that of the state which this iterator gives before its first step.
+    twice each. Every state, after a round trip through pickle (as in a checkpoint), is loaded into a fresh iterator,
+    and the whole tail is compared; so is that of the state which this iterator gives before its first step.
 
     Args:
         make_iterator: gives a fresh iterator over the same elements; if its iterators shuffle anew each time, as

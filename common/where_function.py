@@ -1,4 +1,6 @@
-"""Running a Python predicate: ``where(function, fields=[...])`` on the rows of one row group, only its fields decoded."""
+"""Running a Python predicate: ``where(function, fields=[...])`` on the rows of one row group, only its fields
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def test_rows(
         mask = np.asarray(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
         if mask.shape != (len(rows),) or mask.dtype != bool:
             raise TransformError(
-                f"where({step.function.name}): expected a bool array of shape ({len(rows)},), got {mask.dtype} {mask.shape}."
+                f"where({step.function.name}): expected a bool array of shape ({len(rows)},), "
+                f"got {mask.dtype} {mask.shape}."
             )
         return mask
     values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]

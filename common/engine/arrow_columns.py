@@ -1,7 +1,7 @@
 """Columns as Arrow arrays and back, for user functions that work on Arrow batches.
 
-Values of fixed shape become fixed-size lists, variable ones large lists, one level for each axis; scalars and strings are
-plain. Nulls stay nulls.
+Values of fixed shape become fixed-size lists, variable ones large lists, one level for each axis; scalars and strings
+are plain. Nulls stay nulls.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def assemble(
 ) -> list[Column]:
     """The columns of a batch of ``count`` items, one for each of the recipe's outputs.
 
-    Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the items.
+    Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the
+    items.
 
     Raises:
         DecodeError, TransformError: with file, row group and row.
@@ -244,5 +245,5 @@ def _refuse_nulls(recipe: Recipe | MixedRecipe, columns: Sequence[Column], descr
             item = int(np.flatnonzero(~valid)[0])
             raise NullValueError(
                 f"field '{field.name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. "
-                f"Filter it out with where(pc.is_valid(pc.field('{field.name}'))), fill it in a transform, or deselect it."
+                f"Choose with nulls('drop', '{field.name}'), 'fill' or 'mask' what becomes of it, or deselect the field."
             )

@@ -1,7 +1,7 @@
 """Column batches: the three forms in which a field of a batch exists between the engine and the faces.
 
-`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values). They carry no Python object per
-row; `to_numpy` makes what Python users see.
+`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values). They carry no Python object
+per row; `to_numpy` makes what Python users see.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def rows_of(column: Column, *, text: bool) -> list[Any]:
 
 
 def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Column:
-    """Rows of a column by number (flat int64), laid out with leading axes ``lead`` (whose product is ``len(index)``)."""
+    """Rows of a column by number (flat int64), laid out with leading axes ``lead`` (whose product is
+    ``len(index)``).
+    """
     valid = None if column.valid is None else column.valid.reshape(-1)[index].reshape(lead)
     if valid is not None and valid.all():
         valid = None

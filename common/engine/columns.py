@@ -1,8 +1,8 @@
 """Window columns: one field of all rows of a loaded window, ready to be gathered by row number.
 
-Four kinds, chosen by `window_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and coded
-values that are decoded one by one. Each gathers rows into a `batch.Column`, allocating from an arena; values of fixed shape
-go straight to their place in the batch.
+Four kinds, chosen by `window_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and
+coded values that are decoded one by one. Each gathers rows into a `batch.Column`, allocating from an arena; values of
+fixed shape go straight to their place in the batch.
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ class CodedColumn:
             items += [item.encode("utf-8") if isinstance(item, str) else item for item in flat]
         strings = _strings(pa.array(items, pa.large_binary()), (len(items),), None)
         if self._field.is_fixed:
-            return Strings(strings.offsets, strings.data, (len(rows), *self._field.shape), valid)  # type: ignore[arg-type]
+            shape = (len(rows), *(axis or 0 for axis in self._field.shape))
+            return Strings(strings.offsets, strings.data, shape, valid)
         return Ragged(shapes, strings, (len(rows),), valid)
 
     def _failed(self, row: int, error: Exception) -> DecodeError:

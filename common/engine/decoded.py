@@ -1,7 +1,7 @@
 """`DecodedRows`: decoded values of a window's rows, kept because several n-gram windows share each row.
 
-Each row is decoded at most once, by the first thread that asks; others wait for it. Memory is bounded: past the limit a row
-is decoded for its asker and not kept.
+Each row is decoded at most once, by the first thread that asks; others wait for it. Memory is bounded: past the limit a
+row is decoded for its asker and not kept.
 """
 
 from __future__ import annotations

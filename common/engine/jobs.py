@@ -1,7 +1,7 @@
 """Jobs: the steps of an iteration in order, each with the windows it draws from; and the windows, loaded ahead.
 
-`JobPlanner` says what comes next; `WindowStore` fetches windows in parallel, keeps those that are in use, and reads ahead as
-far as the memory budget allows. Both are driven by one thread; loading runs in a pool.
+`JobPlanner` says what comes next; `WindowStore` fetches windows in parallel, keeps those that are in use, and reads
+ahead as far as the memory budget allows. Both are driven by one thread; loading runs in a pool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Bringing a stored Arrow column into the one form that its field is gathered from.
 
 Numbers become their field's dtype (time types int64 in the field's unit), text ``large_string``, bytes and coded values
-``large_binary`` (raw tensors keep their fixed size), decimals exact text, lists ``large_list`` or fixed-size lists of those.
+``large_binary`` (raw tensors keep their fixed size), decimals exact text, lists ``large_list`` or fixed-size lists of
+those.
 """
 
 from __future__ import annotations

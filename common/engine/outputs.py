@@ -20,7 +20,8 @@ class OutputField:
     """One leaf of the element.
 
     Attributes:
-        path: where it stands in the element's dict: ``(name,)``, or ``(offset, name)`` in windows with fields per offset.
+        path: where it stands in the element's dict: ``(name,)``, or ``(offset, name)`` in windows with fields per
+            offset.
         kind: numbers, text, or byte strings.
         dtype: of the delivered array (``object`` for text and bytes).
         shape: of one value, without batch and window axes; ``None`` = variable.

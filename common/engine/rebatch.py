@@ -1,11 +1,12 @@
 """`Rebatcher`: rows that are left after a function dropped some, grouped into full batches again.
 
-In: chunks of rows with the source row of each. Out: elements with the position after them, counted in source rows, so that a
-state is exact although nobody knows beforehand how many rows remain.
+In: chunks of rows with the source row of each. Out: elements with the position after them, counted in source rows, so
+that a state is exact although nobody knows beforehand how many rows remain.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ class Emission:
     Attributes:
         columns: of the rows in them.
         rows: how many.
-        position: source rows consumed after the last of them. Rows of an unbatched emission follow each other in the source,
-            so the row ``k`` from the end was consumed ``k`` positions before.
+        position: source rows consumed after the last of them. Rows of an unbatched emission follow each other in the
+            source, so the row ``k`` from the end was consumed ``k`` positions before.
     """
 
     columns: list[Column]
@@ -56,7 +57,7 @@ class Rebatcher:
             return
         if self._batch_size is None:
             bounds = [0, *(np.flatnonzero(np.diff(positions) != 1) + 1).tolist(), len(positions)]
-            for lo, hi in zip(bounds[:-1], bounds[1:], strict=True):
+            for lo, hi in itertools.pairwise(bounds):
                 yield _emission(rest, positions, lo, hi)
             return
         self._waiting.append((rest, positions))

@@ -10,7 +10,6 @@ from ..schema.field import UnischemaField
 from .outputs import OutputField, Path
 from .shaping import NullStep, PadStep, PermuteStep
 
-
 Form = Literal["row", "batch", "arrow"]
 
 
@@ -51,8 +50,8 @@ class WindowStep:
 
     Attributes:
         offsets: the offset of each step of the window, ascending; negative ones come before the anchor.
-        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of them,
-            stacked).
+        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of
+            them, stacked).
     """
 
     offsets: tuple[int, ...]

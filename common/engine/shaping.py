@@ -37,8 +37,8 @@ class NullStep:
 class PadStep:
     """Makes column ``number`` dense: padded to ``shape``, or to the largest value of the batch where that is ``None``.
 
-    A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several) is
-    added at the end if ``lengths``; without it every value must have exactly ``shape``.
+    A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several)
+    is added at the end if ``lengths``; without it every value must have exactly ``shape``.
     """
 
     number: int

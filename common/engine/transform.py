@@ -55,7 +55,9 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
 def apply_dropping(
     step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
 ) -> tuple[list[Column], np.ndarray]:
-    """As `apply_transform`, for a function that may leave rows out; also gives the numbers of the rows that are left."""
+    """As `apply_transform`, for a function that may leave rows out; also gives the numbers of the rows that are
+    left.
+    """
     return _apply_to_rows(step, columns, count, describe)
 
 
@@ -112,7 +114,8 @@ def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, 
     result = _call(step, pa.RecordBatch.from_arrays(arrays, names=names), where)
     if not isinstance(result, pa.RecordBatch | pa.Table):
         raise TransformError(
-            f"transform {step.name} for {where()}: expected a pyarrow RecordBatch or Table, got {type(result).__name__}."
+            f"transform {step.name} for {where()}: expected a pyarrow RecordBatch or Table, "
+            f"got {type(result).__name__}."
         )
     if result.num_rows != count:
         raise TransformError(
@@ -259,7 +262,8 @@ def _check_dtype(
 ) -> None:
     if delivered_dtype(found if found.kind != "O" else np.dtype("S")) != field.dtype:
         raise TransformError(
-            f"transform {step.name}, field '{field.name}', {describe(number)}: expected dtype {field.dtype}, got {found}. "
+            f"transform {step.name}, field '{field.name}', {describe(number)}: expected dtype {field.dtype}, "
+            f"got {found}. "
             f"Cast with .astype(np.{field.dtype}), or declare another dtype in output=[...]."
         )
 

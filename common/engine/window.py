@@ -1,6 +1,7 @@
 """Windows of the engine: which rows one shuffle window needs (`WindowRows`), and those rows loaded (`LoadedWindow`).
 
-A window holds encoded columns of the rows that its items touch, each row once; items refer to rows by their number in it.
+A window holds encoded columns of the rows that its items touch, each row once; items refer to rows by their number in
+it.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class WindowRows:
 class LoadedWindow:
     """The fetched columns of a window: one Arrow table for each row group, in the order of `WindowRows.units`.
 
-    Columns are shared by every thread. ``reuse`` says that items share rows (n-gram windows), so that each row is decoded
-    once and kept while the window is.
+    Columns are shared by every thread. ``reuse`` says that items share rows (n-gram windows), so that each row is
+    decoded once and kept while the window is.
     """
 
     def __init__(

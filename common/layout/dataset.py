@@ -190,7 +190,9 @@ def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
 
 
 def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
-    """The Arrow schemas that occur, each with the first file that has it; of an indexed dataset only the first file's."""
+    """The Arrow schemas that occur, each with the first file that has it; of an indexed dataset only the first
+    file's.
+    """
     if dataset.index is not None:
         return [_arrow_schema(dataset, 0)]
     seen: list[int] = []

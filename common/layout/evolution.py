@@ -1,7 +1,8 @@
-"""One schema out of files that were written over time: missing columns become nullable, types widen where that is exact.
+"""One schema out of files that were written over time: missing columns become nullable, types widen where that is
+exact.
 
-In: the Arrow schema of each file. Out: one field per column path; a column that would need anything but safe widening is
-refused, with a reason that names both files.
+In: the Arrow schema of each file. Out: one field per column path; a column that would need anything but safe widening
+is refused, with a reason that names both files.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ class EpochOrder:
     def locate(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """``(stream, position)`` of the items at global positions ``index`` (int64) of the epoch.
 
-        Position ``g`` belongs to stream ``g % C``; past a stream's end (padding) it wraps round inside the stream, and a
-        stream that has nothing borrows from one that has.
+        Position ``g`` belongs to stream ``g % C``; past a stream's end (padding) it wraps round inside the stream, and
+        a stream that has nothing borrows from one that has.
         """
         streams = self.spec.streams
         stream, position = index % streams, index // streams

@@ -1,7 +1,8 @@
 """Permutations drawn from a key, the same on every machine, platform, and numpy version.
 
 The generator is Philox-4x64 (Salmon et al., SC'11), counter-based and keyed with 128 bits of BLAKE2b over the key's
-parts. Only its raw stream is used, which numpy guarantees to be stable; ``Generator.permutation`` carries no such promise.
+parts. Only its raw stream is used, which numpy guarantees to be stable; ``Generator.permutation`` carries no such
+promise.
 """
 
 from __future__ import annotations

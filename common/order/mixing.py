@@ -1,7 +1,7 @@
 """`MixView`: rows of several sources in one deterministic, weighted order.
 
-Row ``k`` comes from the source that a keyed uniform draw number ``k`` picks by weight, and is that source's next row. Draws
-come in blocks whose start counts are remembered, so any position is found from the nearest block.
+Row ``k`` comes from the source that a keyed uniform draw number ``k`` picks by weight, and is that source's next row.
+Draws come in blocks whose start counts are remembered, so any position is found from the nearest block.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class MixView:
 
     def _measure(self) -> int | None:
         if self._stop == "all":
-            return None if any(length is None for length in self._lengths) else sum(self._lengths)  # type: ignore[arg-type]
+            known = [length for length in self._lengths if length is not None]
+            return sum(known) if len(known) == len(self._lengths) else None
         if all(length is None for length in self._lengths):
             return None
         block = 0

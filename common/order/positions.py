@@ -1,8 +1,9 @@
-"""Position views: ``shard``, ``take``, ``skip``, ``repeat`` and ``batch`` as maps from an element to where it comes from.
+"""Position views: ``shard``, ``take``, ``skip``, ``repeat`` and ``batch`` as maps from an element to where it comes
+from.
 
-Each view is an immutable value over an inner view, with an exact length (``None`` = endless) and a pure mapping of element
-numbers, so any element is found without walking. Rows map arrays of numbers to ``(passes, index)``: the pass over the data
-and the global position in that pass's order. Batches map one number to the rows it holds.
+Each view is an immutable value over an inner view, with an exact length (``None`` = endless) and a pure mapping of
+element numbers, so any element is found without walking. Rows map arrays of numbers to ``(passes, index)``: the pass
+over the data and the global position in that pass's order. Batches map one number to the rows it holds.
 """
 
 from __future__ import annotations

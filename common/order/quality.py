@@ -1,7 +1,7 @@
 """How well a shuffle mixes, measured against a full permutation.
 
-Rank correlation is Spearman's between position and storage order (0 for a perfect shuffle, 1 for none); displacement is the
-mean distance that an item moves, over N / 3, which is what a full permutation gives.
+Rank correlation is Spearman's between position and storage order (0 for a perfect shuffle, 1 for none); displacement is
+the mean distance that an item moves, over N / 3, which is what a full permutation gives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A `Unischema` from Arrow: what plain Parquet files (of pyarrow, Spark, or anything else) hold.
 
-Structs are flattened to ``parent.child`` fields and maps to ``field.key`` and ``field.value`` lists. Columns that cannot
-become tensors are returned beside the schema with the reason, so that they fail only when somebody selects them.
+Structs are flattened to ``parent.child`` fields and maps to ``field.key`` and ``field.value`` lists. Columns that
+cannot become tensors are returned beside the schema with the reason, so that they fail only when somebody selects them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def infer_fields(
 
 
 def flatten_fields(arrow: pa.Schema) -> Iterator[tuple[str, pa.Field]]:
-    """Every leaf column as ``(dotted path, field)``; structs are opened, an optional parent makes its children optional."""
+    """Every leaf column as ``(dotted path, field)``; structs are opened, an optional parent makes its children
+    optional.
+    """
     for column in arrow:
         yield from _flatten(column.name, column)
 

@@ -1,4 +1,6 @@
-"""Where a schema is kept: JSON under one key of the Parquet key-value metadata, in every file and in ``_common_metadata``."""
+"""Where a schema is kept: JSON under one key of the Parquet key-value metadata, in every file and in
+``_common_metadata``.
+"""
 
 from __future__ import annotations
 

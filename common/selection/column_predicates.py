@@ -1,7 +1,7 @@
 """Predicates over one column that Arrow expressions cannot say: membership in lists, and hash splits.
 
-They are values (comparable, JSON), are evaluated on whole columns, and are given to ``where``. A null is in no list; for a
-split it is a value like any other, so that every row is in exactly one part.
+They are values (comparable, JSON), are evaluated on whole columns, and are given to ``where``. A null is in no list;
+for a split it is a value like any other, so that every row is in exactly one part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ColumnPredicate:
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": ..., **parameters}``."""
-        return {"kind": self.kind, **{name: getattr(self, name) for name in self.__dataclass_fields__}}  # type: ignore[attr-defined]
+        names = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses are dataclasses
+        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
 
 
 def predicate_from_json(value: dict[str, Any]) -> ColumnPredicate:
@@ -94,7 +95,8 @@ class Contains(ColumnPredicate):
 class HashSplit(ColumnPredicate):
     """Rows whose value of a field hashes into part ``index`` of ``fractions``.
 
-    The hash depends on the value and the seed alone, so a row stays in its part whatever happens to the dataset's files.
+    The hash depends on the value and the seed alone, so a row stays in its part whatever happens to the dataset's
+    files.
     """
 
     kind: ClassVar[str] = "hash_split"
@@ -107,7 +109,8 @@ class HashSplit(ColumnPredicate):
         object.__setattr__(self, "fractions", tuple(float(fraction) for fraction in self.fractions))
         if not self.fractions or any(not 0 <= part <= 1 for part in self.fractions) or sum(self.fractions) > 1 + 1e-9:
             raise PipelineError(
-                f"hash_split('{self.field}'): expected fractions from 0 to 1 that sum to at most 1, got {self.fractions}."
+                f"hash_split('{self.field}'): expected fractions from 0 to 1 that sum to at most 1, "
+                f"got {self.fractions}."
             )
         if not isinstance(self.index, int) or not 0 <= self.index < len(self.fractions):
             raise PipelineError(

@@ -1,7 +1,7 @@
 """Evaluating what is wanted: from the steps of a pipeline to the exact rows, or window starts, of every row group.
 
-Order of work: partitions and statistics prune row groups, then only the predicate's columns (and, for windows, time stamp
-and group) of the remaining ones are read, in parallel. A row group that statistics prove needs no read.
+Order of work: partitions and statistics prune row groups, then only the predicate's columns (and, for windows, time
+stamp and group) of the remaining ones are read, in parallel. A row group that statistics prove needs no read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeping selections on disk, so that the next epoch, process, rank and restart need not compute them again.
 
-A selection is kept under the dataset's version (paths, sizes, write times) and its stages. Selections by Python functions
-are not kept: nothing tells whether the function still does the same.
+A selection is kept under the dataset's version (paths, sizes, write times) and its stages. Selections by Python
+functions are not kept: nothing tells whether the function still does the same.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def load_selection(key: str) -> Selection | None:
 
 
 def save_selection(key: str, selection: Selection) -> None:
-    """Keeps a selection; the file appears whole or not at all. A full or read-only disk only costs the next reader time."""
+    """Keeps a selection; the file appears whole or not at all. A full or read-only disk only costs the next reader
+    time.
+    """
     directory = cache_root() / "selections"
     meta = {
         "windows": selection.starts is not None,

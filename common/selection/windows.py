@@ -1,8 +1,8 @@
 """N-gram windows: which stretches of consecutive rows form an item.
 
-In: the wanted rows, their sequence boundaries, time stamps, and a `WindowRule`. Out: the positions of the windows' first
-rows. A window is ``span`` consecutive wanted rows of one sequence; a sequence ends where the file, the ``group_by`` value
-or (on request) the row group changes.
+In: the wanted rows, their sequence boundaries, time stamps, and a `WindowRule`. Out: the positions of the windows'
+first rows. A window is ``span`` consecutive wanted rows of one sequence; a sequence ends where the file, the
+``group_by`` value or (on request) the row group changes.
 """
 
 from __future__ import annotations

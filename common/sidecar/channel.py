@@ -13,8 +13,8 @@ _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
 class Channel:
     """One end of the connection. `receive` is for one thread at a time.
 
-    `send` may be called from any thread, also from a finaliser in the middle of another `send`: packets are whole or not at
-    all, so it takes no lock.
+    `send` may be called from any thread, also from a finaliser in the middle of another `send`: packets are whole or
+    not at all, so it takes no lock.
     """
 
     def __init__(self, connection: socket.socket) -> None:

@@ -1,4 +1,5 @@
-"""Where the reader's jobs run: in its own threads (cheap decoding) or in worker processes (costly decoding, user Python).
+"""Where the reader's jobs run: in its own threads (cheap decoding) or in worker processes (costly decoding, user
+Python).
 
 Both make the same bytes in the same slots. A worker that dies is replaced and its job done again.
 """
@@ -131,7 +132,7 @@ class WorkerRunner:
         if self._closed:
             return
         self._closed = True
-        for worker in self._workers:
+        for _ in self._workers:
             self._jobs.put(None)
         for worker in self._workers:
             worker.close()

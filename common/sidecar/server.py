@@ -1,7 +1,7 @@
 """The reader process: plans, fetches, hands jobs to its runner, and sends finished batches in order.
 
-One `Server` serves one connection. Each START makes an `Iteration`, which ends when it has sent everything, on STOP, on the
-next START, and on an error. All its waits are on one condition, so a stop takes effect at once.
+One `Server` serves one connection. Each START makes an `Iteration`, which ends when it has sent everything, on STOP, on
+the next START, and on an error. All its waits are on one condition, so a stop takes effect at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Slots: the shared memory that batches are made in.
 
-`SlotMemory` is one slot as a process that writes it sees it: an arena that grows. `write_table` lays the columns of a batch
-out in it and describes them in the tensor table; `read_table` is its inverse, without a copy.
+`SlotMemory` is one slot as a process that writes it sees it: an arena that grows. `write_table` lays the columns of a
+batch out in it and describes them in the tensor table; `read_table` is its inverse, without a copy.
 """
 
 from __future__ import annotations

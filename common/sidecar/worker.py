@@ -1,7 +1,7 @@
 """A decode worker: ``python -m parquetry.common.sidecar.worker --fd N``.
 
-It gets the recipe once, then windows (shared memory) and jobs; each job is decoded straight into the slot it comes with.
-It ends when its reader does.
+It gets the recipe once, then windows (shared memory) and jobs; each job is decoded straight into the slot it comes
+with. It ends when its reader does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Worker:
         self._channel.send({"ready": os.getpid()})
 
     def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
-        assert descriptor is not None and self._recipe is not None
+        assert descriptor is not None
+        assert self._recipe is not None
         tables, places, rows = open_exported(descriptor)
         recipe = source_recipe(self._recipe, message["source"])
         self._windows[message["id"]] = LoadedWindow(tables, places, rows, recipe.fields, reuse=recipe.shares_rows)

@@ -1,0 +1,281 @@
+"""Petastorm's codecs by their names and arguments; each does its work through the parquetry codec of the same bytes.
+
+In: a `UnischemaField` and a value. Out: what Parquet stores, and back. A Spark type is only looked at by its name, so
+pyspark is needed by nobody but `DataframeColumnCodec.spark_dtype`.
+"""
+
+from __future__ import annotations
+
+import decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import CodecUnavailableError, DecodeError, EncodeError, SchemaError
+from ..schema import codecs as core
+from ..schema.checking import check_value
+from ..schema.codec import Codec
+from ..schema.dtypes import is_string_like
+from ..schema.images import CompressedImageCodec as CoreImageCodec
+
+if TYPE_CHECKING:
+    from .unischema import UnischemaField
+
+_SPARK_ARROW = {
+    "ByteType": pa.int8(),
+    "ShortType": pa.int16(),
+    "IntegerType": pa.int32(),
+    "LongType": pa.int64(),
+    "FloatType": pa.float32(),
+    "DoubleType": pa.float64(),
+    "BooleanType": pa.bool_(),
+    "StringType": pa.string(),
+    "VarcharType": pa.string(),
+    "CharType": pa.string(),
+    "BinaryType": pa.binary(),
+    "DateType": pa.date32(),
+    "TimestampType": pa.timestamp("us", "UTC"),
+    "TimestampNTZType": pa.timestamp("us"),
+}
+_ARROW_SPARK = {
+    "int8": "ByteType",
+    "uint8": "ShortType",
+    "int16": "ShortType",
+    "uint16": "IntegerType",
+    "int32": "IntegerType",
+    "uint32": "LongType",
+    "int64": "LongType",
+    "float": "FloatType",
+    "double": "DoubleType",
+    "bool": "BooleanType",
+    "string": "StringType",
+    "binary": "BinaryType",
+    "date32[day]": "DateType",
+}
+
+
+class DataframeColumnCodec:
+    """Base of the codecs."""
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """The stored form of a value; raises ``ValueError`` or ``TypeError`` if the value does not fit the field."""
+        raise NotImplementedError
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """The value that is stored as ``value``."""
+        raise NotImplementedError
+
+    def spark_dtype(self) -> Any:
+        """The Spark type of the stored column (needs pyspark)."""
+        return spark_type("BinaryType")
+
+    def to_parquetry(self, field: UnischemaField) -> Codec | None:
+        """The parquetry codec that stores the same bytes; ``None`` for the field's default."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+class StoredCodec(DataframeColumnCodec):
+    """A codec of parquetry (also one that Petastorm does not know), seen as one of Petastorm's."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
+        field = unischema_field.to_parquetry(codec=self._codec)
+        _check_array(unischema_field, value)
+        return bytearray(self._codec.encode(field, check_value(field, value)))
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> np.ndarray:
+        return decode_array(unischema_field.to_parquetry(codec=self._codec), value)
+
+    def to_parquetry(self, field: UnischemaField) -> Codec | None:
+        return self._codec
+
+
+class NdarrayCodec(StoredCodec):
+    """An array as ``.npy`` bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(core.NdarrayCodec())
+
+
+class CompressedNdarrayCodec(StoredCodec):
+    """An array as a zip file that holds ``.npy`` bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(core.CompressedNdarrayCodec())
+
+
+class CompressedImageCodec(StoredCodec):
+    """An image as PNG or JPEG bytes, in RGB order.
+
+    Args:
+        image_codec: ``"png"`` or ``"jpeg"`` (or parquetry's ``"webp"``, which Petastorm cannot read).
+        quality: of JPEG, 1 to 100.
+    """
+
+    def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
+        super().__init__(CoreImageCodec(image_codec, quality))
+        self._quality = quality
+
+    @property
+    def image_codec(self) -> str:
+        """``"png"`` or ``"jpeg"``."""
+        assert isinstance(self._codec, CoreImageCodec)
+        return self._codec.image_codec
+
+    def __str__(self) -> str:
+        return f"CompressedImageCodec('{self.image_codec}', {self._quality})"
+
+
+class ScalarCodec(DataframeColumnCodec):
+    """One plain Parquet value.
+
+    Args:
+        spark_type: the stored type: a type of ``pyspark.sql.types``, a pyarrow type, or a numpy dtype.
+    """
+
+    def __init__(self, spark_type: Any) -> None:
+        self._spark_type = spark_type
+
+    @property
+    def arrow_type(self) -> pa.DataType | None:
+        """The Arrow type that stores the value, ``None`` where nothing is known of the given type."""
+        given = self._spark_type
+        if isinstance(given, pa.DataType):
+            return given
+        name = given.__name__ if isinstance(given, type) else type(given).__name__
+        if name == "DecimalType":
+            return pa.decimal128(getattr(given, "precision", 10), getattr(given, "scale", 0))
+        if name in _SPARK_ARROW:
+            return _SPARK_ARROW[name]
+        try:
+            return pa.from_numpy_dtype(np.dtype(given))
+        except (TypeError, pa.ArrowNotImplementedError):
+            return None
+
+    def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        if isinstance(value, list | tuple | np.ndarray):
+            raise TypeError(f"field '{unischema_field.name}': Expected a scalar, got {type(value).__name__}.")
+        if unischema_field.shape:
+            raise EncodeError(
+                f"field '{unischema_field.name}': with ScalarCodec the shape must be an empty tuple, "
+                f"got {unischema_field.shape}."
+            )
+        if isinstance(value, np.generic):
+            return value.item()
+        stored = self.arrow_type
+        kind = None if stored is None else stored
+        if kind is not None and pa.types.is_decimal(kind) and not isinstance(value, decimal.Decimal):
+            return decimal.Decimal(value)
+        if kind is not None and pa.types.is_integer(kind):
+            return int(value)
+        if kind is not None and pa.types.is_floating(kind):
+            return float(value)
+        return str(value) if isinstance(value, str) else value
+
+    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        return as_scalar(unischema_field.numpy_dtype, value)
+
+    def spark_dtype(self) -> Any:
+        if type(self._spark_type).__module__.startswith("pyspark"):
+            return self._spark_type
+        stored = self.arrow_type
+        if stored is not None and pa.types.is_decimal(stored):
+            return spark_type("DecimalType", stored.precision, stored.scale)
+        if stored is not None and pa.types.is_timestamp(stored):
+            return spark_type("TimestampType")
+        if stored is None or str(stored) not in _ARROW_SPARK:
+            raise SchemaError(f"ScalarCodec({self._spark_type}): Was not able to map type {stored} to a Spark type.")
+        return spark_type(_ARROW_SPARK[str(stored)])
+
+    def to_parquetry(self, field: UnischemaField) -> Codec | None:
+        if field.shape:
+            return None
+        stored = self.arrow_type
+        try:
+            codec = core.ScalarCodec(stored)
+            field.to_parquetry(codec=codec)  # refuses types of another family, as text for bytes
+        except SchemaError:
+            return None
+        return codec
+
+    def __str__(self) -> str:
+        return f"ScalarCodec({self._spark_type})"
+
+
+def spark_type(name: str, *args: Any) -> Any:
+    """A type of ``pyspark.sql.types``.
+
+    Raises:
+        CodecUnavailableError: pyspark is not installed.
+    """
+    try:
+        import pyspark.sql.types as types
+    except ImportError as error:
+        raise CodecUnavailableError(f"Spark type {name}: needs pyspark. Run: pip install pyspark") from error
+    return getattr(types, name)(*args)
+
+
+def as_scalar(dtype: Any, value: Any) -> Any:
+    """A stored scalar in the field's own type: numpy scalars, ``numpy.str_``, ``numpy.bytes_``, ``Decimal``."""
+    if value is None or dtype is None or not isinstance(dtype, type):
+        return value
+    if dtype is decimal.Decimal:
+        return decimal.Decimal(value)
+    if issubclass(dtype, np.bytes_):
+        return np.bytes_(value.encode() if isinstance(value, str) else value)
+    if issubclass(dtype, np.generic):
+        if isinstance(value, list | tuple | np.ndarray):
+            raise TypeError(f"expected a scalar of {dtype.__name__}, got {type(value).__name__}")
+        return dtype(value)
+    return value
+
+
+def decode_array(field: Any, data: Any) -> np.ndarray:
+    """The array in some stored bytes, in memory of its own.
+
+    Args:
+        field: a parquetry field.
+
+    Raises:
+        DecodeError: bytes that do not hold such an array.
+    """
+    codec = field.storage
+    try:
+        view = memoryview(data)
+        if is_string_like(field.dtype):
+            return codec.decode_strings(field, view).copy()
+        shape = codec.shape_of(field, view)
+        dtype = np.dtype(np.int64) if field.dtype.kind in "mM" else field.dtype
+        out = np.empty(shape, dtype)
+        codec.decode_into(field, view, out)
+        return out.view(field.dtype) if field.dtype.kind in "mM" else out
+    except (ValueError, TypeError) as error:
+        raise DecodeError(f"field '{field.name}': {type(codec).__name__} failed: {error}") from error
+
+
+def _check_array(field: UnischemaField, value: Any) -> None:
+    """Petastorm's two refusals, in words that name the field."""
+    dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype is not decimal.Decimal else None
+    if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SU" and value.dtype != dtype:
+        raise EncodeError(f"field '{field.name}': Unexpected type {value.dtype}, expected {dtype}.")
+    shape = np.shape(value)
+    fits = len(shape) == len(field.shape) and all(
+        want is None or want == got for want, got in zip(field.shape, shape, strict=True)
+    )
+    if not fits:
+        raise EncodeError(f"field '{field.name}': Unexpected dimensions {shape}, expected {field.shape}.")
