@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -455,7 +456,7 @@ class Plan(BasePlan):
         bounds = np.flatnonzero(np.diff(unit, prepend=-1, append=-1))
         return WindowRows(
             units=tuple(unit[bounds[:-1]].tolist()),
-            rows=tuple(row[lo:hi] for lo, hi in zip(bounds[:-1], bounds[1:], strict=True)),
+            rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
             cells=inverse.reshape(cells.shape),
         )
 

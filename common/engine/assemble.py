@@ -245,5 +245,5 @@ def _refuse_nulls(recipe: Recipe | MixedRecipe, columns: Sequence[Column], descr
             item = int(np.flatnonzero(~valid)[0])
             raise NullValueError(
                 f"field '{field.name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. "
-                f"Choose with nulls('drop', '{field.name}'), 'fill' or 'mask' what becomes of it, or deselect the field."
+                f"Choose with nulls('drop', '{field.name}'), 'fill' or 'mask' what becomes of it, or deselect it."
             )
