@@ -58,7 +58,7 @@ def from_arrow(
         rows = np.arange(len(part))
         out = None
         if output.kind == "dense" and None not in shape:
-            out = np.empty((len(part), *shape), output.dtype)  # type: ignore[arg-type]  # no None inside
+            out = np.empty((len(part), *(axis or 0 for axis in shape)), output.dtype)
         column = window_column(field, [part], describe).gather(rows, out)
     except DecodeError as error:
         raise TransformError(f"{who}: {error}") from error

@@ -160,7 +160,8 @@ def _windows(recipe: Recipe, step: WindowStep, sources: Sequence[Source], count:
 
 def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> list[Column]:
     """Applies the row steps to each distinct row once, then lays the results out for the items."""
-    distinct, index = [], []
+    distinct: list[Source] = []
+    index: list[np.ndarray] = []
     base = 0
     for source in sources:
         rows, inverse = np.unique(source.cells, return_inverse=True)

@@ -8,6 +8,7 @@ fixed shape go straight to their place in the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -166,7 +167,7 @@ class CodedColumn:
                     decode(field, self._bytes(row), out[number])
                 else:
                     data = self._bytes(row)
-                    self._decoded.copy_into(row, out[number], lambda place, data=data: decode(field, data, place))
+                    self._decoded.copy_into(row, out[number], partial(decode, field, data))
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,11 +70,11 @@ def _apply_to_rows(
     kept = []
     for number in range(count):
         row = nest(step.inputs, [values[number] for values in inputs])
-        result = _call(step, row, lambda number=number: describe(number))
+        result = _call(step, row, partial(describe, number))
         if result is None and step.drops:
             continue
         kept.append(number)
-        for values, value in zip(collected, _picked(step, result, lambda n=number: describe(n)), strict=True):
+        for values, value in zip(collected, _picked(step, result, partial(describe, number)), strict=True):
             values.append(value)
     place = np.array(kept, dtype=np.int64)
     columns = [

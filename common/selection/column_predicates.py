@@ -48,7 +48,7 @@ class ColumnPredicate:
 
 def predicate_from_json(value: dict[str, Any]) -> ColumnPredicate:
     """The inverse of `ColumnPredicate.to_json`."""
-    parameters = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+    parameters: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
     return _KINDS[parameters.pop("kind")](**parameters)
 
 

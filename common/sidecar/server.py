@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -378,6 +379,9 @@ class Iteration:
                 self._server.changed.wait()
         return None
 
+    def _give_back(self, slot: Slot, _: Future[BatchHeader]) -> None:
+        self._server.give_slot(slot)
+
     def _clear(self) -> None:
         """Gives every slot back once its job is over, and frees the windows."""
         with self._server.changed:
@@ -388,4 +392,4 @@ class Iteration:
             if future.cancel():
                 self._server.give_slot(slot)
             else:
-                future.add_done_callback(lambda _, slot=slot: self._server.give_slot(slot))
+                future.add_done_callback(partial(self._give_back, slot))

@@ -40,7 +40,7 @@ std::shared_ptr<Sidecar> Begin(const Request& request) {
   std::shared_ptr<Sidecar> sidecar;
   Check(AcquireSidecar(request, nullptr, &sidecar));
   Started started;
-  Check(sidecar->Start(0, nullptr, nullptr, &started));
+  Check(sidecar->Start(0, nullptr, false, nullptr, &started));
   return sidecar;
 }
 

@@ -6,17 +6,51 @@
 #ifndef PARQUETRY_KERNELS_DATASET_REGISTRY_H_
 #define PARQUETRY_KERNELS_DATASET_REGISTRY_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "json.h"
 #include "sidecar_client.h"
 
 namespace parquetry {
+
+// The latest iteration of a dataset, and which elements of it came after elements that were left out. The elements in
+// between follow each other, so the jumps are enough to know every position.
+class Progress {
+ public:
+  static constexpr size_t kMostJumps = 1 << 16;
+
+  explicit Progress(Started started) : started_(std::move(started)) {}
+
+  // Element number `given` (counted from the START, from 0) is number `first` of the iteration.
+  void Jump(int64_t given, int64_t first) {
+    jumps_.emplace_back(given, first);
+    if (jumps_.size() > kMostJumps) jumps_.pop_front(), ++forgotten_;
+  }
+
+  // The position after `given` elements from the START on; nothing if that is too long ago.
+  std::optional<int64_t> PositionAfter(int64_t given) const {
+    const auto after = std::lower_bound(jumps_.begin(), jumps_.end(), std::make_pair(given, int64_t{-1}));
+    if (after != jumps_.begin()) return std::prev(after)->second + given - std::prev(after)->first;
+    if (forgotten_ > 0) return std::nullopt;
+    return started_.consumed + given;
+  }
+
+  const Started& started() const { return started_; }
+
+ private:
+  const Started started_;
+  std::deque<std::pair<int64_t, int64_t>> jumps_;  // rising
+  int64_t forgotten_ = 0;
+};
 
 // What is known about a dataset for as long as one of its C++ objects lives.
 struct DatasetFacts {
@@ -46,26 +80,48 @@ class DatasetRegistry {
   }
 
   // The iteration is underway: later iterators come after it, also when it was restored.
-  void SetStarted(const std::string& key, const Started& started) {
+  // Gives the number under which `Jump` knows it.
+  int64_t SetStarted(const std::string& key, const Started& started) {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[key];
     const auto state = ParseJsonObject(started.State(0));
     const int64_t iteration = state ? IntegerMember(*state, "iteration", -1) : -1;
     if (iteration >= entry.next_iteration) entry.next_iteration = iteration + 1;
-    entry.latest = started;
+    entry.latest.emplace(started);
+    return ++entry.starts;
   }
 
-  // The answer to the latest START, by whichever iterator.
-  std::optional<Started> Latest(const std::string& key) {
+  // See `Progress::Jump`; of no effect once another iteration has begun.
+  void Jump(const std::string& key, int64_t start, int64_t given, int64_t first) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Entry& entry = entries_[key];
+    if (entry.starts == start) entry.latest->Jump(given, first);
+  }
+
+  // The latest iteration, of whichever iterator.
+  std::optional<Progress> Latest(const std::string& key) {
     std::lock_guard<std::mutex> lock(mutex_);
     return entries_[key].latest;
+  }
+
+  // The next new iterator begins at this state.
+  void SetNextState(const std::string& key, const std::string& state) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    entries_[key].next_state = state;
+  }
+
+  std::optional<std::string> TakeNextState(const std::string& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(entries_[key].next_state, std::nullopt);
   }
 
  private:
   struct Entry {
     int64_t next_iteration = 0;
     std::weak_ptr<DatasetFacts> facts;
-    std::optional<Started> latest;
+    int64_t starts = 0;
+    std::optional<Progress> latest;
+    std::optional<std::string> next_state;
   };
 
   std::mutex mutex_;

@@ -115,7 +115,8 @@ inline tensorflow::DataType ToDataType(uint16_t code) {
   return tensorflow::DT_INVALID;
 }
 
-// Makes the elements of one batch after the other. Not thread-safe.
+// Makes the elements of one message after the other: the batch in it, each of several equal batches laid end to end,
+// or each row of a chunk. Not thread-safe.
 class ElementBuilder {
  public:
   ElementBuilder(const std::vector<Component>* components, const std::vector<std::string>* field_names, bool batched)
@@ -123,10 +124,11 @@ class ElementBuilder {
 
   // Takes the next batch up; `num_elements()` elements can then be built from it.
   absl::Status Attach(std::shared_ptr<const Batch> batch) {
-    // An unbatched chunk that came with few slots left is given out row by row as copies: whoever keeps one row then
-    // keeps neither a slot nor the chunk.
-    may_alias_ = batched_ || !batch->scarce();
-    batch_ = batched_ && batch->scarce() ? batch->CopyOut() : std::move(batch);
+    // A message of several elements that came with few slots left is given out as copies of each: whoever keeps one
+    // element then keeps neither a slot nor the other elements.
+    const bool single = batched_ && batch->num_elements() == 1;
+    may_alias_ = single || !batch->scarce();
+    batch_ = single && batch->scarce() ? batch->CopyOut() : std::move(batch);
     entries_.assign(field_names_.size() * protocol::kRoles, nullptr);
     offsets_.clear();
     for (const TensorEntry& entry : batch_->tensors()) {
@@ -209,16 +211,15 @@ class ElementBuilder {
   // The shape of an element's part of a tensor, and the number of items before and in it.
   absl::Status Part(const Component& component, const TensorEntry& entry, int64_t element,
                     tensorflow::TensorShape* shape, int64_t* first, int64_t* items) const {
-    const int leading = batched_ ? 0 : 1;
-    if (entry.ndim < leading || (!batched_ && entry.dims[0] != batch_->num_elements())) {
-      return Fail(component, "expected one row per element");
+    const int64_t elements = batch_->num_elements();
+    if (entry.ndim < 1 || entry.dims[0] % elements != 0 || (!batched_ && entry.dims[0] != elements)) {
+      return Fail(component, batched_ ? "expected batches of one size" : "expected one row per element");
     }
-    for (int i = leading; i < entry.ndim; ++i) {
-      const absl::Status status = shape->AddDimWithStatus(entry.dims[i]);
-      if (!status.ok()) return status;
-    }
+    absl::Status status = batched_ ? shape->AddDimWithStatus(entry.dims[0] / elements) : absl::OkStatus();
+    for (int i = 1; i < entry.ndim && status.ok(); ++i) status = shape->AddDimWithStatus(entry.dims[i]);
+    if (!status.ok()) return status;
     *items = shape->num_elements();
-    *first = batched_ ? 0 : element * *items;
+    *first = element * *items;
     return absl::OkStatus();
   }
 
@@ -313,10 +314,10 @@ class ElementBuilder {
       const absl::Status fits = CheckItems(component, offsets[cells]);
       if (!fits.ok()) return fits;
     }
-    const int64_t elements = batched_ ? 1 : batch_->num_elements();
+    const int64_t elements = batch_->num_elements();
     const int64_t count = elements == 0 ? 0 : cells / elements;
-    if (count * elements != cells) return Fail(component, "expected as many cells in every row");
-    const int64_t first = batched_ ? 0 : element * count;
+    if (count * elements != cells) return Fail(component, "expected as many cells in every element");
+    const int64_t first = element * count;
     *out = Cells{shapes + first * axes, axes, count, offsets[first], offsets[first + count] - offsets[first]};
     return absl::OkStatus();
   }

@@ -209,6 +209,7 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     } else if (!restoring_) {
       iteration_ = DatasetRegistry::Get().TakeIteration(request_.dataset_key);
       if (iteration_ == 0 && !dataset()->state_.empty()) state_ = dataset()->state_;
+      if (auto given = DatasetRegistry::Get().TakeNextState(request_.dataset_key)) state_ = std::move(given);
     }
     return absl::OkStatus();
   }
@@ -269,6 +270,10 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
       std::shared_ptr<const Batch> batch;
       bool end = false;
       if (Error error = sidecar_->Next(&canceller_, &batch, &end)) return ToStatus(error);
+      if (end && split_left_ == kWholeIteration) {
+        split_left_ = 0;
+        continue;
+      }
       if (end && splits_ != nullptr && split_left_ > 0) {
         return absl::InternalError(absl::StrCat("sidecar: the split ended ", split_left_, " elements early."));
       }
@@ -281,16 +286,18 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
   }
 
   absl::Status Attach(std::shared_ptr<const Batch> batch) {
-    if (batch->first_element() != consumed_) {
-      return absl::InternalError(absl::StrCat("sidecar: expected element ", consumed_, ", got element ",
-                                              batch->first_element(), "."));
+    const int64_t first = batch->first_element();
+    // Where rows may have been left out, which is where nobody knows the length, numbers may jump ahead.
+    if (first < consumed_ || (first > consumed_ && started_->remaining >= 0)) {
+      return absl::InternalError(absl::StrCat("sidecar: expected element ", consumed_, ", got element ", first, "."));
     }
+    if (first > consumed_ && splits_ == nullptr) {
+      DatasetRegistry::Get().Jump(request_.dataset_key, start_, given_, first);
+    }
+    consumed_ = first;
     row_ = 0;
+    if (batch->num_elements() == 0) return absl::OkStatus();
     TF_RETURN_IF_ERROR(builder_.Attach(std::move(batch)));
-    if (dataset()->batched_ && builder_.num_elements() != 1) {
-      return absl::InternalError("sidecar: expected one element in each message of a batched pipeline.");
-    }
-    if (builder_.num_elements() == 0) builder_.Detach();
     return absl::OkStatus();
   }
 
@@ -298,7 +305,8 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     TF_RETURN_IF_ERROR(builder_.Build(row_, out));
     ++row_;
     ++consumed_;
-    if (splits_ != nullptr) --split_left_;
+    ++given_;
+    if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
     if (row_ == builder_.num_elements()) builder_.Detach();
     return absl::OkStatus();
   }
@@ -315,11 +323,13 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     if (iteration_ < 0 && !state_) iteration_ = registry.TakeIteration(request_.dataset_key);
     Started started;
     const std::string* const state = state_ ? &*state_ : nullptr;
-    if (Error error = sidecar_->Start(std::max<int64_t>(iteration_, 0), state, &canceller_, &started)) {
+    const bool merge = dataset()->batched_ && splits_ == nullptr;  // a split ends at any batch
+    if (Error error = sidecar_->Start(std::max<int64_t>(iteration_, 0), state, merge, &canceller_, &started)) {
       return ToStatus(error);
     }
-    if (splits_ == nullptr) registry.SetStarted(request_.dataset_key, started);
+    if (splits_ == nullptr) start_ = registry.SetStarted(request_.dataset_key, started);
     consumed_ = started.consumed;
+    given_ = 0;
     started_ = std::move(started);
     return absl::OkStatus();
   }
@@ -386,8 +396,10 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
   std::shared_ptr<Sidecar> sidecar_;
   std::optional<Started> started_;
   ElementBuilder builder_;
-  int64_t row_ = 0;       // of the batch that is attached
-  int64_t consumed_ = 0;  // elements, counted from the iteration's very start
+  int64_t row_ = 0;       // of the message that is attached
+  int64_t consumed_ = 0;  // elements, counted from the iteration's very start, with those that were left out
+  int64_t given_ = 0;     // elements, counted from the START
+  int64_t start_ = 0;     // its number in the registry
   bool ended_ = false;
 };
 
@@ -407,30 +419,59 @@ std::unique_ptr<IteratorBase> ParquetDatasetOp::Dataset::MakeIteratorInternal(co
   return std::make_unique<Iterator>(Iterator::Params{this, absl::StrCat(prefix, "::ParquetryParquet")});
 }
 
-// The state after so many elements of the iteration that the dataset's latest iterator began.
+// The state after so many elements of the iteration that the dataset's latest iterator began, and how many elements it
+// had left when it began; -1 endless, -2 unknown.
 class DatasetStateOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit DatasetStateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("since_restart", &since_restart_));
+  }
 
   void Compute(OpKernelContext* ctx) override {
     const Tensor *key, *elements;
     OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
     OP_REQUIRES_OK(ctx, ctx->input("elements", &elements));
-    const std::optional<Started> latest = DatasetRegistry::Get().Latest(key->scalar<tstring>()());
+    const std::optional<Progress> latest = DatasetRegistry::Get().Latest(key->scalar<tstring>()());
     OP_REQUIRES(ctx, latest.has_value(),
                 absl::FailedPreconditionError("state of a Parquet dataset: expected an iterator that has begun, got "
                                               "none. Take the state after the first element."));
-    Tensor* output = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &output));
-    output->scalar<tstring>()() = latest->State(elements->scalar<int64_t>()());
+    const Started& started = latest->started();
+    const int64_t given = elements->scalar<int64_t>()() - (since_restart_ ? 0 : started.consumed);
+    const std::optional<int64_t> position = latest->PositionAfter(given);
+    OP_REQUIRES(ctx, position.has_value(),
+                absl::FailedPreconditionError(absl::StrCat("state of a Parquet dataset: expected one of the latest ",
+                                                           Progress::kMostJumps, " elements, got element ", given,
+                                                           ". Take states earlier.")));
+    Tensor *state = nullptr, *remaining = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &state));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tensorflow::TensorShape({}), &remaining));
+    state->scalar<tstring>()() = started.State(*position);
+    remaining->scalar<int64_t>()() = started.remaining;
+  }
+
+ private:
+  bool since_restart_ = false;
+};
+
+// The next new iterator of a dataset begins at this state.
+class DatasetSetStateOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor *key, *state;
+    OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
+    OP_REQUIRES_OK(ctx, ctx->input("state", &state));
+    DatasetRegistry::Get().SetNextState(key->scalar<tstring>()(), state->scalar<tstring>()());
   }
 };
 
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDataset").Device(tensorflow::DEVICE_CPU), ParquetDatasetOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetState").Device(tensorflow::DEVICE_CPU), DatasetStateOp);
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetSetState").Device(tensorflow::DEVICE_CPU), DatasetSetStateOp);
 
-absl::Status ScalarOutput(tensorflow::shape_inference::InferenceContext* context) {
-  context->set_output(0, context->Scalar());
+absl::Status ScalarOutputs(tensorflow::shape_inference::InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Scalar());
   return absl::OkStatus();
 }
 
@@ -450,13 +491,21 @@ REGISTER_OP("Parquetry>ParquetDataset")
     .Attr("output_shapes: list(shape) >= 1")
     .Attr("metadata: string = ''")
     .SetIsStateful()
-    .SetShapeFn(ScalarOutput);
+    .SetShapeFn(ScalarOutputs);
 
 REGISTER_OP("Parquetry>ParquetDatasetState")
     .Input("dataset_key: string")
     .Input("elements: int64")
+    .Attr("since_restart: bool = false")
     .Output("state: string")
+    .Output("remaining: int64")
     .SetIsStateful()
-    .SetShapeFn(ScalarOutput);
+    .SetShapeFn(ScalarOutputs);
+
+REGISTER_OP("Parquetry>ParquetDatasetSetState")
+    .Input("dataset_key: string")
+    .Input("state: string")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutputs);
 
 }  // namespace parquetry

@@ -245,10 +245,12 @@ Error Sidecar::Launch(const Request& request, std::shared_ptr<Sidecar>* out) {
   return {};
 }
 
-Error Sidecar::Start(int64_t iteration, const std::string* state, const Canceller* canceller, Started* out) {
+Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller,
+                     Started* out) {
   ++generation_;
   const std::string body = "{\"iteration\": " + std::to_string(iteration) +
-                           ", \"state\": " + (state == nullptr ? "null" : QuoteJson(*state)) + "}";
+                           ", \"state\": " + (state == nullptr ? "null" : QuoteJson(*state)) +
+                           (merge ? ", \"merge\": true}" : "}");
   if (body.size() > protocol::kMaxBodyBytes) {
     return {Error::Kind::kRemote, "StateError",
             "state: expected at most " + std::to_string(protocol::kMaxBodyBytes) + " bytes, got " +

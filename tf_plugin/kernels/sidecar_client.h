@@ -121,8 +121,8 @@ class Sidecar {
   const Request& request() const { return request_; }
   int64_t cardinality() const { return cardinality_; }
 
-  // Begins an iteration; ends the one before it. `state` may be null.
-  Error Start(int64_t iteration, const std::string* state, const Canceller* canceller, Started* out);
+  // Begins an iteration; ends the one before it. `state` may be null. With `merge` a message may hold several batches.
+  Error Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller, Started* out);
 
   // The next batch of the iteration, or `*end`.
   Error Next(const Canceller* canceller, std::shared_ptr<const Batch>* out, bool* end);

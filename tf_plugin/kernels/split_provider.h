@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +25,7 @@ namespace parquetry {
 
 inline constexpr int64_t kSplits = 64;  // of a finite dataset: enough to even out a few slow workers
 inline constexpr int64_t kElementsOfEndlessSplit = 1024;
+inline constexpr int64_t kWholeIteration = std::numeric_limits<int64_t>::max();  // elements of a split up to the end
 
 // A piece of one iteration: a state to begin from, and how many elements to read from there.
 struct Split {
@@ -58,6 +60,13 @@ class ParquetSplitProvider : public tensorflow::data::SplitProvider {
     if (!started_) {
       const absl::Status status = Start();
       if (!status.ok()) return status;
+    }
+    if (started_->remaining == protocol::kUnknown) {
+      // Nobody knows where elements begin, so one worker reads all of them.
+      *end_of_splits = given_ > 0;
+      if (!*end_of_splits) *split = Split{kWholeIteration, started_->State(started_->consumed)}.ToTensor();
+      given_ = 1;
+      return absl::OkStatus();
     }
     const bool endless = started_->remaining < 0;
     const int64_t wanted = endless ? kElementsOfEndlessSplit : (started_->remaining + kSplits - 1) / kSplits;
@@ -109,7 +118,7 @@ class ParquetSplitProvider : public tensorflow::data::SplitProvider {
     DatasetRegistry& registry = DatasetRegistry::Get();
     const int64_t iteration = state == nullptr ? registry.TakeIteration(request_.dataset_key) : 0;
     Started started;
-    const Error error = sidecar->Start(iteration, state, &canceller_, &started);
+    const Error error = sidecar->Start(iteration, state, false, &canceller_, &started);
     ReturnSidecar(std::move(sidecar));
     if (error) return ToStatus(error);
     registry.SetStarted(request_.dataset_key, started);
