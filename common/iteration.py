@@ -98,7 +98,7 @@ class StepIterator:
             workers=self.workers,
         ).to_json()
 
-    def restore(self, state: str | dict[str, Any]) -> int:
+    def restore(self, state: str | dict[str, Any], *, strict: bool = True) -> int:
         """Goes on from a state; returns the elements consumed since its origin. Must come before the first step.
 
         Raises:
@@ -106,7 +106,7 @@ class StepIterator:
         """
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
-        found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers)
+        found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers, strict=strict)
         shuffle = self.pipeline.plan().order.shuffle
         if shuffle is not None and found.seed is not None and found.seed != shuffle.seed:
             self.pipeline = self.pipeline.with_seed(found.seed)
@@ -152,13 +152,15 @@ class PipelineIterator:
         result: dict[str, Any] = json.loads(self._steps.state(self._consumed))
         return result
 
-    def load_state_dict(self, state: dict[str, Any] | str) -> None:
+    def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> None:
         """Goes on where a state was taken: the next element is the one that would have come next.
+
+        ``strict=False`` takes a state of a pipeline with other fields or transforms, as long as the order is the same.
 
         Raises:
             StateError: iteration has begun, or the state belongs to another dataset or pipeline.
         """
-        self._consumed = self._steps.restore(state)
+        self._consumed = self._steps.restore(state, strict=strict)
         self._pipeline._iterations.go_on_after(self._steps.iteration)
 
     def close(self) -> None:

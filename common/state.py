@@ -14,7 +14,21 @@ from typing import Any
 from .errors import StateError
 from .mixed_plan import MixedPlan
 from .plan import START, BasePlan, Origin, Plan
-from .stages import Batch, Cache, Shard, Shuffle, Stage, Transform, Where, WhereFunction
+from .stages import (
+    Batch,
+    Cache,
+    Decimals,
+    Nulls,
+    Pad,
+    Permute,
+    Select,
+    Shard,
+    Shuffle,
+    Stage,
+    Transform,
+    Where,
+    WhereFunction,
+)
 
 VERSION = 1
 
@@ -25,7 +39,8 @@ class State:
 
     Attributes:
         fingerprint: of the dataset.
-        pipeline: hash of the stages that decide which elements come in which order.
+        pipeline: hash of the stages.
+        order: hash of those stages that decide which rows come in which order.
         seed: of the shuffle.
         iteration: which iterator of the pipeline it is; decides the epoch.
         consumed: elements handed out since ``origin``.
@@ -38,6 +53,7 @@ class State:
     version: int
     fingerprint: str
     pipeline: str
+    order: str
     seed: int | None
     iteration: int
     consumed: int
@@ -67,6 +83,7 @@ def state_of(
         version=VERSION,
         fingerprint=plan.fingerprint,
         pipeline=plan_hash(plan),
+        order=plan_hash(plan, order_only=True),
         seed=None if shuffle is None else shuffle.seed,
         iteration=iteration,
         consumed=consumed,
@@ -79,10 +96,13 @@ def state_of(
     )
 
 
-def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1) -> State:
+def parse_state(
+    plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1, strict: bool = True
+) -> State:
     """Reads a state, holds it to the plan, and brings it to the plan's own ranks and batch size.
 
-    A state of another seed is taken where the plan's own was drawn, not given; the caller then changes the pipeline's
+    ``strict=False`` takes a state of a pipeline that differs only in what cannot change the order (other fields, other
+    transforms). A state of another seed is taken where the plan's own was drawn, not given; the caller then changes the pipeline's
     seed.
 
     Raises:
@@ -101,7 +121,8 @@ def parse_state(plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, 
         ("fingerprint", "dataset"),
         ("seed", "shuffle seed"),
         ("canonical_shards", "canonical_shards"),
-        ("pipeline", "pipeline (its stages and their arguments)"),
+        ("order", "pipeline (stages that decide which rows come in which order)"),
+        *([("pipeline", "pipeline (its stages and their arguments)")] if strict else []),
         ("workers", "number of loader workers"),
         ("worker", "loader worker"),
     ):
@@ -136,30 +157,42 @@ def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
     )
 
 
-def plan_hash(plan: BasePlan) -> str:
-    """A name for what decides which elements come in which order, the same in every process."""
+def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
+    """A name for the stages, the same in every process; ``order_only`` leaves out what cannot change the order."""
     if not isinstance(plan, MixedPlan):
-        return _stages_hash(plan.stages)
+        return _stages_hash(plan.stages, order_only=order_only)
     mixture = plan.mixture
-    sources = [(plan_hash(source), weight) for source, weight in zip(plan.plans, mixture.weights, strict=True)]
-    text = f"{_stages_hash(plan.stages)} {sources} {mixture.seed} {mixture.stop}"
+    sources = [
+        (plan_hash(source, order_only=order_only), weight)
+        for source, weight in zip(plan.plans, mixture.weights, strict=True)
+    ]
+    text = f"{_stages_hash(plan.stages, order_only=order_only)} {sources} {mixture.seed} {mixture.stop}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _stages_hash(stages: tuple[Stage, ...]) -> str:
-    """Ranks and batch size are compared by themselves; the cache changes nothing."""
-    texts = []
-    for stage in stages:
-        if isinstance(stage, Transform | WhereFunction):
-            texts.append(f"{stage.verb} {stage.function.digest}")
-        elif isinstance(stage, Where):
-            texts.append(f"where {stage.text}")
-        elif isinstance(stage, Shuffle):
-            texts.append(f"shuffle {stage.buffer_size} {stage.reshuffle_each_iteration}")
-        elif isinstance(stage, Shard):
-            texts.append(f"shard {stage.even}")
-        elif isinstance(stage, Batch):
-            texts.append(f"batch {stage.drop_remainder}")
-        elif not isinstance(stage, Cache):
-            texts.append(str(stage))
+def _stages_hash(stages: tuple[Stage, ...], *, order_only: bool) -> str:
+    """Ranks, batch size and seed are compared by themselves; the cache changes nothing."""
+    texts = [_text(stage) for stage in stages if not order_only or _decides_order(stage)]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
+
+
+def _decides_order(stage: Stage) -> bool:
+    if isinstance(stage, Transform):
+        return stage.drops
+    if isinstance(stage, Nulls):
+        return stage.policy == "drop"
+    return not isinstance(stage, Select | Pad | Permute | Decimals | Cache)
+
+
+def _text(stage: Stage) -> str:
+    if isinstance(stage, Transform | WhereFunction):
+        return f"{stage.verb} {stage.function.digest}"
+    if isinstance(stage, Where):
+        return f"where {stage.text}"
+    if isinstance(stage, Shuffle):
+        return f"shuffle {stage.buffer_size} {stage.reshuffle_each_iteration}"
+    if isinstance(stage, Shard):
+        return f"shard {stage.even}"
+    if isinstance(stage, Batch):
+        return f"batch {stage.drop_remainder}"
+    return "" if isinstance(stage, Cache) else str(stage)

@@ -198,8 +198,8 @@ def _cells(
             continue
         steps = list(row) if hasattr(row, "__len__") and not isinstance(row, str | bytes | Mapping) else None
         if steps is None or len(steps) != field.window:
-            found = np.shape(row) if steps is None else (len(steps), *field.shape)
-            _check_shape(step, field, found, number, describe)
+            size = () if steps is None else (len(steps), *(axis or 0 for axis in field.shape))
+            _check_shape(step, field, size, number, describe)
             raise AssertionError("a window of another length has another shape")
         cells += [(number, _unmasked(cell)) for cell in steps]
     for number, cell in cells:

@@ -3,7 +3,7 @@
 ::
 
     ParquetryError
-     ├─ NoDataAvailableError    (also an EmptySelectionError) fewer row groups than shards, or an endless read of nothing
+     ├─ NoDataAvailableError    (also an EmptySelectionError) fewer row groups than shards, or nothing to read
      ├─ NoFieldsError           (also a RuntimeError) no column matches ``schema_fields``
      ├─ PetastormMetadataError  (also a SchemaError) a dataset without the metadata that is asked for
      ├─ ReaderStoppedError      (also a RuntimeError) a sample is wanted from a reader that was stopped

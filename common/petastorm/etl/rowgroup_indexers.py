@@ -1,0 +1,143 @@
+"""Row-group indexes: which row groups hold which values of a field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import PipelineError
+from ...schema.petastorm_metadata import RowGroupIndex
+
+
+class RowGroupIndexerBase:
+    """Base of the indexes: built over the rows of row groups, added together, and asked."""
+
+    def __init__(self, index_name: str, index_field: str) -> None:
+        self._index_name = index_name
+        self._column_name = index_field
+
+    @property
+    def index_name(self) -> str:
+        """The name by which a selector finds the index."""
+        return self._index_name
+
+    @property
+    def column_names(self) -> list[str]:
+        """The fields that `build_index` looks at."""
+        return [self._column_name]
+
+    @property
+    def indexed_values(self) -> list[Any]:
+        """The values that are known."""
+        raise NotImplementedError
+
+    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
+        """The ordinals of the row groups that hold a value."""
+        raise NotImplementedError
+
+    def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> Any:
+        """Takes in the rows of one row group; returns what is known by now."""
+        raise NotImplementedError
+
+    def to_value(self) -> RowGroupIndex:
+        """The index as a value that can be stored."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> RowGroupIndexerBase:
+        raise NotImplementedError
+
+    def _check_same(self, other: Any) -> None:
+        if type(other) is not type(self) or other._column_name != self._column_name:
+            raise PipelineError(
+                f"row-group index '{self._index_name}': expected another {type(self).__name__} of field "
+                f"'{self._column_name}' to add, got {other!r}."
+            )
+
+
+class SingleFieldIndexer(RowGroupIndexerBase):
+    """For each value of a field (of an array field: each element), the row groups that hold it."""
+
+    def __init__(self, index_name: str, index_field: str) -> None:
+        super().__init__(index_name, index_field)
+        self._index_data: dict[Any, set[int]] = {}
+
+    @property
+    def indexed_values(self) -> list[Any]:
+        return list(self._index_data)
+
+    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
+        return set(self._index_data.get(value_key, ()))
+
+    def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> dict[Any, set[int]]:
+        for row in decoded_rows:
+            for value in _values_in(row[self._column_name]):
+                self._index_data.setdefault(value, set()).add(piece_index)
+        return self._index_data
+
+    def to_value(self) -> RowGroupIndex:
+        by_value = {value: frozenset(ordinals) for value, ordinals in self._index_data.items()}
+        union: frozenset[int] = frozenset().union(*by_value.values())
+        return RowGroupIndex(
+            name=self._index_name, column=self._column_name, ordinals=union, ordinals_by_value=by_value
+        )
+
+    def __add__(self, other: Any) -> SingleFieldIndexer:
+        self._check_same(other)
+        result = SingleFieldIndexer(self._index_name, self._column_name)
+        for part in (self._index_data, other._index_data):
+            for value, ordinals in part.items():
+                result._index_data.setdefault(value, set()).update(ordinals)
+        return result
+
+
+class FieldNotNullIndexer(RowGroupIndexerBase):
+    """The row groups that hold any value of a field that is not null."""
+
+    def __init__(self, index_name: str, index_field: str) -> None:
+        super().__init__(index_name, index_field)
+        self._index_data: set[int] = set()
+
+    @property
+    def indexed_values(self) -> list[Any]:
+        return ["Field is Not Null"]
+
+    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
+        return set(self._index_data)
+
+    def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> set[int]:
+        if any(row[self._column_name] is not None for row in decoded_rows):
+            self._index_data.add(piece_index)
+        return self._index_data
+
+    def to_value(self) -> RowGroupIndex:
+        return RowGroupIndex(
+            name=self._index_name, column=self._column_name, ordinals=frozenset(self._index_data)
+        )
+
+    def __add__(self, other: Any) -> FieldNotNullIndexer:
+        self._check_same(other)
+        result = FieldNotNullIndexer(self._index_name, self._column_name)
+        result._index_data = self._index_data | other._index_data
+        return result
+
+
+def indexer_of(index: RowGroupIndex) -> RowGroupIndexerBase:
+    """A stored index in the form that selectors ask."""
+    if index.ordinals_by_value is None:
+        not_null = FieldNotNullIndexer(index.name, index.column)
+        not_null._index_data = set(index.ordinals)
+        return not_null
+    single = SingleFieldIndexer(index.name, index.column)
+    single._index_data = {value: set(ordinals) for value, ordinals in index.ordinals_by_value.items()}
+    return single
+
+
+def _values_in(value: Any) -> Iterable[Any]:
+    """The plain Python values of a field's value: none of a null, each element of an array."""
+    if value is None:
+        return ()
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist()
+    return (value.item() if isinstance(value, np.generic) else value,)

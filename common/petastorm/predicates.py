@@ -1,0 +1,193 @@
+"""Row predicates: which rows a reader keeps.
+
+A predicate names its fields and answers for one row, given as ``{field: value}``. The predicates of this module are
+asked row by row by both kinds of reader; `in_lambda` and predicates of the user's own get, from `make_batch_reader`,
+whole columns and return a mask.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import hashlib
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import PipelineError
+
+
+class PredicateBase:
+    """Base of predicates."""
+
+    by_row = False
+    """Whether a batched reader asks for each row by itself."""
+
+    def get_fields(self) -> Iterable[str]:
+        """The names of the fields that `do_include` looks at."""
+        raise NotImplementedError
+
+    def do_include(self, values: Any) -> Any:
+        """Whether the row with these values is kept."""
+        raise NotImplementedError
+
+
+class in_set(PredicateBase):  # noqa: N801  # Petastorm's name
+    """Rows whose field has one of some values."""
+
+    by_row = True
+
+    def __init__(self, inclusion_values: Iterable[Any], predicate_field: str) -> None:
+        self._inclusion_values = set(inclusion_values)
+        self._predicate_field = predicate_field
+
+    def get_fields(self) -> set[str]:
+        return {self._predicate_field}
+
+    def do_include(self, values: Mapping[str, Any]) -> bool:
+        return values[self._predicate_field] in self._inclusion_values
+
+
+class in_intersection(PredicateBase):  # noqa: N801  # Petastorm's name
+    """Rows whose list field holds any of some values; a null list holds none."""
+
+    by_row = True
+
+    def __init__(self, inclusion_values: Iterable[Any], _predicate_field: str) -> None:
+        self._inclusion_values = set(inclusion_values)
+        self._predicate_field = _predicate_field
+
+    def get_fields(self) -> set[str]:
+        return {self._predicate_field}
+
+    def do_include(self, values: Mapping[str, Any]) -> bool:
+        found = values[self._predicate_field]
+        if found is None:
+            return False
+        if not isinstance(found, collections.abc.Iterable) or isinstance(found, str | bytes):
+            raise PipelineError(
+                f"in_intersection: expected field '{self._predicate_field}' to be iterable, got {type(found).__name__}."
+            )
+        items = found.ravel().tolist() if isinstance(found, np.ndarray) else found
+        return not self._inclusion_values.isdisjoint(items)
+
+
+class in_lambda(PredicateBase):  # noqa: N801  # Petastorm's name
+    """Rows for which a function of some fields is true.
+
+    Args:
+        predicate_fields: a list of names; the function gets their values in this order.
+        predicate_func: the function.
+        state_arg: something that the function gets as its last argument, unless it is ``None``.
+    """
+
+    def __init__(self, predicate_fields: list[str], predicate_func: Callable[..., Any], state_arg: Any = None) -> None:
+        if not isinstance(predicate_fields, list):
+            raise PipelineError(f"in_lambda: expected a list of field names, got {predicate_fields!r}.")
+        self._predicate_fields = predicate_fields
+        self._predicate_func = predicate_func
+        self._state_arg = state_arg
+
+    def get_fields(self) -> set[str]:
+        return set(self._predicate_fields)
+
+    def do_include(self, values: Mapping[str, Any]) -> Any:
+        args = [values[field] for field in self._predicate_fields]
+        if self._state_arg is not None:
+            args.append(self._state_arg)
+        return self._predicate_func(*args)
+
+
+class in_negate(PredicateBase):  # noqa: N801  # Petastorm's name
+    """Rows that another predicate leaves out."""
+
+    def __init__(self, predicate: PredicateBase) -> None:
+        _check_predicate("in_negate", predicate)
+        self._predicate = predicate
+
+    @property
+    def by_row(self) -> bool:  # type: ignore[override]  # as the inner one is
+        """Whether a batched reader asks for each row by itself."""
+        return self._predicate.by_row
+
+    def get_fields(self) -> Iterable[str]:
+        return self._predicate.get_fields()
+
+    def do_include(self, values: Any) -> Any:
+        answer = self._predicate.do_include(values)
+        return ~np.asarray(answer, dtype=bool) if np.ndim(answer) else not answer
+
+
+class in_reduce(PredicateBase):  # noqa: N801  # Petastorm's name
+    """Rows for which a function of several predicates' answers is true, such as ``all`` or ``any``."""
+
+    def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[list[Any]], Any]) -> None:
+        for predicate in predicate_list:
+            _check_predicate("in_reduce", predicate)
+        self._predicate_list = list(predicate_list)
+        self._reduce_func = reduce_func
+
+    @property
+    def parts(self) -> list[PredicateBase]:
+        """The predicates."""
+        return self._predicate_list
+
+    @property
+    def by_row(self) -> bool:  # type: ignore[override]  # as the inner ones are
+        """Whether a batched reader asks for each row by itself."""
+        return all(predicate.by_row for predicate in self._predicate_list)
+
+    def get_fields(self) -> set[str]:
+        return {field for predicate in self._predicate_list for field in predicate.get_fields()}
+
+    def do_include(self, values: Any) -> Any:
+        return self._reduce_func([predicate.do_include(values) for predicate in self._predicate_list])
+
+    def reduce_masks(self, masks: Sequence[np.ndarray]) -> np.ndarray:
+        """The answer for each row, from the answers of each predicate for all rows."""
+        rows = zip(*(mask.tolist() for mask in masks), strict=True)
+        return np.array([bool(self._reduce_func(list(answers))) for answers in rows], dtype=bool)
+
+
+class in_pseudorandom_split(PredicateBase):  # noqa: N801  # Petastorm's name
+    """Rows that a hash of a field puts into one part of a split; the same rows as Petastorm's, in every release.
+
+    The MD5 sum of the value's text, as an integer modulo ``sys.maxsize``, lies between the part's cumulative fractions
+    of ``sys.maxsize - 1``.
+
+    Args:
+        fraction_list: the size of each part, from 0 to 1.
+        subset_index: the part that is kept.
+        predicate_field: the field whose value is hashed.
+    """
+
+    by_row = True
+
+    def __init__(self, fraction_list: Sequence[float], subset_index: int, predicate_field: str) -> None:
+        if subset_index >= len(fraction_list):
+            raise PipelineError(
+                f"in_pseudorandom_split: subset_index is out of range: expected at most {len(fraction_list) - 1}, "
+                f"got {subset_index}."
+            )
+        self._predicate_field = predicate_field
+        # Added one by one from the left: Python 3.12's sum() rounds otherwise, which would move rows at the borders.
+        borders = [0, *itertools.accumulate(fraction_list)]
+        self._low = borders[subset_index] * (sys.maxsize - 1)
+        self._high = borders[subset_index + 1] * (sys.maxsize - 1)
+
+    def get_fields(self) -> set[str]:
+        return {self._predicate_field}
+
+    def do_include(self, values: Mapping[str, Any]) -> bool:
+        if self._predicate_field not in values:
+            raise PipelineError(f"in_pseudorandom_split: expected the field '{self._predicate_field}', got {values!r}.")
+        text = str(values[self._predicate_field])
+        bucket = int(hashlib.md5(text.encode(), usedforsecurity=False).hexdigest(), 16) % sys.maxsize
+        return self._low <= bucket < self._high
+
+
+def _check_predicate(name: str, predicate: Any) -> None:
+    if not isinstance(predicate, PredicateBase):
+        raise PipelineError(f"{name}: expected a predicate derived from PredicateBase, got {predicate!r}.")
