@@ -102,8 +102,8 @@ def parse_state(
     """Reads a state, holds it to the plan, and brings it to the plan's own ranks and batch size.
 
     ``strict=False`` takes a state of a pipeline that differs only in what cannot change the order (other fields, other
-    transforms). A state of another seed is taken where the plan's own was drawn, not given; the caller then changes the pipeline's
-    seed.
+    transforms). A state of another seed is taken where the plan's own was drawn, not given; the caller then changes
+    the pipeline's seed.
 
     Raises:
         StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
@@ -172,7 +172,8 @@ def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
 
 def _stages_hash(stages: tuple[Stage, ...], *, order_only: bool) -> str:
     """Ranks, batch size and seed are compared by themselves; the cache changes nothing."""
-    texts = [_text(stage) for stage in stages if not order_only or _decides_order(stage)]
+    kept = [stage for stage in stages if not isinstance(stage, Cache)]
+    texts = [_text(stage) for stage in kept if not order_only or _decides_order(stage)]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
 
 
@@ -181,7 +182,7 @@ def _decides_order(stage: Stage) -> bool:
         return stage.drops
     if isinstance(stage, Nulls):
         return stage.policy == "drop"
-    return not isinstance(stage, Select | Pad | Permute | Decimals | Cache)
+    return not isinstance(stage, Select | Pad | Permute | Decimals)
 
 
 def _text(stage: Stage) -> str:
@@ -195,4 +196,4 @@ def _text(stage: Stage) -> str:
         return f"shard {stage.even}"
     if isinstance(stage, Batch):
         return f"batch {stage.drop_remainder}"
-    return "" if isinstance(stage, Cache) else str(stage)
+    return str(stage)
