@@ -379,9 +379,10 @@ class Plan(BasePlan):
             return self.row_view
         shard, repeat = self._elastic_stages()
         epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
-        rest = rows_viewed(shard, Slice(epoch, origin.rows, None))
         count = 1 if not repeat else repeat[0].count
         left = None if count is None else count - origin.passes - 1
+        # Past the last pass nothing is left.
+        rest = rows_viewed(shard, Slice(epoch, origin.rows, 0 if left is not None and left < 0 else None))
         if left is not None and left <= 0:
             return Resumed(rest, origin.passes, None)
         return Resumed(rest, origin.passes, Repeat(rows_viewed(shard, epoch), left))

@@ -108,6 +108,11 @@ class in_negate(PredicateBase):  # noqa: N801  # Petastorm's name
         self._predicate = predicate
 
     @property
+    def inner(self) -> PredicateBase:
+        """The other predicate."""
+        return self._predicate
+
+    @property
     def by_row(self) -> bool:  # type: ignore[override]  # as the inner one is
         """Whether a batched reader asks for each row by itself."""
         return self._predicate.by_row

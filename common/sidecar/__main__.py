@@ -8,7 +8,9 @@ import os
 import signal
 import socket
 
-from .server import Server
+from .channel import Channel, read_request
+from .protocol import MessageType
+from .worker_process import start_worker
 
 
 def main() -> None:
@@ -18,9 +20,17 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
-    server = Server(socket.socket(fileno=arguments.fd))
+    channel = Channel(socket.socket(fileno=arguments.fd))
+    first = channel.receive()
+    if first is None or first.type != MessageType.OPEN:
+        return
+    started = [start_worker() for _ in range(read_request(first).get("start_workers", 0))]
+
+    from .server import Server  # after the workers have started: they import while we do
+
+    server = Server(channel, started)
     try:
-        server.serve()
+        server.serve(first)
     finally:
         server.close()
         os._exit(0)  # nothing here may wait for a thread that is decoding for nobody

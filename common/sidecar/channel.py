@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from typing import Any
 
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
@@ -63,3 +65,10 @@ def memory_file(name: str) -> int:
     block.unlink()
     block.close()
     return descriptor
+
+
+def read_request(message: Message) -> dict[str, Any]:
+    """The request that an OPEN message carries; its descriptor stays open."""
+    assert message.descriptor is not None
+    request: dict[str, Any] = json.loads(os.pread(message.descriptor, message.a, 0))
+    return request

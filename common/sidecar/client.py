@@ -28,6 +28,7 @@ from ..engine.outputs import OutputField
 from ..errors import SidecarError, error_class
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType
+from .request import open_request
 from .slots import read_table
 
 if TYPE_CHECKING:
@@ -302,8 +303,8 @@ class SidecarSource:
         self._batched = pipeline.element.batched
         self._ready: deque[tuple[int, list[Column], int]] = deque()
         self.position = steps.start
-        request = {"pipeline": pipeline.to_json(), "sys_path": sys.path, "strict_nulls": strict_nulls}
-        self._client: SidecarClient | None = IDLE.take(json.dumps(request).encode())
+        request = open_request(pipeline, strict_nulls=strict_nulls)
+        self._client: SidecarClient | None = IDLE.take(request.encode())
         options = {
             "iteration": steps.iteration,
             "origin": [steps.origin.passes, steps.origin.rows],

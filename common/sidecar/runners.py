@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Sequence
@@ -29,6 +27,7 @@ from .exported import ExportedWindow, export_window
 from .protocol import BatchHeader
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel
+from .worker_process import WorkerProcess, start_worker
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_DEATHS = 3
@@ -92,7 +91,13 @@ class WorkerRunner:
     """Jobs in worker processes; one dispatching thread for each worker."""
 
     def __init__(
-        self, fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, workers: int, strict_nulls: bool
+        self,
+        fetchers: Sequence[Fetcher],
+        recipe: Recipe | MixedRecipe,
+        *,
+        workers: int,
+        strict_nulls: bool,
+        started: Sequence[WorkerProcess],
     ) -> None:
         self._fetchers = fetchers
         self._request = {
@@ -105,7 +110,8 @@ class WorkerRunner:
         self._numbers = iter(range(1 << 62))
         self._lock = threading.Lock()
         self._closed = False
-        self._workers = [_Worker(self._request) for _ in range(workers)]
+        processes = [*started, *(start_worker() for _ in range(workers - len(started)))]
+        self._workers = [_Worker(self._request, process) for process in processes]
         self._threads = [
             threading.Thread(target=self._dispatch, args=(worker,), name="parquetry-dispatch", daemon=True)
             for worker in self._workers
@@ -183,19 +189,16 @@ class WorkerRunner:
 class _Worker:
     """One worker process as its dispatching thread sees it."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], process: WorkerProcess) -> None:
         self._request = request
         self.stale: list[int] = []
         self.status = "not started"
         self._closed = False
-        self._start()
+        self._use(process)
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        command = [sys.executable, "-m", "parquetry.common.sidecar.worker", "--fd", str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        theirs.close()
-        self._channel = StreamChannel(ours)
+    def _use(self, process: WorkerProcess) -> None:
+        self._process = process
+        self._channel = StreamChannel(process.connection)
         self._windows: set[int] = set()
         self._slots: set[int] = set()
         self._opened = False
@@ -203,7 +206,7 @@ class _Worker:
     def restart(self) -> None:
         """Replaces a dead process."""
         self._channel.close()
-        self._start()
+        self._use(start_worker())
 
     def run(self, windows: Sequence[ExportedWindow], slot: Slot, message: dict[str, Any]) -> BatchHeader | None:
         """Runs a job; ``None`` if the process died.
@@ -251,31 +254,36 @@ class _Worker:
         return taken
 
     def _note_death(self) -> None:
-        try:
-            code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
-        self.status = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        self.status = self._process.status()
 
     def close(self) -> None:
         """Ends the process. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._process.kill()
-            self._process.wait()
-            self._channel.close()
+            self._process.end()
 
 
-def make_runner(
-    fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, workers: int, strict_nulls: bool
-) -> Runner:
-    """Worker processes where decoding is costly, threads where it is a copy, or where rows are shared.
+def needs_workers(recipe: Recipe | MixedRecipe) -> bool:
+    """Whether jobs run in worker processes: where decoding is costly, and not where rows are shared.
 
     The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot;
     user functions need processes all the same.
     """
     shared = isinstance(recipe, Recipe) and recipe.shares_rows and not recipe.has_user_code
-    if recipe.costly and not shared:
-        return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls)
+    return recipe.costly and not shared
+
+
+def make_runner(
+    fetchers: Sequence[Fetcher],
+    recipe: Recipe | MixedRecipe,
+    *,
+    workers: int,
+    strict_nulls: bool,
+    started: Sequence[WorkerProcess],
+) -> Runner:
+    """Worker processes or threads; ``started`` workers are taken over."""
+    if needs_workers(recipe):
+        return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls, started=started)
+    for process in started:
+        process.end()
     return ThreadRunner(fetchers, recipe, threads=workers, strict_nulls=strict_nulls)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -30,10 +29,11 @@ from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin, Plan
 from ..state import parse_state, state_of
-from .channel import Channel, memory_file
+from .channel import Channel, memory_file, read_request
 from .protocol import MAX_BODY_BYTES, BatchHeader, Message, MessageType
 from .runners import Runner, Slot, make_runner
 from .slots import SlotMemory, copied_table, write_table
+from .worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _PLACEHOLDER = 9_007_199_254_740_993
@@ -47,11 +47,13 @@ class Server:
     """Serves one client.
 
     Args:
-        connection: the client's socket; its end is the end of the process.
+        channel: the client's connection; its end is the end of the process.
+        started: workers that run already.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._channel = Channel(connection)
+    def __init__(self, channel: Channel, started: Sequence[WorkerProcess] = ()) -> None:
+        self._channel = channel
+        self._started = list(started)
         self._changed = threading.Condition()
         self._slots: dict[int, Slot] = {}
         self._free: deque[Slot] = deque()
@@ -60,10 +62,10 @@ class Server:
         self._iteration: Iteration | None = None
         self._runner: Runner | None = None
 
-    def serve(self) -> None:
-        """Handles messages until CLOSE or the end of the connection."""
+    def serve(self, first: Message | None = None) -> None:
+        """Handles messages (``first`` was received already) until CLOSE or the end of the connection."""
         while True:
-            message = self._channel.receive()
+            message, first = first or self._channel.receive(), None
             if message is None or message.type == MessageType.CLOSE:
                 return
             if message.type == MessageType.OPEN:
@@ -81,13 +83,14 @@ class Server:
         self._stop()
         if self._runner is not None:
             self._runner.close()
+        for process in self._started:
+            process.end()
 
     def _open(self, message: Message) -> bool:
         assert message.descriptor is not None
         try:
-            with os.fdopen(message.descriptor, "rb") as file:
-                file.seek(0)
-                request = json.loads(file.read(message.a))
+            request = read_request(message)
+            os.close(message.descriptor)
             sys.path[:] = [*request["sys_path"], *(path for path in sys.path if path not in request["sys_path"])]
             self._pipeline = Pipeline.from_json(request["pipeline"])
             self._plan = self._pipeline.plan()
@@ -95,8 +98,13 @@ class Server:
             self._workers = self._pipeline.workers or usable_processors()
             self._fetchers = self._plan.fetchers()
             self._runner = make_runner(
-                self._fetchers, self._plan.recipe, workers=self._workers, strict_nulls=self._strict_nulls
+                self._fetchers,
+                self._plan.recipe,
+                workers=self._workers,
+                strict_nulls=self._strict_nulls,
+                started=self._started,
             )
+            self._started = []
             cardinality = self._plan.cardinality
         except Exception as error:
             self.send_error(0, error)

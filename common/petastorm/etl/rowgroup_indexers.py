@@ -112,9 +112,7 @@ class FieldNotNullIndexer(RowGroupIndexerBase):
         return self._index_data
 
     def to_value(self) -> RowGroupIndex:
-        return RowGroupIndex(
-            name=self._index_name, column=self._column_name, ordinals=frozenset(self._index_data)
-        )
+        return RowGroupIndex(name=self._index_name, column=self._column_name, ordinals=frozenset(self._index_data))
 
     def __add__(self, other: Any) -> FieldNotNullIndexer:
         self._check_same(other)

@@ -1,0 +1,106 @@
+"""`PetastormDataset`: a stored dataset as Petastorm's two readers see it.
+
+`make_reader` sees the declared fields; `make_batch_reader` sees the Parquet columns as they are stored, encoded values
+included. Repeated URLs are read repeatedly, nested columns are left out, and the whole pickles without its footers, so
+that worker processes need not list it again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError
+from ..layout.dataset import StoredDataset, _arrow_schema, _distinct_schemas
+from ..layout.evolution import unify_schemas
+from ..layout.partitions import partition_columns
+from ..schema.field import Unischema
+from ..schema.infer import infer_fields
+
+Described = tuple[Unischema, dict[str, str], dict[str, pa.Array]]
+
+
+class PetastormDataset(StoredDataset):
+    """A dataset on storage.
+
+    Args:
+        urls: of directories or files; a URL that occurs twice is read twice.
+        physical: whether fields are the stored columns instead of the declared ones.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        physical: bool = False,
+    ) -> None:
+        super().__init__(list(dict.fromkeys(urls)), filesystem=filesystem, storage_options=storage_options)
+        self._physical = physical
+        times = {url: urls.count(url) for url in urls}
+        if max(times.values()) > 1:
+            count = {root: times[url] for root, url in zip(self._listing.roots, times, strict=True)}
+            files = [file for file in self._listing.files for _ in range(_times(file.path, count))]
+            self._listing = replace(self._listing, files=tuple(files))
+
+    @cached_property
+    def _described(self) -> Described:  # type: ignore[override]  # cached as in the base
+        declared: Described = StoredDataset._described.func(self)
+        schema, refused, partitions = self._stored_columns(declared) if self._physical else declared
+        nested = sorted([*refused, *(name for name in schema.fields if "." in name)])
+        if nested:
+            warnings.warn(
+                f"dataset {self.roots[0]}: ignoring columns that Petastorm's readers do not support: {nested}.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return Unischema(schema.name, [field for field in schema if "." not in field.name]), {}, partitions
+
+    def _stored_columns(self, declared: Described) -> Described:
+        schemas = _distinct_schemas(self)
+        columns, conflicts = unify_schemas(schemas)
+        schema, refused = infer_fields(columns)
+        keys = Unischema("keys", [field for field in declared[0] if field.name in declared[2]])
+        partitions, _ = partition_columns(self.files, keys, set(schema.fields))
+        fields = [keys[name] for name in partitions if name not in schema]
+        return Unischema("inferred_schema", [*schema, *fields]), {**conflicts, **refused}, partitions
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The Arrow schema of the first file."""
+        return _arrow_schema(self, 0)[1]
+
+    @cached_property
+    def key_values(self) -> dict[bytes, bytes]:
+        """The key-value metadata of ``_common_metadata`` (and ``_metadata``); empty if there is none."""
+        found: dict[bytes, bytes] = {}
+        for path in sorted(self._listing.metadata_files, reverse=True):
+            try:
+                found.update(pq.read_schema(path, filesystem=self.filesystem).metadata or {})
+            except (pa.ArrowInvalid, OSError) as error:
+                raise DatasetError(f"file {path}: expected Parquet metadata, got: {error}. Write it again.") from error
+        return found
+
+    @property
+    def is_petastorm(self) -> bool:
+        """Whether the dataset declares a schema of its own, Petastorm's or parquetry's."""
+        return any(key.endswith(b"unischema.v1") for key in self.key_values)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What a worker cannot do without: row groups and schema. Footers are read again where they are needed.
+        _ = self.row_groups, self._described
+        return {name: value for name, value in self.__dict__.items() if name not in ("footers", "index")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, index=None)
+
+
+def _times(path: str, count: Mapping[str, int]) -> int:
+    return sum(number for root, number in count.items() if path == root or path.startswith(f"{root}/"))

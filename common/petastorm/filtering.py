@@ -1,0 +1,73 @@
+"""Asking a predicate about the rows of a row group.
+
+`make_reader` asks row by row. `make_batch_reader` gives in_lambda and predicates of the user's own whole columns (a
+DataFrame), and asks the predicates of `predicates` row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import PipelineError
+from ..schema.field import Unischema, UnischemaField
+from .frames import has_pandas, to_frame
+from .predicates import PredicateBase, in_lambda, in_negate, in_reduce
+from .values import column_array, row_values
+
+
+def predicate_fields(predicate: PredicateBase, schema: Unischema) -> list[UnischemaField]:
+    """The stored fields that a predicate looks at.
+
+    Raises:
+        PipelineError: it names none, or some that the dataset does not have.
+    """
+    names = list(dict.fromkeys(predicate.get_fields()))
+    unknown = [name for name in names if name not in schema]
+    if not names or unknown:
+        raise PipelineError(
+            f"predicate {type(predicate).__name__}: expected get_fields() to name fields of the dataset, "
+            f"got {unknown or 'none'}. Fields are: {list(schema.fields)}."
+        )
+    return [schema[name] for name in names]
+
+
+def keep_rows(predicate: PredicateBase, columns: Mapping[str, Sequence[Any]], count: int) -> np.ndarray:
+    """Which rows a predicate keeps, asked for one after the other; bool ``[count]``."""
+    names = list(columns)
+    rows = zip(*columns.values(), strict=True)
+    kept = [bool(predicate.do_include(dict(zip(names, row, strict=True)))) for row in rows]
+    return np.array(kept, dtype=bool) if count else np.zeros(0, dtype=bool)
+
+
+def keep_in_table(predicate: PredicateBase, fields: Iterable[UnischemaField], table: pa.Table) -> np.ndarray:
+    """Which rows of stored columns a predicate of a batched reader keeps; bool ``[rows]``."""
+    if predicate.by_row:
+        wanted = set(predicate.get_fields())
+        columns = {field.name: row_values(field, table.column(field.name)) for field in fields if field.name in wanted}
+        return keep_rows(predicate, columns, table.num_rows)
+    if isinstance(predicate, in_reduce):
+        return predicate.reduce_masks([keep_in_table(part, fields, table) for part in predicate.parts])
+    if isinstance(predicate, in_negate):
+        return ~keep_in_table(predicate.inner, fields, table)
+    chosen = table.select([name for name in table.column_names if name in set(predicate.get_fields())])
+    if isinstance(predicate, in_lambda) and not has_pandas():
+        values: Any = {name: column_array(chosen.column(name)) for name in chosen.column_names}
+    else:
+        values = to_frame(chosen, f"the predicate {type(predicate).__name__}")
+    return _as_mask(predicate, predicate.do_include(values), table.num_rows)
+
+
+def _as_mask(predicate: PredicateBase, answer: Any, count: int) -> np.ndarray:
+    if hasattr(answer, "fillna"):
+        answer = answer.fillna(False)
+    mask = np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else np.asarray(answer)
+    if mask.shape != (count,):
+        raise PipelineError(
+            f"predicate {type(predicate).__name__}: make_batch_reader gives it whole columns; expected {count} answers, "
+            f"got {answer!r}."
+        )
+    return mask.astype(bool)

@@ -1,0 +1,158 @@
+"""Running a `TransformSpec`, and holding what it returns to what it declares.
+
+Declared (edited) fields are checked by name, dtype and shape: a value of the declared kind is cast to the declared dtype,
+another kind is an error. What a function does to fields that it does not declare is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import TransformError
+from .frames import from_series, to_frame
+from .transform import TransformSpec
+from .unischema import Unischema, UnischemaField
+from .values import column_array
+
+
+def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, Any]) -> dict[str, Any]:
+    """A row after the transform: the fields of ``schema``, in its order.
+
+    Raises:
+        TransformError: a field that is missing or too many, or that is not as declared.
+    """
+    if spec is None:
+        return {name: row[name] for name in schema.fields}
+    result = spec.func(row) if spec.func is not None else row
+    if not isinstance(result, Mapping):
+        raise TransformError(
+            f"TransformSpec: expected the function to return a row as a dict, got {type(result).__name__}."
+        )
+    _check_names(spec, schema, list(result), set(row))
+    checked = {field.name: field for field in spec.edit_fields} if spec.func is not None else {}
+    return {
+        name: _checked(checked[name], result[name]) if name in checked else result[name] for name in schema.fields
+    }
+
+
+def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Table) -> dict[str, np.ndarray]:
+    """A row group's columns after the transform, as arrays; raises `TransformError` as `transform_row` does."""
+    if spec is None or spec.func is None:
+        return {name: column_array(table.column(name)) for name in schema.fields}
+    frame = spec.func(to_frame(table, "a TransformSpec's function"))
+    if not hasattr(frame, "columns"):
+        raise TransformError(
+            f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}."
+        )
+    _check_names(spec, schema, list(frame.columns), set(table.column_names))
+    edited = {field.name for field in spec.edit_fields}
+    result = {}
+    for name, field in schema.fields.items():
+        values = from_series(frame[name])
+        result[name] = _checked_column(field, values) if name in edited else _plain_column(values)
+    return result
+
+
+def _check_names(spec: TransformSpec, schema: Unischema, got: list[Any], given: set[str]) -> None:
+    missing = [name for name in schema.fields if name not in got]
+    extra = [name for name in got if name not in schema.fields and name not in given]
+    if missing or extra:
+        raise TransformError(
+            f"TransformSpec: expected the function to return the fields {list(schema.fields)}, got {got}. "
+            "Declare new fields in edit_fields=, and name those that are gone in removed_fields=."
+        )
+
+
+def _checked(field: UnischemaField, value: Any) -> Any:
+    """A declared field's value, in its declared dtype."""
+    if value is None:
+        if field.nullable:
+            return None
+        raise TransformError(
+            f"TransformSpec, field '{field.name}': expected a value, got None. Declare the field nullable."
+        )
+    dtype = field.numpy_dtype
+    if dtype is decimal.Decimal or dtype is None or np.dtype(dtype).kind in "USO":
+        _check_shape(field, np.shape(value))
+        return value
+    array = np.asarray(value)
+    _check_shape(field, array.shape)
+    made = _cast(field, array)
+    return made[()] if not field.shape else made
+
+
+def _cast(field: UnischemaField, array: np.ndarray) -> np.ndarray:
+    wanted = np.dtype(field.numpy_dtype)
+    if array.dtype == wanted or (wanted.kind == "M" and array.dtype.kind == "M"):
+        return array
+    python_number = array.ndim == 0 and array.dtype in (np.int64, np.float64)
+    fits = np.can_cast(array.dtype, wanted, "same_kind") or (
+        python_number and array.dtype.kind == "i" and wanted.kind in "iu" and array == array.astype(wanted)
+    )
+    if not fits or (array.dtype.kind == "b") != (wanted.kind == "b"):
+        raise TransformError(
+            f"TransformSpec, field '{field.name}': expected dtype {wanted}, got {array.dtype}. "
+            f"Cast with .astype(np.{wanted}), or declare another dtype in edit_fields=."
+        )
+    return array.astype(wanted)
+
+
+def _check_shape(field: UnischemaField, found: tuple[int, ...]) -> None:
+    fits = len(found) == len(field.shape) and all(
+        want is None or want == got for want, got in zip(field.shape, found, strict=True)
+    )
+    if not fits:
+        raise TransformError(
+            f"TransformSpec, field '{field.name}': expected shape {field.shape}, got {found}. "
+            "Declare the new shape in edit_fields=."
+        )
+
+
+def _checked_column(field: UnischemaField, values: np.ndarray) -> np.ndarray:
+    if values.dtype != object:
+        _check_shape(field, values.shape[1:])
+        return values if values.dtype.kind in "USM" else _cast_column(field, values)
+    missing = [value is None or (isinstance(value, float) and np.isnan(value)) for value in values]
+    cells = [None if none else value for none, value in zip(missing, values, strict=True)]
+    checked = [_checked(field, cell) for cell in cells]
+    if not checked:
+        return np.empty((0, *(axis or 0 for axis in field.shape)), _array_dtype(field))
+    return _stacked(checked)
+
+
+def _cast_column(field: UnischemaField, values: np.ndarray) -> np.ndarray:
+    if field.numpy_dtype in (None, decimal.Decimal):
+        return values
+    cast = _cast(field, np.asarray(values))
+    return np.ma.MaskedArray(cast, values.mask) if isinstance(values, np.ma.MaskedArray) else cast
+
+
+def _plain_column(values: np.ndarray) -> np.ndarray:
+    """What became of a field that the function does not declare."""
+    if values.dtype != object or not len(values):
+        return values
+    return _stacked(list(values))
+
+
+def _stacked(cells: list[Any]) -> np.ndarray:
+    if all(isinstance(cell, str) and cell[-1:] != "\0" for cell in cells):
+        return np.array(cells, dtype=np.str_)
+    arrays = all(isinstance(cell, np.ndarray) for cell in cells)
+    if arrays and len({cell.shape for cell in cells}) == 1:
+        return np.stack(cells)
+    if all(isinstance(cell, np.generic) for cell in cells) and len({cell.dtype for cell in cells}) == 1:
+        return np.array(cells)
+    result = np.empty(len(cells), dtype=object)
+    result[:] = cells
+    return result
+
+
+def _array_dtype(field: UnischemaField) -> Any:
+    if field.numpy_dtype in (None, decimal.Decimal) or np.dtype(field.numpy_dtype).kind in "USO":
+        return object
+    return field.numpy_dtype

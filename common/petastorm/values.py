@@ -1,0 +1,149 @@
+"""Stored Arrow columns as the Python values that Petastorm's readers hand out.
+
+`row_values` makes one value per row (numpy scalars and arrays, ``Decimal``, ``numpy.str_``, ``None`` for null), and
+`column_array` one array per column of a row group. Every array owns its memory and can be written to.
+"""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..engine.normalise import normalise
+from ..errors import DecodeError
+from ..schema.dtypes import is_bytes, is_text
+from ..schema.field import UnischemaField
+from .codecs import decode_array
+
+_NANOSECONDS = np.iinfo(np.int64).max // 10**9
+
+
+def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:
+    """The values of a stored column, one for each row.
+
+    Raises:
+        DecodeError: bytes that do not decode, or values that do not fit the field.
+    """
+    if field.storage.coded:
+        return [
+            None if not cell.is_valid else decode_array(field, cell.as_buffer()) for cell in normalise(field, column)
+        ]
+    if field.dtype is decimal.Decimal:
+        return [_decimals(value, field) for value in column.to_pylist()]
+    array = normalise(field, column)
+    return _scalars(field, array) if not field.shape else [_list_value(field, cell) for cell in array]
+
+
+def _decimals(value: Any, field: UnischemaField) -> Any:
+    if value is None or not field.shape:
+        return None if value is None else decimal.Decimal(value)
+    return _objects([_decimals(item, field.replace(shape=field.shape[1:], codec=None)) for item in value])
+
+
+def _scalars(field: UnischemaField, array: pa.Array) -> list[Any]:
+    if is_text(field.dtype):
+        return [None if value is None else np.str_(value) for value in array.to_pylist()]
+    if is_bytes(field.dtype):
+        return [None if value is None else np.bytes_(value) for value in array.to_pylist()]
+    values = list(_numbers(field, array))
+    if not array.null_count:
+        return values
+    return [value if valid else None for value, valid in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+def _numbers(field: UnischemaField, array: pa.Array) -> np.ndarray:
+    """A canonical array of numbers or times as numpy; zero where null."""
+    filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
+    numbers = filled.to_numpy(zero_copy_only=False)
+    dtype = np.dtype(field.dtype)
+    return numbers.astype(np.int64).view(dtype) if dtype.kind in "mM" else numbers
+
+
+def _list_value(field: UnischemaField, cell: pa.Scalar) -> Any:
+    if not cell.is_valid:
+        return None
+    if len(field.shape) > 1:
+        return _nested(field, cell.as_py())
+    items = cell.values
+    if is_text(field.dtype) or is_bytes(field.dtype):
+        return _objects(items.to_pylist())
+    if items.null_count:
+        if np.dtype(field.dtype).kind != "f":
+            raise DecodeError(f"field '{field.name}': expected lists without nulls inside, got {items.to_pylist()}.")
+        return np.array([np.nan if value is None else value for value in items.to_pylist()], field.dtype)
+    return np.array(_numbers(field, items), copy=True)
+
+
+def _nested(field: UnischemaField, value: list[Any]) -> np.ndarray:
+    dtype = np.dtype(field.dtype)
+    shape = tuple(axis if axis is not None else -1 for axis in field.shape)
+    if dtype.kind in "US":
+        return np.array(value, dtype=object)
+    made = np.array(value, dtype=np.int64 if dtype.kind in "mM" else dtype)
+    made = made if made.size or -1 in shape else made.reshape(shape)
+    return made.view(dtype) if dtype.kind in "mM" else made
+
+
+def _objects(values: list[Any]) -> np.ndarray:
+    result = np.empty(len(values), dtype=object)
+    result[:] = values
+    return result
+
+
+def column_array(column: pa.ChunkedArray) -> np.ndarray:
+    """A stored column as one array, as `make_batch_reader` hands it out.
+
+    Text is ``<U`` (objects where a value is null or ends in NUL, which ``<U`` cannot hold), bytes, decimals and dates are
+    objects, time stamps ``datetime64[ns]``; lists of one length are a matrix, others an object array of arrays. Nulls are
+    NaN in floats, NaT in time stamps, masked in integers and bools, and ``None`` in objects.
+    """
+    array = _one(column)
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _text(array.to_pylist())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _lists(array)
+    if pa.types.is_timestamp(kind):
+        return _time_stamps(array)
+    if pa.types.is_duration(kind):
+        return np.array(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_floating(kind):
+        return np.array(array.to_numpy(zero_copy_only=False), dtype=kind.to_pandas_dtype())
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        if not array.null_count:
+            return np.array(array.to_numpy(zero_copy_only=False))
+        filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
+        mask = array.is_null().to_numpy(zero_copy_only=False)
+        return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask)
+    return _objects(array.to_pylist())
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _text(values: list[str | None]) -> np.ndarray:
+    if all(value is not None and value[-1:] != "\0" for value in values):
+        return np.array(values, dtype=np.str_)
+    return _objects(values)
+
+
+def _time_stamps(array: pa.Array) -> np.ndarray:
+    counts = array.cast(pa.timestamp(array.type.unit)).to_numpy(zero_copy_only=False)
+    seconds = counts.astype("datetime64[s]").astype(np.int64)
+    known = seconds[~np.isnat(counts)]
+    fits = not len(known) or bool((np.abs(known) < _NANOSECONDS).all())
+    return np.array(counts, dtype="datetime64[ns]" if fits else counts.dtype)
+
+
+def _lists(array: pa.Array) -> np.ndarray:
+    rows = [None if not cell.is_valid else column_array(cell.values) for cell in array]
+    if not rows or any(row is None for row in rows) or len({row.shape for row in rows if row is not None}) > 1:
+        return _objects(rows)
+    return np.stack([row for row in rows if row is not None])

@@ -1,0 +1,48 @@
+"""Starting worker processes.
+
+Imports almost nothing, so that the reader can start its workers before it has imported the rest of itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProcess:
+    """A worker process and our end of its connection."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+
+    def status(self) -> str:
+        """How it ended (waits for that; one that does not end by itself is killed)."""
+        try:
+            code = self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+    def end(self) -> None:
+        """Ends it at once."""
+        self.process.kill()
+        self.process.wait()
+        self.connection.close()
+
+
+def start_worker() -> WorkerProcess:
+    """Starts one worker; it waits for its recipe."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    command = [sys.executable, "-m", "parquetry.common.sidecar.worker", "--fd", str(theirs.fileno())]
+    try:
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return WorkerProcess(process, ours)
