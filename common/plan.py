@@ -389,12 +389,18 @@ class Plan(BasePlan):
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
-        self._elastic_stages()
+        _, repeat = self._elastic_stages()
         epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
         even = "none" if self.order.shard is None else self.order.shard.even
         first = Shard(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
         if rows < first:
             return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
+        later = any(stage.count is None or stage.count > origin.passes + 1 for stage in repeat)
+        if even == "none" and later and (epoch.length - origin.rows) % num_shards:
+            raise StateError(
+                "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size after the "
+                "first pass: with even='none' ranks whose passes differ in length stand at different rows."
+            )
         each = max(Shard(epoch, num_shards, 0, even).length or 0, 1)
         passes, left = divmod(rows - first, each)
         return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)

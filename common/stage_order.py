@@ -122,7 +122,7 @@ class StageOrder:
         self._refuse_after(stage, Batch)
         cuts = any(isinstance(view, Take | Skip) for view in self.views)
         if cuts and any(isinstance(view, Repeat) for view in self.views):
-            raise _misplaced(stage, "repeat().take()", "a pass that is cut off cannot be shuffled as a whole")
+            raise _misplaced(stage, "repeat().take", "a pass that is cut off cannot be shuffled as a whole")
         if cuts:
             self.part, self.views = self.views, []
         self.shard_first = self.shard is not None and not self.part

@@ -67,7 +67,7 @@ def _as_mask(predicate: PredicateBase, answer: Any, count: int) -> np.ndarray:
     mask = np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else np.asarray(answer)
     if mask.shape != (count,):
         raise PipelineError(
-            f"predicate {type(predicate).__name__}: make_batch_reader gives it whole columns; expected {count} answers, "
-            f"got {answer!r}."
+            f"predicate {type(predicate).__name__}: expected {count} answers, because make_batch_reader gives it whole "
+            f"columns, got {answer!r}."
         )
     return mask.astype(bool)

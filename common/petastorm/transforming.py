@@ -1,7 +1,7 @@
 """Running a `TransformSpec`, and holding what it returns to what it declares.
 
-Declared (edited) fields are checked by name, dtype and shape: a value of the declared kind is cast to the declared dtype,
-another kind is an error. What a function does to fields that it does not declare is passed on as it is.
+Declared (edited) fields are checked by name, dtype and shape: a value of the declared kind is cast to the declared
+dtype, another kind is an error. What a function does to fields that it does not declare is passed on as it is.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, 
         )
     _check_names(spec, schema, list(result), set(row))
     checked = {field.name: field for field in spec.edit_fields} if spec.func is not None else {}
-    return {
-        name: _checked(checked[name], result[name]) if name in checked else result[name] for name in schema.fields
-    }
+    return {name: _checked(checked[name], result[name]) if name in checked else result[name] for name in schema.fields}
 
 
 def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Table) -> dict[str, np.ndarray]:
@@ -46,9 +44,7 @@ def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Tab
         return {name: column_array(table.column(name)) for name in schema.fields}
     frame = spec.func(to_frame(table, "a TransformSpec's function"))
     if not hasattr(frame, "columns"):
-        raise TransformError(
-            f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}."
-        )
+        raise TransformError(f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}.")
     _check_names(spec, schema, list(frame.columns), set(table.column_names))
     edited = {field.name for field in spec.edit_fields}
     result = {}
@@ -90,16 +86,15 @@ def _cast(field: UnischemaField, array: np.ndarray) -> np.ndarray:
     wanted = np.dtype(field.numpy_dtype)
     if array.dtype == wanted or (wanted.kind == "M" and array.dtype.kind == "M"):
         return array
-    python_number = array.ndim == 0 and array.dtype in (np.int64, np.float64)
-    fits = np.can_cast(array.dtype, wanted, "same_kind") or (
-        python_number and array.dtype.kind == "i" and wanted.kind in "iu" and array == array.astype(wanted)
-    )
-    if not fits or (array.dtype.kind == "b") != (wanted.kind == "b"):
+    integers = array.dtype.kind in "iu" and wanted.kind in "iu"
+    fits = integers or (np.can_cast(array.dtype, wanted, "same_kind") and array.dtype.kind != "b" != wanted.kind)
+    made = array.astype(wanted) if fits else array
+    if not fits or (integers and not np.array_equal(made, array)):
         raise TransformError(
             f"TransformSpec, field '{field.name}': expected dtype {wanted}, got {array.dtype}. "
             f"Cast with .astype(np.{wanted}), or declare another dtype in edit_fields=."
         )
-    return array.astype(wanted)
+    return made
 
 
 def _check_shape(field: UnischemaField, found: tuple[int, ...]) -> None:

@@ -96,9 +96,9 @@ def _objects(values: list[Any]) -> np.ndarray:
 def column_array(column: pa.ChunkedArray) -> np.ndarray:
     """A stored column as one array, as `make_batch_reader` hands it out.
 
-    Text is ``<U`` (objects where a value is null or ends in NUL, which ``<U`` cannot hold), bytes, decimals and dates are
-    objects, time stamps ``datetime64[ns]``; lists of one length are a matrix, others an object array of arrays. Nulls are
-    NaN in floats, NaT in time stamps, masked in integers and bools, and ``None`` in objects.
+    Text is ``<U`` (objects where a value is null or ends in NUL, which ``<U`` cannot hold), bytes, decimals and dates
+    are objects, time stamps ``datetime64[ns]``; lists of one length are a matrix, others an object array of arrays.
+    Nulls are NaN in floats, NaT in time stamps, masked in integers and bools, and ``None`` in objects.
     """
     array = _one(column)
     kind = array.type

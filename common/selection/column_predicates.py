@@ -21,7 +21,8 @@ import pyarrow.compute as pc
 from ..errors import PipelineError
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -137,7 +138,7 @@ def hash_column(column: pa.Array, seed: int) -> np.ndarray:
 
 def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:
     """Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
-    mixed = values + _GOLDEN * np.uint64((seed & 0xFFFFFFFF) + 1)
+    mixed = values + np.uint64(_GOLDEN * (seed + 1) & _WORD)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
     return mixed ^ (mixed >> np.uint64(31))
@@ -147,7 +148,7 @@ def _hash_value(value: Any, seed: int) -> int:
     if isinstance(value, bool) or value is None:
         text = repr(value)
     elif isinstance(value, int):
-        return int(_splitmix(np.array([value & ((1 << 64) - 1)], dtype=np.uint64), seed)[0])
+        return int(_splitmix(np.array([value & _WORD], dtype=np.uint64), seed)[0])
     elif isinstance(value, bytes):
         text = "b" + value.hex()
     elif isinstance(value, decimal.Decimal):

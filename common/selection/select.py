@@ -271,9 +271,7 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
     sequence = _sequences(dataset, step, unit_of_row, tables)
     stamps = None
     if step.timestamp is not None and tables:
-        stamps = _stamps(
-            dataset, step, rows, pa.chunked_array([t.column(step.timestamp).combine_chunks() for t in tables])
-        )
+        stamps = _stamps(dataset, step, rows, _column_of(dataset.schema[step.timestamp], tables))
         wrong = decreasing_stamp(sequence, stamps)
         if wrong is not None:
             unit, row = rows.locate(np.array([wrong]))
@@ -308,8 +306,13 @@ def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, tables: Se
         breaks[1:] |= unit[1:] != unit[:-1]
     if step.group_by:
         for name in step.group_by:
-            column = pa.chunked_array([table.column(name).combine_chunks() for table in tables])
-            encoded = column.combine_chunks()
+            field = dataset.schema[name]
+            if field.shape or field.storage.coded:
+                raise PipelineError(
+                    f"ngram: expected group_by='{name}' to be a field of plain values that can be compared, got shape "
+                    f"{field.shape}, stored by {type(field.storage).__name__}. Name another field."
+                )
+            encoded = _column_of(field, tables).combine_chunks()
             encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
             codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             breaks[1:] |= codes[1:] != codes[:-1]
@@ -317,6 +320,14 @@ def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, tables: Se
         file = dataset.row_groups.file[unit]
         breaks[1:] |= file[1:] != file[:-1]
     return np.cumsum(breaks)
+
+
+def _column_of(field: UnischemaField, tables: Sequence[pa.Table]) -> pa.ChunkedArray:
+    """One column of all tables; in the schema's own type where files differ."""
+    chunks = [table.column(field.name).combine_chunks() for table in tables]
+    if len({chunk.type for chunk in chunks}) > 1:
+        chunks = [chunk.cast(field.storage.arrow_type(field)) for chunk in chunks]
+    return pa.chunked_array(chunks)
 
 
 def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> np.ndarray:

@@ -42,6 +42,7 @@ class Part:
         self._stream: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self.closed = False
+        self.row_groups = 0
 
     def write(self, rows: pa.Table) -> None:
         """Writes the rows as one row group; no rows only make the file."""
@@ -52,6 +53,7 @@ class Part:
                 self._writer = pq.ParquetWriter(self._stream, self._format.stored, **options)
             if rows.num_rows:
                 self._writer.write_table(rows, row_group_size=rows.num_rows)
+                self.row_groups += 1
 
     def close(self) -> None:
         """Writes the footer. Idempotent."""
@@ -115,7 +117,12 @@ class Partition:
         self._buffer = RowGroupBuffer(file_format.limit)
         self._parts: list[Part | None] = [None] * deal
         self._turn = 0
-        self._begun = 0
+        self._begun: dict[str, Part] = {}
+
+    @property
+    def row_group_counts(self) -> dict[str, int]:
+        """The row groups written to each file, by its relative path."""
+        return {relative: part.row_groups for relative, part in self._begun.items()}
 
     @property
     def waiting_bytes(self) -> int:
@@ -147,11 +154,12 @@ class Partition:
         self._turn = 0
 
     def _begin_part(self) -> Part:
-        if self._begun == MAX_PARTS:
+        if len(self._begun) == MAX_PARTS:
             raise DatasetError(
                 f"dataset '{self._staging.root}', directory '{self._directory}': expected at most {MAX_PARTS} files. "
                 "Sort the rows by partition, or write larger row groups."
             )
-        name = f"part-{self._begun:05d}.parquet"
-        self._begun += 1
-        return Part(self._staging, f"{self._directory}/{name}" if self._directory else name, self._format)
+        name = f"part-{len(self._begun):05d}.parquet"
+        relative = f"{self._directory}/{name}" if self._directory else name
+        self._begun[relative] = Part(self._staging, relative, self._format)
+        return self._begun[relative]

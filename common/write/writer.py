@@ -24,6 +24,7 @@ from .chunks import CHUNK_BYTES, CHUNK_ROWS, column_chunks, owned_row, raw_bytes
 from .file_format import arrow_schema, check_compression
 from .part_files import MAX_PARTS, FileFormat, OpenParts, Partition
 from .partition import check_partition_fields, null_directory, split_by_partition
+from .petastorm import petastorm_metadata, petastorm_schema
 from .row_groups import RowGroupLimit
 from .staging import COMMON_METADATA, Staging, storage_errors
 
@@ -52,10 +53,12 @@ class DatasetWriter:
             ``"brotli"`` or ``None``.
         filesystem: a pyarrow or fsspec file system to write to.
         storage_options: arguments for fsspec.
+        petastorm_compatible: writes Petastorm's keys too, so that Petastorm 0.8 to 0.13 reads the dataset. Arrays without
+            a codec become ``.npy`` bytes then.
 
     Raises:
         DatasetError: the directory holds a dataset already, or cannot be written.
-        SchemaError: a partition field that cannot be one.
+        SchemaError: a partition field that cannot be one; a field that Petastorm cannot read, if it should.
         PipelineError: an argument out of range.
     """
 
@@ -71,12 +74,16 @@ class DatasetWriter:
         compression: str | None = "zstd",
         filesystem: Any = None,
         storage_options: Mapping[str, Any] | None = None,
+        petastorm_compatible: bool = False,
     ) -> None:
+        if hasattr(schema, "to_parquetry"):  # a schema of parquetry.common.petastorm
+            schema = schema.to_parquetry()
         if not isinstance(schema, Unischema) or not len(schema):
             raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
         if not isinstance(files, int) or not 1 <= files < MAX_PARTS:
             raise PipelineError(f"files: expected an integer from 1 to {MAX_PARTS - 1}, got {files!r}.")
-        self._schema = schema
+        self._petastorm_compatible = petastorm_compatible
+        self._schema = schema = petastorm_schema(schema) if petastorm_compatible else schema
         self._keys = check_partition_fields(schema, partition_by)
         self._all_columns = arrow_schema(schema)
         self._format = FileFormat(
@@ -107,6 +114,11 @@ class DatasetWriter:
             self.close()
         else:
             self.abort()
+
+    @property
+    def schema(self) -> Unischema:
+        """What is written."""
+        return self._schema
 
     def expect_rows(self, total: int) -> None:
         """Says how many rows will come in all, so that each of the ``files`` takes one contiguous part of them.
@@ -251,8 +263,12 @@ class DatasetWriter:
 
     def _write_common_metadata(self) -> None:
         path = f"{self._staging.root}/{COMMON_METADATA}"
+        stored = self._format.stored
+        if self._petastorm_compatible:
+            counts = {file: n for part in self._partitions.values() for file, n in part.row_group_counts.items()}
+            stored = stored.with_metadata({**stored.metadata, **petastorm_metadata(self._schema, counts)})
         with storage_errors("writing", path), self._staging.open(COMMON_METADATA) as stream:
-            pq.write_metadata(self._format.stored, stream)
+            pq.write_metadata(stored, stream)
 
 
 def write_dataset(
@@ -267,6 +283,7 @@ def write_dataset(
     compression: str | None = "zstd",
     filesystem: Any = None,
     storage_options: Mapping[str, Any] | None = None,
+    petastorm_compatible: bool = False,
 ) -> None:
     """Writes a whole dataset; see `DatasetWriter` for the arguments and errors.
 
@@ -284,9 +301,10 @@ def write_dataset(
         compression=compression,
         filesystem=filesystem,
         storage_options=storage_options,
+        petastorm_compatible=petastorm_compatible,
     ) as writer:
         if isinstance(rows, Mapping):
-            writer.expect_rows(column_length(schema, rows))
+            writer.expect_rows(column_length(writer.schema, rows))
             writer.write_columns(rows)
             return
         if isinstance(rows, Sequence):

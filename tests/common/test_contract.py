@@ -148,9 +148,13 @@ def test_threads_give_what_a_list_comprehension_gives_where_values_are_null(full
     check(full, CASES[name], THREADS.elements)
 
 
-@pytest.mark.parametrize("name", [name for name, calls in CASES.items() if any(each.verb == "shuffle" for each in calls)])
+@pytest.mark.parametrize(
+    "name", [name for name, calls in CASES.items() if any(each.verb == "shuffle" for each in calls)]
+)
 def test_every_epoch_is_checked_by_itself(strict: Built, name: str) -> None:
-    assert check(strict, CASES[name], THREADS.elements, iteration=2) == check(strict, CASES[name], THREADS.elements, iteration=2)
+    assert check(strict, CASES[name], THREADS.elements, iteration=2) == check(
+        strict, CASES[name], THREADS.elements, iteration=2
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,9 @@ def test_the_second_epoch_is_the_same_in_every_face(strict: Built, face: Face) -
 
 def test_any_number_of_workers_gives_the_same_bytes(full: Built) -> None:
     pipeline = full.pipeline().shuffle(5, seed=3).ngram(length=2).batch(4)
-    faces = [NumpyFace("threads", workers) for workers in (1, 2, 3)] + [NumpyFace("sidecar", workers) for workers in (1, 3)]
+    faces = [NumpyFace("threads", workers) for workers in (1, 2, 3)] + [
+        NumpyFace("sidecar", workers) for workers in (1, 3)
+    ]
     first, *others = [face.elements(pipeline) for face in faces]
     assert all(other == first for other in others)
 

@@ -217,7 +217,9 @@ def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Seque
     pipeline = Pipeline("nowhere")
     for verb in draw(st.lists(st.sampled_from(verbs), min_size=draw(st.sampled_from([0, 2, 4, 6, 8])), max_size=10)):
         cuts = sum(each.verb in ("take", "skip", "cache") for each in calls)
-        if not pipeline.accepts("filter" if verb == "where" else verb) or (verb in ("take", "skip", "cache") and cuts >= 2):
+        if not pipeline.accepts("filter" if verb == "where" else verb) or (
+            verb in ("take", "skip", "cache") and cuts >= 2
+        ):
             continue
         names, window = chain.names, chain.window
         made = getattr(chain, verb)()

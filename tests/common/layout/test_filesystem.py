@@ -10,6 +10,7 @@ import fsspec
 import pyarrow.fs as pafs
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout.filesystem import resolve
 

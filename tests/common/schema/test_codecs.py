@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import simplejpeg
+from PIL import Image
+
 from parquetry.common.errors import EncodeError
 from parquetry.common.schema import (
     Codec,
@@ -29,7 +31,6 @@ from parquetry.common.schema import (
 )
 from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.schema.encoding import encode_rows
-from PIL import Image
 
 NUMBERS = [
     "bool",

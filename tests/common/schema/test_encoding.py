@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from parquetry.common.errors import EncodeError
 from parquetry.common.schema import (
     CompressedImageCodec,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from parquetry.common.errors import FieldNotFoundError, SchemaError
 from parquetry.common.schema import (
     Codec,

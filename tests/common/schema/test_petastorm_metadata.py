@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema import (
     CompressedImageCodec,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
 from parquetry.common.errors import SchemaError
 from parquetry.common.schema import petastorm_pickle
 from parquetry.common.schema.petastorm_names import Global, InertObject

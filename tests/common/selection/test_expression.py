@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from parquetry.common.errors import FieldNotFoundError, PipelineError
 from parquetry.common.selection.expression import (
     Call,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from parquetry.common.errors import PipelineError
 from parquetry.common.selection.expression import Call, FieldRef, Literal, Opaque, parse_expression, row_mask
 from parquetry.common.selection.pruning import ColumnStatistics, prune

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
 from parquetry.common.schema import (
     CompressedImageCodec,

@@ -1,0 +1,95 @@
+"""Row-group indexes of a dataset: reading the stored ones, and building new ones without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ...engine.fetch import Fetcher
+from ...errors import DatasetError
+from ...schema.field import UnischemaField
+from ...schema.petastorm_metadata import (
+    ROW_GROUP_INDEXES_KEY,
+    SCHEMA_KEY,
+    RowGroupIndex,
+    row_group_indexes_from_petastorm,
+)
+from ...tools.index_json import indexes_from_metadata, indexes_to_metadata
+from ...tools.metadata_file import read_metadata, write_metadata
+from ...write.petastorm import indexes_to_pickle
+from ..dataset import PetastormDataset
+from ..errors import PetastormMetadataError
+from ..values import row_values
+from .rowgroup_indexers import RowGroupIndexerBase, indexer_of
+
+_THREADS = 8
+
+
+def get_row_group_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndexerBase]:
+    """The stored indexes by name.
+
+    Raises:
+        PetastormMetadataError: the dataset has none.
+    """
+    indexes = stored_indexes(dataset)
+    if not indexes:
+        raise PetastormMetadataError(
+            f"dataset {dataset.roots[0]}: Row groups index is not available in its metadata. "
+            "Make one with build_rowgroup_index()."
+        )
+    return {name: indexer_of(index) for name, index in indexes.items()}
+
+
+def stored_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndex]:
+    """The stored indexes as values; empty if there are none."""
+    metadata, where = dataset.key_values, dataset.roots[0]
+    found = indexes_from_metadata(metadata, where=where)
+    return found if found is not None else row_group_indexes_from_petastorm(metadata, where=where)
+
+
+def build_rowgroup_index(
+    dataset_url: str,
+    spark_context: Any,
+    indexers: Sequence[RowGroupIndexerBase],
+    hdfs_driver: str | None = None,
+    *,
+    filesystem: Any = None,
+    storage_options: Any = None,
+) -> None:
+    """Builds indexes over a dataset and stores them beside those that it has.
+
+    Args:
+        spark_context: not used: this process reads the indexed columns, in threads. ``None`` will do.
+        hdfs_driver: not used.
+
+    Raises:
+        DatasetError: a dataset without ``_common_metadata``, or of several directories.
+    """
+    dataset = PetastormDataset([dataset_url], filesystem=filesystem, storage_options=storage_options)
+    arrow = read_metadata(dataset.filesystem, dataset.roots[0])
+    if arrow is None:
+        raise DatasetError(
+            f"dataset {dataset_url!r}: expected a directory with _common_metadata, found none. "
+            "Make one with generate_metadata()."
+        )
+    fields = [dataset.schema[name] for name in dict.fromkeys(n for indexer in indexers for n in indexer.column_names)]
+
+    def rows_of(unit: int) -> list[dict[str, Any]]:
+        return _rows(dataset, fields, unit)
+
+    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-index") as pool:
+        for unit, rows in enumerate(pool.map(rows_of, range(len(dataset.row_groups)))):
+            for indexer in indexers:
+                indexer.build_index(rows, unit)
+    indexes = {**stored_indexes(dataset), **{indexer.index_name: indexer.to_value() for indexer in indexers}}
+    metadata = {**(arrow.metadata or {}), **indexes_to_metadata(indexes)}
+    if SCHEMA_KEY in metadata:  # Petastorm reads this dataset too
+        metadata[ROW_GROUP_INDEXES_KEY] = indexes_to_pickle(indexes)
+    write_metadata(dataset.filesystem, dataset.roots[0], arrow, metadata)
+
+
+def _rows(dataset: PetastormDataset, fields: Sequence[UnischemaField], unit: int) -> list[dict[str, Any]]:
+    table = Fetcher(dataset, fields).stored(unit)
+    columns = {field.name: row_values(field, table.column(field.name)) for field in fields}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -1,0 +1,180 @@
+"""`RowGroupLoader`: one job (some rows, or some windows, of a row group) to the rows or columns that come out.
+
+In: a `Job`. Out: a list of tuples (rows), of tuples of tuples (windows), or a dict of arrays (a batched reader). The
+loader is a value that travels to worker processes; it holds no open file, and a job gives the same result wherever and
+whenever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..engine.disk_cache import DiskCache
+from ..engine.fetch import Fetcher
+from ..errors import ParquetryError
+from ..order.keyed import permutation
+from ..schema.field import UnischemaField
+from .dataset import PetastormDataset
+from .filtering import keep_in_table, keep_rows, predicate_fields
+from .ngram import NGram
+from .predicates import PredicateBase
+from .transform import TransformSpec
+from .transforming import transform_row, transform_table
+from .unischema import Unischema
+from .values import row_values
+
+_ROW_ORDER = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What one result is made of.
+
+    Attributes:
+        epoch: counted from 0.
+        unit: the row group.
+        part: number of the part of the row group.
+        rows: its rows, ascending; ``None`` where ``windows`` says what is wanted.
+        windows: int64 ``[windows, T, 2]``: row group and row of every step.
+    """
+
+    epoch: int
+    unit: int
+    part: int
+    rows: np.ndarray | None = None
+    windows: np.ndarray | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowGroupLoader:
+    """Loads jobs; thread-safe.
+
+    Attributes:
+        fields: the stored fields that are read.
+        schema: of the rows that come out.
+        predicate: asked about each row; ``None`` where rows are chosen already.
+        cache: directory and size limit of the local cache.
+        seed: of the row order inside a row group; ``None`` = stored order.
+    """
+
+    dataset: PetastormDataset
+    fields: tuple[UnischemaField, ...]
+    schema: Unischema
+    transform: TransformSpec | None
+    predicate: PredicateBase | None
+    ngram: NGram | None
+    cache: tuple[str, int | None] | None
+    seed: int | None
+    batched: bool
+
+    def load(self, job: Job) -> Any:
+        """The rows, windows or columns of a job; an empty list if nothing is left of it.
+
+        Raises:
+            ParquetryError: data that cannot be read or decoded, with file and row group.
+        """
+        try:
+            if job.windows is not None:
+                return self._windows(job, job.windows)
+            return self._columns(job) if self.batched else self._rows(job)
+        except ParquetryError as error:
+            place = self.place(job.unit)
+            if place in str(error):
+                raise
+            raise type(error)(f"{place}: {error}") from error
+
+    def place(self, unit: int) -> str:
+        """A row group in words."""
+        groups = self.dataset.row_groups
+        return f"file {self.dataset.files[groups.file[unit]].path}, row group {groups.group[unit]}"
+
+    def mask(self, predicate: PredicateBase, unit: int, rows: np.ndarray) -> np.ndarray:
+        """Which of some rows a predicate keeps."""
+        fields = predicate_fields(predicate, self.dataset.schema)
+        table = self._stored(fields, unit, rows)
+        if self.batched:
+            return keep_in_table(predicate, fields, table)
+        columns = {field.name: row_values(field, table.column(field.name)) for field in fields}
+        return keep_rows(predicate, columns, len(rows))
+
+    @cached_property
+    def _disk_cache(self) -> DiskCache | None:
+        return None if self.cache is None else DiskCache(*self.cache)
+
+    def _stored(self, fields: Sequence[UnischemaField], unit: int, rows: np.ndarray) -> pa.Table:
+        table = Fetcher(self.dataset, fields, self._disk_cache).stored(unit)
+        return table if len(rows) == table.num_rows else table.take(pa.array(rows))
+
+    def _chosen(self, job: Job) -> pa.Table:
+        """The fields of the rows that the predicate keeps; other columns are read only if there are any."""
+        rows = job.rows
+        assert rows is not None
+        if self.predicate is None:
+            return self._stored(self.fields, job.unit, rows)
+        asked = predicate_fields(self.predicate, self.dataset.schema)
+        known = self._stored(asked, job.unit, rows)
+        if self.batched:
+            mask = keep_in_table(self.predicate, asked, known)
+        else:
+            mask = keep_rows(self.predicate, {f.name: row_values(f, known.column(f.name)) for f in asked}, len(rows))
+        names = {field.name for field in asked}
+        others = [field for field in self.fields if field.name not in names]
+        kept = known.filter(pa.array(mask))
+        rest = self._stored(others, job.unit, rows[mask]) if others and mask.any() else None
+        columns = {
+            field.name: kept.column(field.name) if field.name in names or rest is None else rest.column(field.name)
+            for field in self.fields
+            if field.name in names or mask.any()
+        }
+        return pa.table(columns)
+
+    def _order(self, job: Job, count: int) -> np.ndarray | None:
+        if self.seed is None or count < 2:
+            return None
+        return permutation(count, self.seed, job.epoch, _ROW_ORDER, job.unit, job.part)
+
+    def _rows(self, job: Job) -> list[tuple[Any, ...]]:
+        table = self._chosen(job)
+        if not table.num_rows:
+            return []
+        rows = [tuple(row.values()) for row in self._transformed(table)]
+        order = self._order(job, len(rows))
+        return rows if order is None else [rows[number] for number in order]
+
+    def _transformed(self, table: pa.Table) -> list[dict[str, Any]]:
+        columns = {field.name: row_values(field, table.column(field.name)) for field in self.fields}
+        names = list(columns)
+        return [
+            transform_row(self.transform, self.schema, dict(zip(names, row, strict=True)))
+            for row in zip(*columns.values(), strict=True)
+        ]
+
+    def _columns(self, job: Job) -> dict[str, np.ndarray] | list[Any]:
+        table = self._chosen(job)
+        order = self._order(job, table.num_rows)
+        if order is not None:
+            table = table.take(pa.array(order))
+        if not table.num_rows:
+            return []
+        columns = transform_table(self.transform, self.schema, table)
+        return columns if all(len(column) for column in columns.values()) else []
+
+    def _windows(self, job: Job, windows: np.ndarray) -> list[tuple[Any, ...]]:
+        assert self.ngram is not None
+        cells, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
+        rows: list[dict[str, Any]] = []
+        for unit in np.unique(cells[:, 0]).tolist():
+            rows += self._transformed(self._stored(self.fields, unit, cells[cells[:, 0] == unit, 1]))
+        names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
+        order = self._order(job, len(windows))
+        places = inverse.reshape(windows.shape[:2])
+        return [
+            tuple(tuple(rows[place][name] for name in chosen) for place, chosen in zip(steps, names, strict=True))
+            for steps in (places if order is None else places[order]).tolist()
+        ]

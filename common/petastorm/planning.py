@@ -1,0 +1,185 @@
+"""Which row groups, rows and windows a reader reads, and in which order.
+
+In: the dataset and what the user asked for. Out: the wanted rows (or windows) of every row group, and for each epoch the
+sequence of jobs. Always holds: row group i belongs to shard ``i % shard_count`` of the whole dataset, whatever is filtered;
+every wanted row is in exactly one job of an epoch; the order is a function of seed and epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..engine.fetch import Fetcher
+from ..errors import PipelineError
+from ..order.keyed import permutation
+from ..schema.field import UnischemaField
+from ..selection.expression import as_expression
+from ..selection.rows import RowSet, all_rows
+from ..selection.select import Selection, evaluate
+from ..stages import Stage, Where, WhereFunction
+from .dataset import PetastormDataset
+from .errors import NoDataAvailableError
+from .etl.rowgroup_indexing import get_row_group_indexes
+from .loading import Job
+from .predicates import PredicateBase
+from .selectors import RowGroupSelectorBase
+from .values import row_values
+
+_GROUP_ORDER = 0
+_THREADS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is read.
+
+    Attributes:
+        rows: the wanted rows of all shards.
+        selected: bool ``[row groups]``: those that the selector chose (all, without one).
+        mine: bool ``[row groups]``: those of this shard, whose rows, or whose windows' first rows, are read.
+    """
+
+    rows: RowSet
+    selected: np.ndarray
+    mine: np.ndarray
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row group remains."""
+        return not (self.mine & (self.rows.counts > 0)).any()
+
+
+def choose_row_groups(
+    dataset: PetastormDataset,
+    *,
+    filters: Any,
+    predicate: PredicateBase | None,
+    selector: RowGroupSelectorBase | None,
+    cur_shard: Any,
+    shard_count: Any,
+) -> tuple[Wanted, PredicateBase | None]:
+    """The rows that ``filters`` leave, the row groups that remain, and the predicate if rows must still be asked about.
+
+    Raises:
+        PipelineError: a selector, predicate or shard of the wrong type; a shard out of range.
+        NoDataAvailableError: more shards than row groups.
+    """
+    steps: list[Stage] = [Where.of(as_expression(filters))] if filters else []
+    selection = evaluate(dataset, steps, read=_reader_of(dataset), test=_no_function, threads=_THREADS)
+    count = len(dataset.row_groups)
+    selected = np.ones(count, dtype=bool) if selector is None else _selected(dataset, selector, count)
+    rows = selection.rows.keep_units(selected)
+    if predicate is not None:
+        if not isinstance(predicate, PredicateBase):
+            raise PipelineError(f"predicate: expected one derived from PredicateBase, got {predicate!r}.")
+        names = set(predicate.get_fields())
+        if names and names <= set(dataset.partitions):
+            rows = rows.keep_units(_partitions_kept(dataset, predicate, sorted(names)))
+            predicate = None
+    mine = np.ones(count, dtype=bool)
+    if cur_shard is not None or shard_count is not None:
+        mine = np.arange(count) % _checked_shard(cur_shard, shard_count, count) == cur_shard
+    return Wanted(rows=rows, selected=selected, mine=mine), predicate
+
+
+def _checked_shard(cur_shard: Any, shard_count: Any, row_groups: int) -> int:
+    for name, value in (("cur_shard", cur_shard), ("shard_count", shard_count)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise PipelineError(f"sharding: expected cur_shard and shard_count to be integers, got {name}={value!r}.")
+    if shard_count < 1 or not 0 <= cur_shard < shard_count:
+        raise PipelineError(
+            f"sharding: expected 0 <= cur_shard < shard_count, got cur_shard={cur_shard}, shard_count={shard_count}."
+        )
+    if row_groups < shard_count:
+        raise NoDataAvailableError(
+            f"sharding: Number of row-groups in the dataset ({row_groups}) must be at least shard_count={shard_count}, "
+            "because some shards would be empty. Use fewer shards, or smaller row groups."
+        )
+    return shard_count
+
+
+def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: int) -> np.ndarray:
+    if not isinstance(selector, RowGroupSelectorBase):
+        raise PipelineError(f"rowgroup_selector: expected one derived from RowGroupSelectorBase, got {selector!r}.")
+    indexes = get_row_group_indexes(dataset)
+    missing = sorted(set(selector.get_index_names()) - set(indexes))
+    if missing:
+        raise PipelineError(
+            f"rowgroup_selector: expected indexes of the dataset, got {missing}. It has {sorted(indexes)}."
+        )
+    chosen = np.zeros(count, dtype=bool)
+    wanted = [ordinal for ordinal in selector.select_row_groups(indexes) if 0 <= ordinal < count]
+    chosen[wanted] = True
+    return chosen
+
+
+def _partitions_kept(dataset: PetastormDataset, predicate: PredicateBase, names: Sequence[str]) -> np.ndarray:
+    """Row groups whose partition values a predicate keeps; asked once for each distinct combination."""
+    columns = [row_values(dataset.schema[name], pa.chunked_array([dataset.partitions[name]])) for name in names]
+    answers: dict[tuple[Any, ...], bool] = {}
+    of_file = []
+    for values in zip(*columns, strict=True):
+        if values not in answers:
+            answers[values] = bool(predicate.do_include(dict(zip(names, values, strict=True))))
+        of_file.append(answers[values])
+    return np.array(of_file, dtype=bool)[dataset.row_groups.file]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOrder:
+    """The jobs of any epoch.
+
+    Attributes:
+        wanted: the rows and row groups.
+        windows: the windows, or ``None`` for rows.
+        parts: into how many parts the rows (or windows) of each row group are cut.
+        seed: of the order of row groups; ``None`` = natural order.
+    """
+
+    wanted: Wanted
+    windows: Selection | None
+    parts: int
+    seed: int | None
+
+    def items(self) -> np.ndarray:
+        """``(row group, part)`` of every job that has anything to read, in natural order; int64 ``[jobs, 2]``."""
+        counts = self.wanted.rows.counts if self.windows is None else np.diff(self.windows.items_before)
+        parts = np.where(self.wanted.mine, np.minimum(counts, self.parts), 0)
+        unit = np.repeat(np.arange(len(parts)), parts)
+        begins = np.cumsum(parts) - parts
+        return np.stack([unit, np.arange(len(unit)) - begins[unit]], axis=1)
+
+    def epoch(self, items: np.ndarray, epoch: int) -> Iterator[Job]:
+        """The jobs of one epoch in order."""
+        order = np.arange(len(items)) if self.seed is None else permutation(len(items), self.seed, epoch, _GROUP_ORDER)
+        for unit, part in items[order].tolist():
+            yield self.job(epoch, unit, part)
+
+    def job(self, epoch: int, unit: int, part: int) -> Job:
+        """One job."""
+        if self.windows is None:
+            rows = self.wanted.rows.of(unit)
+            return Job(epoch=epoch, unit=unit, part=part, rows=np.array_split(rows, min(self.parts, len(rows)))[part])
+        before = self.windows.items_before
+        numbers = np.arange(before[unit], before[unit + 1])
+        chosen = np.array_split(numbers, min(self.parts, len(numbers)))[part]
+        cells = self.windows.cells(chosen)
+        found, row = self.windows.rows.locate(cells.reshape(-1))
+        windows = np.stack([found, row], axis=1).reshape(*cells.shape, 2)
+        return Job(epoch=epoch, unit=unit, part=part, windows=windows)
+
+
+def _reader_of(dataset: PetastormDataset) -> Any:
+    def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+        return Fetcher(dataset, fields).stored(unit)
+
+    return read
+
+
+def _no_function(step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
+    raise AssertionError("filters hold no functions")

@@ -1,0 +1,69 @@
+"""Changing the key-value metadata of a dataset's ``_common_metadata``: readers see the old file or the new one.
+
+On a local disk the new file takes the old one's name in one step; object stores make an object appear whole anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import posixpath
+import uuid
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError
+from ..write.staging import COMMON_METADATA, storage_errors
+
+_ATOMIC_STREAMS = frozenset({"s3", "gcs", "abfs"})
+
+
+def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
+    """The Arrow schema in ``_common_metadata``, with its key-value metadata; ``None`` if there is no such file.
+
+    Raises:
+        DatasetError: a file that is not Parquet.
+    """
+    path = posixpath.join(root, COMMON_METADATA)
+    if filesystem.get_file_info(path).type != pafs.FileType.File:
+        return None
+    try:
+        return pq.read_schema(path, filesystem=filesystem)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DatasetError(f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again.") from error
+
+
+def write_metadata(filesystem: pafs.FileSystem, root: str, schema: pa.Schema, metadata: Mapping[bytes, bytes]) -> str:
+    """Replaces ``_common_metadata``; returns its path.
+
+    Raises:
+        DatasetError: the file system refused; the old file is untouched then.
+    """
+    path = posixpath.join(root, COMMON_METADATA)
+    content = io.BytesIO()
+    pq.write_metadata(schema.with_metadata(dict(metadata)), content)
+    with storage_errors("writing", path):
+        if filesystem.type_name in _ATOMIC_STREAMS:
+            _write(filesystem, path, content.getvalue())
+        else:
+            hidden = posixpath.join(root, f".parquetry-{uuid.uuid4().hex}")
+            try:
+                _write(filesystem, hidden, content.getvalue())
+                filesystem.move(hidden, path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    filesystem.delete_file(hidden)
+                raise
+        # Hadoop's check sum of the old file would make Spark refuse the new one.
+        checksum = posixpath.join(root, f".{COMMON_METADATA}.crc")
+        if filesystem.get_file_info(checksum).type == pafs.FileType.File:
+            filesystem.delete_file(checksum)
+    return path
+
+
+def _write(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(data)

@@ -1,0 +1,166 @@
+"""Column predicates, mixing, ranks from the environment, and Arrow transforms, each against plain Python."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from drive_rows import ROWS, ids, write_drive
+
+from parquetry.common import Pipeline, UnischemaField, contains, hash_split, mix
+from parquetry.common.errors import PipelineError, SchemaError, TransformError
+from parquetry.common.ranks import rank_from_environment
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(write_drive(tmp_path_factory.mktemp("predicates")), executor="threads", workers=2)
+
+
+def test_contains_finds_members_of_lists(drive: Pipeline) -> None:
+    assert ids(drive.where(contains("tags", "t1"))) == [row["id"] for row in ROWS if "t1" in row["tags"]]
+    either = [row["id"] for row in ROWS if {"t0", "t1"} & set(row["tags"])]
+    assert ids(drive.where(contains("tags", "t0", "t1"))) == either
+    both = [row["id"] for row in ROWS if {"t0", "t1"} <= set(row["tags"])]
+    assert ids(drive.where(contains("tags", "t0", "t1", every=True))) == both
+    with pytest.raises(PipelineError, match="expected a field of lists"):
+        ids(drive.where(contains("id", 1)))
+
+
+@pytest.mark.parametrize("field", ["id", "name", "price"])
+def test_the_parts_of_a_hash_split_cover_every_row_once(drive: Pipeline, field: str) -> None:
+    parts = [ids(drive.hash_split(field, [0.5, 0.3, 0.2], part, seed=3)) for part in range(3)]
+    assert sorted(chain.from_iterable(parts)) == list(range(40))
+    assert parts == [ids(drive.where(hash_split(field, (0.5, 0.3, 0.2), part, 3))) for part in range(3)]
+
+
+def test_a_row_keeps_its_part_whatever_file_it_lies_in(drive: Pipeline, tmp_path: Path) -> None:
+    from drive_rows import SCHEMA
+
+    from parquetry.common import write_dataset
+
+    write_dataset(tmp_path / "again", SCHEMA, ROWS[::-1], row_group_rows=3)
+    again = Pipeline(tmp_path / "again", executor="threads")
+    assert sorted(ids(again.hash_split("name", [0.7, 0.3], 1))) == sorted(ids(drive.hash_split("name", [0.7, 0.3], 1)))
+
+
+def test_a_split_by_a_partition_reads_nothing(drive: Pipeline) -> None:
+    report = drive.hash_split("drive", [0.5, 0.5], 0).plan().selection.reports[0]
+    assert report.read == 0
+    assert report.pruned + report.proven == report.units
+
+
+def test_a_mix_gives_every_row_of_its_sources_in_their_own_order(drive: Pipeline) -> None:
+    low, high = drive.where(pc.field("id") < 15), drive.where(pc.field("id") >= 15).shuffle(10, seed=4)
+    mixed = mix([low, high], weights=[1, 2], seed=5, stop="all")
+    found = ids(mixed)
+    assert len(mixed) == 40
+    assert [number for number in found if number < 15] == list(range(15))
+    assert [number for number in found if number >= 15] == ids(high.with_seed(4))
+    assert found != sorted(found)
+    assert ids(mix([low, high.with_seed(4)], weights=[1, 2], seed=5, stop="all").batch(6)) == found
+
+
+def test_a_mix_stops_at_the_first_source_that_has_no_more(drive: Pipeline) -> None:
+    low, high = drive.take(5), drive.skip(5)
+    found = ids(mix([low, high], seed=1))
+    assert len(found) == len(mix([low, high], seed=1))
+    assert found.count(4) <= 1
+    assert len(found) < 40
+
+
+def test_the_shards_of_a_mix_are_its_rows_dealt(drive: Pipeline) -> None:
+    def mixed() -> Pipeline:
+        return mix([drive.take(11), drive.skip(11)], seed=2, stop="all")
+
+    everything = ids(mixed())
+    assert [ids(mixed().shard(3, rank, even="none")) for rank in range(3)] == [everything[rank::3] for rank in range(3)]
+
+
+def test_a_mix_holds_windows_and_variable_shapes(drive: Pipeline) -> None:
+    windows = drive.select("id", "points", "name").ngram(length=2, group_by="drive")
+    batch = next(iter(mix([windows, windows.skip(3)], seed=3, stop="all").batch(9)))
+    for place, (first, second) in enumerate(batch["id"].tolist()):
+        assert second == first + 1
+        assert [cell.shape for cell in batch["points"][place]] == [(first % 4, 3), (second % 4, 3)]
+
+
+def test_sources_of_a_mix_must_have_equal_fields(drive: Pipeline) -> None:
+    with pytest.raises(SchemaError, match="mix: expected equal fields in all pipelines"):
+        _ = mix([drive.select("id"), drive.select("price")]).element
+    with pytest.raises(PipelineError, match=r"got one with batch\(\)"):
+        mix([drive.batch(2), drive.batch(2)])
+    with pytest.raises(PipelineError, match="one positive weight for each of 2 pipelines"):
+        mix([drive, drive], weights=[1, 0])
+    with pytest.raises(PipelineError, match="a mix has the order that its sources give it"):
+        mix([drive, drive]).shuffle(3)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (4, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (2, 1)),
+        (
+            {
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"chief": ["a"], "worker": ["b", "c"], "ps": ["d"]},
+                        "task": {"type": "worker", "index": 1},
+                    }
+                )
+            },
+            (3, 2),
+        ),
+        ({}, None),
+    ],
+)
+def test_ranks_are_read_from_launchers(environment: dict[str, str], expected: tuple[int, int] | None) -> None:
+    found = rank_from_environment(environment)
+    assert (None if found is None else (found.size, found.index)) == expected
+
+
+def test_a_shard_without_arguments_is_the_launchers_rank(
+    drive: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PipelineError, match="or a launcher's variables such as WORLD_SIZE and RANK"):
+        drive.shard()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert drive.shard() == drive.shard(4, 1)
+    with caplog.at_level(logging.WARNING):
+        drive.shard(3, 0)
+    assert "WORLD_SIZE and RANK say 1 of 4" in caplog.text
+    monkeypatch.setenv("RANK", "9")
+    with pytest.raises(PipelineError, match="expected a rank below the size"):
+        drive.shard()
+
+
+def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("double", pc.multiply(batch.column("id"), 2))
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_a_function_may_work_on_arrow_batches(drive: Pipeline, executor: str) -> None:
+    pipeline = drive.select("id", "name", "points", "tags").with_options(executor=executor, workers=1)
+    changed = pipeline.transform(doubled, output=[UnischemaField("double", np.int64)], batched="arrow")
+    rows = list(changed)
+    assert [int(row["double"]) for row in rows] == [2 * number for number in range(40)]
+    assert [row["name"] for row in rows] == [row["name"] for row in ROWS]
+    assert all(np.array_equal(row["points"], ROWS[n]["points"]) for n, row in enumerate(rows))
+    assert [row["tags"].tolist() for row in rows] == [row["tags"] for row in ROWS]
+
+
+def test_an_arrow_function_is_held_to_its_declaration(drive: Pipeline) -> None:
+    with pytest.raises(TransformError, match="Declare new fields in output"):
+        list(drive.select("id").transform(doubled, batched="arrow"))
+    with pytest.raises(TransformError, match="expected 40 rows as it was given, got 1"):
+        list(drive.select("id").transform(lambda batch: batch.slice(0, 1), batched="arrow").batch(40))
+    with pytest.raises(TransformError, match="expected a pyarrow RecordBatch or Table, got int"):
+        list(drive.select("id").transform(lambda batch: 3, batched="arrow"))

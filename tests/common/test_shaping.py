@@ -1,0 +1,130 @@
+"""Nulls, variable shapes, decimals and axes: each form that a model may take, against plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from drive_rows import ROWS, ids, write_drive
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_drive(tmp_path_factory.mktemp("shaping"))
+
+
+@pytest.fixture(params=["threads", "sidecar"])
+def drive(request: pytest.FixtureRequest, url: str) -> Pipeline:
+    return Pipeline(url, executor=request.param, workers=1)
+
+
+def test_a_null_is_none_in_rows_and_masked_in_batches(drive: Pipeline) -> None:
+    assert [row["name"] for row in drive.select("name")] == [row["name"] for row in ROWS]
+    batch = next(iter(drive.select("speed").batch(40)))
+    assert batch["speed"].mask.tolist() == [row["speed"] is None for row in ROWS]
+
+
+def test_mask_gives_zeros_and_a_companion(drive: Pipeline) -> None:
+    batch = next(iter(drive.select("id", "name", "speed").nulls("mask").batch(40)))
+    assert set(batch) == {"id", "name", "speed", "name__valid", "speed__valid"}
+    assert batch["speed"].tolist() == [row["speed"] or 0.0 for row in ROWS]
+    assert batch["speed__valid"].tolist() == [row["speed"] is not None for row in ROWS]
+    assert batch["name"].tolist() == [row["name"] or "" for row in ROWS]
+
+
+def test_fill_puts_the_value_where_nothing_was(drive: Pipeline) -> None:
+    filled = drive.select("name", "speed").nulls("fill", "name", value="?").nulls("fill", "speed", value=-1.0)
+    batch = next(iter(filled.batch(40)))
+    assert batch["name"].tolist() == [row["name"] or "?" for row in ROWS]
+    assert batch["speed"].tolist() == [-1.0 if row["speed"] is None else row["speed"] for row in ROWS]
+
+
+def test_drop_leaves_the_rows_out_and_knows_how_many(drive: Pipeline) -> None:
+    dropped = drive.select("id", "name").nulls("drop", "name")
+    assert ids(dropped) == [row["id"] for row in ROWS if row["name"] is not None]
+    assert len(dropped) == sum(row["name"] is not None for row in ROWS)
+
+
+def test_error_names_field_file_and_row(drive: Pipeline) -> None:
+    with pytest.raises(
+        NullValueError, match=r"field 'name', file .*part-00000.parquet, row group 0, row 0: expected a value"
+    ):
+        list(drive.select("name").nulls("error"))
+
+
+def test_a_policy_can_be_given_inside_windows(drive: Pipeline) -> None:
+    batch = next(iter(drive.select("id", "name").nulls("mask", "name").ngram(length=2, group_by="drive").batch(5)))
+    assert batch["name__valid"].tolist() == [[n % 7 != 0, (n + 1) % 7 != 0] for n in range(5)]
+
+
+def test_pad_grows_to_the_largest_of_the_batch_and_tells_lengths(drive: Pipeline) -> None:
+    batch = next(iter(drive.select("points", "tags").pad("points", "tags").batch(4)))
+    assert batch["points"].shape == (4, 3, 3)
+    assert batch["points__length"].tolist() == [0, 1, 2, 3]
+    assert batch["points"][2].tolist() == [[2.0] * 3, [2.0] * 3, [0.0] * 3]
+    assert batch["tags"].tolist() == [["", ""], ["t0", ""], ["t0", "t1"], ["", ""]]
+    assert batch["tags__length"].tolist() == [0, 1, 2, 0]
+
+
+def test_pad_to_a_shape_makes_rows_static(drive: Pipeline) -> None:
+    padded = drive.select("points").pad("points", shape=(5, 3), value=-1)
+    assert padded.element.outputs[0].shape == (5, 3)
+    assert [row["points"].shape for row in padded] == [(5, 3)] * 40
+    assert next(iter(padded.skip(1)))["points"][:, 0].tolist() == [1.0, -1.0, -1.0, -1.0, -1.0]
+
+
+def test_pad_refuses_values_that_are_larger(drive: Pipeline) -> None:
+    with pytest.raises(
+        DecodeError, match=r"field 'points', .*row 3: expected a shape of at most \(2, 3\), got \(3, 3\)"
+    ):
+        list(drive.select("points").pad("points", shape=(2, 3)))
+
+
+def test_fixed_holds_every_value_to_one_shape(drive: Pipeline) -> None:
+    same = drive.select("id", "points").where([("id", "in", [1, 5, 9])]).fixed("points", shape=(1, 3))
+    assert next(iter(same.batch(3)))["points"].shape == (3, 1, 3)
+    with pytest.raises(DecodeError, match=r"field 'points', .*row 0: expected shape \(1, 3\), got \(0, 3\)"):
+        list(drive.select("points").fixed("points", shape=(1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("text", ["0", "0.25", "0.5", "0.75", "1"]),
+        ("float64", [0.0, 0.25, 0.5, 0.75, 1.0]),
+        ("scaled", [0, 25, 50, 75, 100]),
+    ],
+)
+def test_decimals_come_as_text_float_or_scaled(drive: Pipeline, form: str, expected: list) -> None:
+    assert [row["price"] for row in drive.select("price").decimals(form, "price").take(5)] == expected
+
+
+def test_axes_are_put_in_order_by_name(drive: Pipeline) -> None:
+    turned = drive.select("image").permute("image", dims=("C", "H", "W"))
+    assert turned.element.outputs[0].dims == ("C", "H", "W")
+    batch = next(iter(turned.batch(40)))
+    expected = np.stack([row["image"] for row in ROWS]).transpose(0, 3, 1, 2)
+    assert np.array_equal(batch["image"], expected)
+
+
+def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
+    drive = Pipeline(url)
+    with pytest.raises(PipelineError, match="expected 'error', 'drop', 'fill' or 'mask', got 'ignore'"):
+        drive.nulls("ignore")
+    with pytest.raises(PipelineError, match="expected value= with 'fill'"):
+        drive.nulls("fill", "name")
+    with pytest.raises(PipelineError, match="expected a fill value that float32 can hold, got 'x'"):
+        _ = drive.nulls("fill", "speed", value="x").element
+    with pytest.raises(PipelineError, match="expected a decimal field"):
+        _ = drive.decimals("float64", "id").element
+    with pytest.raises(PipelineError, match="expected the names of its axes"):
+        _ = drive.permute("image", dims=("H", "W")).element
+    with pytest.raises(PipelineError, match="expected a shape that fits"):
+        _ = drive.pad("points", shape=(5, 4)).element
+    with pytest.raises(FieldNotFoundError, match="field 'nope'"):
+        _ = drive.pad("nope").element
+    with pytest.raises(PipelineError, match=r"it reads the stored values of 'speed', which that changes"):
+        drive.nulls("fill", "speed", value=0.0).where(pc.field("speed") > 1)
