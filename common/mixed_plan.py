@@ -100,6 +100,10 @@ class MixedPlan(BasePlan):
         for plan in self.plans:
             plan.check_not_empty()
 
+    @property
+    def remote(self) -> bool:
+        return any(plan.remote for plan in self.plans)
+
     def fetchers(self) -> list[Fetcher]:
         return [plan.fetchers()[0] for plan in self.plans]
 

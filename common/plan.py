@@ -39,6 +39,7 @@ from .where_function import test_rows
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _SELECT_THREADS = 8
+_REMOTE_READS = 16
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
 
@@ -225,6 +226,15 @@ class BasePlan:
         """New fetchers, one for each source."""
         raise NotImplementedError
 
+    @property
+    def remote(self) -> bool:
+        """Whether files lie beyond a network, so that many reads must be under way at once."""
+        raise NotImplementedError
+
+    def fetch_threads(self, workers: int) -> int:
+        """How many row groups are read at once."""
+        return max(workers, _REMOTE_READS) if self.remote else max(workers, 2)
+
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         """Where the rows of one element come from.
 
@@ -291,7 +301,7 @@ class Plan(BasePlan):
                 self.order.selection,
                 read=self._read_stored,
                 test=self._test_rows,
-                threads=_SELECT_THREADS,
+                threads=self.fetch_threads(_SELECT_THREADS),
             )
             if key is not None and self.order.selection:
                 save_selection(key, selection)
@@ -361,6 +371,10 @@ class Plan(BasePlan):
     @property
     def fingerprint(self) -> str:
         return self.dataset.fingerprint
+
+    @property
+    def remote(self) -> bool:
+        return self.dataset.filesystem.type_name != "local"
 
     def fetchers(self) -> list[Fetcher]:
         cache = self.order.cache

@@ -8,6 +8,7 @@ those.
 from __future__ import annotations
 
 import decimal
+import math
 
 import numpy as np
 import pyarrow as pa
@@ -74,6 +75,10 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
     array = _one_array(array)
     length = field.shape[len(field.shape) - axes]
     if pa.types.is_fixed_size_list(array.type):
+        if axes > 1 and not pa.types.is_nested(array.type.value_type):
+            array = _unflattened(array, field.shape[len(field.shape) - axes :])
+        if length is not None and array.type.list_size != length:
+            raise pa.ArrowInvalid(f"lists of length {array.type.list_size}, not {length}")
         if array.null_count == 0 and length is not None:
             return _fixed(field, array.flatten(), len(array), axes, length)
         array = array.cast(pa.large_list(array.type.value_type))
@@ -86,6 +91,18 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
     children = _values(field, array.values, axes=axes - 1)
     offsets = pa.array(array.offsets.to_numpy())  # Arrow takes a mask only beside offsets that are no slice themselves
     return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
+
+
+def _unflattened(array: pa.Array, shape: tuple[int | None, ...]) -> pa.Array:
+    """Arrow's fixed-shape tensors, which are one flat list each, as lists of lists."""
+    size = array.type.list_size
+    if None in shape or math.prod(shape) != size:  # type: ignore[arg-type]  # None is looked for first
+        raise pa.ArrowInvalid(f"flat lists of {size} values, which do not have the shape {shape}")
+    inner = array.values.slice(array.offset * size, len(array) * size)
+    for length in reversed(shape[1:]):
+        inner = pa.FixedSizeListArray.from_arrays(inner, length)
+    outer = pa.FixedSizeListArray.from_arrays(inner, shape[0])
+    return outer if array.null_count == 0 else pc.if_else(array.is_valid(), outer, pa.scalar(None, outer.type))
 
 
 def _fixed(field: UnischemaField, flat: pa.Array, count: int, axes: int, length: int) -> pa.Array:

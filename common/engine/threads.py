@@ -51,7 +51,7 @@ class ThreadedEngine:
         self.position = start
         self._by_rows = plan.batch_view is None
         self._waiting: Job | None = None
-        self._store = WindowStore(plan, plan.fetchers(), threads=max(2, threads), memory_limit=memory_limit)
+        self._store = WindowStore(plan, plan.fetchers(), threads=plan.fetch_threads(threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
         self._ready: deque[tuple[int, list[Column]]] = deque()

@@ -225,7 +225,7 @@ class Iteration:
         self._store = WindowStore(
             plan,
             fetchers,
-            threads=max(2, threads),
+            threads=plan.fetch_threads(threads),
             memory_limit=memory_limit,
             finish=runner.finish,
             discard=runner.discard,
