@@ -165,6 +165,7 @@ class PipelineIterator:
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
+        self._rows = iter(())
         self._steps.close()
 
 

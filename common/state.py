@@ -134,9 +134,22 @@ def parse_state(
     numbers = [found.consumed, found.iteration, *found.origin, *found.shards]
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(numbers) != 6:
         raise StateError(f"state: expected whole numbers >= 0, got {numbers}.")
+    if plan.recipe.drops:
+        return _on_same_rank(found, own)
     if found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
         return replace(found, shards=own.shards)
     return _on_other_ranks(plan, found, own)
+
+
+def _on_same_rank(found: State, own: State) -> State:
+    """The state where a function leaves rows out: it counts rows of its own rank, whatever the batch size."""
+    if found.shards != own.shards:
+        raise StateError(
+            f"state: it belongs to rank {found.shards[0]} of {found.shards[1]}: expected {own.shards[0]} of "
+            f"{own.shards[1]}, because transform(drops=True) lets ranks stand at different rows. "
+            "Save the state of every rank, and restore it there."
+        )
+    return replace(found, batch_size=own.batch_size)
 
 
 def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
@@ -163,7 +176,7 @@ def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
         return _stages_hash(plan.stages, order_only=order_only)
     mixture = plan.mixture
     sources = [
-        (plan_hash(source, order_only=order_only), weight)
+        (plan_hash(source, order_only=order_only), source.order.shuffle and source.order.shuffle.seed, weight)
         for source, weight in zip(plan.plans, mixture.weights, strict=True)
     ]
     text = f"{_stages_hash(plan.stages, order_only=order_only)} {sources} {mixture.seed} {mixture.stop}"

@@ -40,13 +40,19 @@ class StoredRow:
     unit: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Built:
     """A dataset on disk and what is in it, in storage order."""
 
     url: str
     schema: Unischema
     rows: tuple[StoredRow, ...]
+
+    def __repr__(self) -> str:
+        return f"Built({self.url!r}, {len(self.rows)} rows)"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would print every row
 
     @property
     def plain(self) -> list[dict[str, Any]]:

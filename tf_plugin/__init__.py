@@ -9,16 +9,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .dataset import ParquetDataset
-    from .functional import cache, ngram, shard, shuffle, transform, where
+    from .dataset import ParquetDataset, mix
+    from .functional import (
+        cache,
+        decimals,
+        fixed,
+        hash_split,
+        ngram,
+        nulls,
+        pad,
+        permute,
+        select,
+        shard,
+        shuffle,
+        transform,
+        where,
+    )
 
-__all__ = ["ParquetDataset", "cache", "ngram", "shard", "shuffle", "transform", "where"]
+__all__ = [
+    "ParquetDataset",
+    "cache",
+    "decimals",
+    "fixed",
+    "hash_split",
+    "mix",
+    "ngram",
+    "nulls",
+    "pad",
+    "permute",
+    "select",
+    "shard",
+    "shuffle",
+    "transform",
+    "where",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".dataset" if name == "ParquetDataset" else ".functional", __name__), name)
+    return getattr(import_module(".dataset" if name in ("ParquetDataset", "mix") else ".functional", __name__), name)
 
 
 def __dir__() -> list[str]:

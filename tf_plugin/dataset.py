@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import pyarrow.compute as pc
 import tensorflow as tf
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common import mix as mix_pipelines
+from parquetry.common.selection.column_predicates import ColumnPredicate
 
+from .arguments import graph_seed, is_dnf, static, static_text
 from .ops import load_ops
 from .source import new_dataset_key, source_dataset
 
@@ -116,7 +117,7 @@ class ParquetDataset(tf.data.Dataset):
         """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
         return self._pipeline.explain()
 
-    def state_dict(self, elements: int) -> dict[str, Any]:
+    def state_dict(self, elements: int, *, since_restart: bool = False) -> dict[str, Any]:
         """The state after ``elements`` elements of the iteration that the latest iterator began.
 
         It goes on in any face (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). tf.data reads ahead, so it cannot
@@ -124,14 +125,31 @@ class ParquetDataset(tf.data.Dataset):
 
         Args:
             elements: elements of this dataset that were used, counted from the iteration's start, not from a restart.
+            since_restart: count them from where the latest iterator began instead, be it at a state. After a function
+                that leaves rows out and a restart, only that is a count which anyone can know.
 
         Raises:
-            tf.errors.FailedPreconditionError: no iterator has begun.
+            tf.errors.FailedPreconditionError: no iterator has begun, or the element is too long ago.
+        """
+        return self._progress(elements, since_restart=since_restart)[0]
+
+    def start_next_at(self, state: Mapping[str, Any] | str) -> None:
+        """The next iterator of this very dataset, and of all that tf.data made of it, goes on from ``state``.
+
+        As `load_state_dict`, for where the dataset is in use already, as in a callback of ``model.fit``. The iterators
+        after it are the epochs after it.
         """
         self._dataset()
-        state = load_ops().parquetry_parquet_dataset_state(dataset_key=self._dataset_key, elements=elements)
-        result: dict[str, Any] = json.loads(state.numpy())
-        return result
+        text = state if isinstance(state, str) else json.dumps(dict(state))
+        load_ops().parquetry_parquet_dataset_set_state(dataset_key=self._dataset_key, state=text)
+
+    def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
+        """The state, and how many elements the latest iterator had before it when it began (-1 endless, -2 unknown)."""
+        self._dataset()
+        state, remaining = load_ops().parquetry_parquet_dataset_state(
+            dataset_key=self._dataset_key, elements=elements, since_restart=since_restart
+        )
+        return json.loads(state.numpy()), int(remaining)
 
     def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:
         """The same dataset, whose first iterator goes on from ``state`` and whose later ones are the epochs after it.
@@ -158,18 +176,51 @@ class ParquetDataset(tf.data.Dataset):
         """Python on rows or batches, run in the workers, see `Pipeline.transform`."""
         return self.from_pipeline(self._pipeline.transform(function, *args, **options))
 
+    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> ParquetDataset:
+        """Part ``index`` of a train/validation split by a hash of ``field``, see `Pipeline.hash_split`."""
+        return self.from_pipeline(self._pipeline.hash_split(field, fractions, index, seed))
+
+    def nulls(self, policy: str, *names: str, value: Any = None) -> ParquetDataset:
+        """What becomes of nulls, which TensorFlow has not: error, drop, fill or mask, see `Pipeline.nulls`."""
+        return self.from_pipeline(self._pipeline.nulls(policy, *names, value=value))
+
+    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> ParquetDataset:
+        """Makes fields of variable shape dense, and adds their lengths as ``<name>__length``, see `Pipeline.pad`."""
+        return self.from_pipeline(self._pipeline.pad(*names, shape=shape, value=value))
+
+    def fixed(self, *names: str, shape: Sequence[int]) -> ParquetDataset:
+        """Declares that every value of some fields has this shape, see `Pipeline.fixed`."""
+        return self.from_pipeline(self._pipeline.fixed(*names, shape=shape))
+
+    def permute(self, *names: str, dims: Sequence[str]) -> ParquetDataset:
+        """Puts the axes of fields that declare ``dims`` into another order, see `Pipeline.permute`."""
+        return self.from_pipeline(self._pipeline.permute(*names, dims=dims))
+
+    def decimals(self, form: str, *names: str) -> ParquetDataset:
+        """How decimal fields are delivered: text, float64 or scaled int64, see `Pipeline.decimals`."""
+        return self.from_pipeline(self._pipeline.decimals(form, *names))
+
     # --- tf.data's verbs ---
 
     def filter(self, predicate: Any, name: str | None = None) -> tf.data.Dataset:
-        """As `tf.data.Dataset.filter`; a ``pyarrow.compute.Expression`` or DNF tuples go into the plan."""
-        if isinstance(predicate, pc.Expression) or _is_dnf(predicate):
+        """As `tf.data.Dataset.filter`; an expression, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
+        if isinstance(predicate, pc.Expression | ColumnPredicate) or is_dnf(predicate):
             return self.where(predicate)
         return super().filter(predicate, name=name)
 
+    def with_options(
+        self, options: tf.data.Options | None = None, name: str | None = None, **pipeline_options: Any
+    ) -> tf.data.Dataset:
+        """As `tf.data.Dataset.with_options`; ``workers``, ``memory_limit`` and ``executor`` are the pipeline's."""
+        dataset: Any = self
+        if pipeline_options:
+            dataset = self.from_pipeline(self._pipeline.with_options(**pipeline_options))
+        return dataset if options is None else super(ParquetDataset, dataset).with_options(options, name=name)
+
     def shard(
         self,
-        num_shards: Any,
-        index: Any,
+        num_shards: Any = None,
+        index: Any = None,
         name: str | None = None,
         *,
         even: str | None = None,
@@ -178,12 +229,15 @@ class ParquetDataset(tf.data.Dataset):
         """As `tf.data.Dataset.shard`, but only this shard is read, and every shard has the same number of elements.
 
         Args:
+            num_shards, index: if neither is given, taken from the launcher's environment, see `Pipeline.shard`.
             even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`.
             canonical_shards: fixes the order for any number of shards that divides it.
         """
         options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards}
         chosen = {key: value for key, value in options.items() if value is not None}
-        numbers = _static(num_shards), _static(index)
+        numbers = static(num_shards), static(index)
+        if num_shards is None or index is None:
+            return self.from_pipeline(self._pipeline.shard(num_shards, index, **chosen))
         if chosen or (None not in numbers and self._pipeline.accepts("shard")):
             return self.from_pipeline(self._pipeline.shard(*numbers, **chosen))
         return super().shard(num_shards, index, name=name)
@@ -199,8 +253,8 @@ class ParquetDataset(tf.data.Dataset):
 
         Without a seed one is drawn here, from `tf.random.set_seed`'s sequence if that was called.
         """
-        size = _static(buffer_size)
-        static_seed = _graph_seed() if seed is None else _static(seed)
+        size = static(buffer_size)
+        static_seed = graph_seed() if seed is None else static(seed)
         known = static_seed is not None or seed is None
         if size is not None and size > 0 and known and self._pipeline.accepts("shuffle"):
             reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
@@ -216,7 +270,7 @@ class ParquetDataset(tf.data.Dataset):
 
         See `Pipeline.cache`, which also says what ``max_bytes`` does.
         """
-        place = _static_text(filename) if directory is None else directory
+        place = static_text(filename) if directory is None else directory
         if place is None or (place == "" and max_bytes is None):
             return super().cache(filename, name=name)
         options = {} if max_bytes is None else {"max_bytes": max_bytes}
@@ -233,68 +287,48 @@ class ParquetDataset(tf.data.Dataset):
         name: str | None = None,
     ) -> tf.data.Dataset:
         """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors."""
-        size, drop = _static(batch_size), _static(drop_remainder)
+        size, drop = static(batch_size), static(drop_remainder)
         if size is not None and drop is not None and self._pipeline.accepts("batch"):
             return self.from_pipeline(self._pipeline.batch(size, drop_remainder=bool(drop)))
         return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.repeat`."""
-        static_count = -1 if count is None else _static(count)
+        static_count = -1 if count is None else static(count)
         if static_count is not None and self._pipeline.accepts("repeat"):
             return self.from_pipeline(self._pipeline.repeat(None if static_count < 0 else static_count))
         return super().repeat(count, name=name)
 
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`."""
-        static_count = _static(count)
+        static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
             return self.from_pipeline(self._pipeline.take(static_count))
         return super().take(count, name=name)
 
     def skip(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.skip`."""
-        static_count = _static(count)
+        static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
             return self.from_pipeline(self._pipeline.skip(static_count))
         return super().skip(count, name=name)
+
+
+def mix(
+    datasets: Sequence[ParquetDataset | Pipeline],
+    weights: Sequence[float] | None = None,
+    seed: int | None = None,
+    stop: Literal["first", "all"] = "first",
+) -> ParquetDataset:
+    """Rows of several datasets in one deterministic, weighted order, see `parquetry.common.mix`.
+
+    Without a seed one is drawn here, from `tf.random.set_seed`'s sequence if that was called.
+    """
+    chosen = graph_seed() if seed is None else seed
+    return ParquetDataset.from_pipeline(mix_pipelines(datasets, weights=weights, seed=chosen, stop=stop))
 
 
 def _restore(cls: type[ParquetDataset], pipeline: Pipeline, state: str) -> ParquetDataset:
     dataset = cls.__new__(cls)
     dataset._carry(pipeline, state=state)
     return dataset
-
-
-def _static(value: Any) -> int | None:
-    """An integer (or bool) that is known now; ``None`` for one that only the running graph knows."""
-    if tf.is_tensor(value):
-        value = tf.get_static_value(value)
-    if isinstance(value, bool | int | np.integer | np.bool_):
-        return int(value)
-    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biu":
-        return int(value)
-    if value is None or tf.is_tensor(value):
-        return None
-    raise PipelineError(f"argument of a dataset's verb: expected an integer, got {value!r}.")
-
-
-def _static_text(value: Any) -> Any:
-    """A path that is known now; ``None`` for one that only the running graph knows."""
-    if not tf.is_tensor(value):
-        return value
-    value = tf.get_static_value(value)
-    return None if value is None else tf.compat.as_str(value.item() if isinstance(value, np.ndarray) else value)
-
-
-def _graph_seed() -> int | None:
-    """A seed of `tf.random.set_seed`'s sequence, or ``None`` if no seed was set."""
-    graph_seed, op_seed = tf.compat.v1.random.get_seed(None)
-    if graph_seed is None or op_seed is None:
-        return None
-    return (int(graph_seed) * 0x9E3779B1 + int(op_seed)) % (1 << 63)
-
-
-def _is_dnf(predicate: Any) -> bool:
-    """Whether a predicate is a list of tuples, or a list of such lists."""
-    return isinstance(predicate, Sequence) and not isinstance(predicate, str | bytes)

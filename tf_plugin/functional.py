@@ -6,7 +6,7 @@ They exist because tf.data code is often written as ``dataset.apply(stage)``. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -18,9 +18,44 @@ from .dataset import ParquetDataset
 Stage = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def where(predicate: Any, **options: Any) -> Stage:
+def select(*names_or_regex: Any) -> Stage:
+    """As `ParquetDataset.select`."""
+    return lambda dataset: _checked(dataset, "select").select(*names_or_regex)
+
+
+def where(predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Stage:
     """As `ParquetDataset.where`."""
-    return lambda dataset: _checked(dataset, "where").where(predicate, **options)
+    return lambda dataset: _checked(dataset, "where").where(predicate, fields=fields, batched=batched)
+
+
+def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Stage:
+    """As `ParquetDataset.hash_split`."""
+    return lambda dataset: _checked(dataset, "hash_split").hash_split(field, fractions, index, seed)
+
+
+def nulls(policy: str, *names: str, value: Any = None) -> Stage:
+    """As `ParquetDataset.nulls`."""
+    return lambda dataset: _checked(dataset, "nulls").nulls(policy, *names, value=value)
+
+
+def pad(*names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Stage:
+    """As `ParquetDataset.pad`."""
+    return lambda dataset: _checked(dataset, "pad").pad(*names, shape=shape, value=value)
+
+
+def fixed(*names: str, shape: Sequence[int]) -> Stage:
+    """As `ParquetDataset.fixed`."""
+    return lambda dataset: _checked(dataset, "fixed").fixed(*names, shape=shape)
+
+
+def permute(*names: str, dims: Sequence[str]) -> Stage:
+    """As `ParquetDataset.permute`."""
+    return lambda dataset: _checked(dataset, "permute").permute(*names, dims=dims)
+
+
+def decimals(form: str, *names: str) -> Stage:
+    """As `ParquetDataset.decimals`."""
+    return lambda dataset: _checked(dataset, "decimals").decimals(form, *names)
 
 
 def ngram(*args: Any, **options: Any) -> Stage:
@@ -28,7 +63,7 @@ def ngram(*args: Any, **options: Any) -> Stage:
     return lambda dataset: _checked(dataset, "ngram").ngram(*args, **options)
 
 
-def shard(num_shards: int, index: int, **options: Any) -> Stage:
+def shard(num_shards: int | None = None, index: int | None = None, **options: Any) -> Stage:
     """As `ParquetDataset.shard`."""
     return lambda dataset: _checked(dataset, "shard").shard(num_shards, index, **options)
 

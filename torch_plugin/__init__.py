@@ -8,14 +8,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .functional import read_parquet
+from .functional import mix, read_parquet
+from .loader_state import rank_state
 from .pipe import ParquetPipe
 from .tensors import to_list
 
 if TYPE_CHECKING:
     from .node import ParquetNode
 
-__all__ = ["ParquetNode", "ParquetPipe", "read_parquet", "to_list"]
+__all__ = ["ParquetNode", "ParquetPipe", "mix", "rank_state", "read_parquet", "to_list"]
 
 
 def __getattr__(name: str) -> Any:

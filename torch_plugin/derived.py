@@ -14,6 +14,8 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import CollatorIterDataPipe, MapperIterDataPipe
 from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
 
+from parquetry.common.errors import StateError
+
 
 class DerivedVerbs:
     """The DataPipe verbs that keep the state of what they stand on."""
@@ -51,9 +53,13 @@ class _Elementwise(DerivedVerbs):
         """The source's state."""
         return dict(self.datapipe.state_dict())
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
         """The next iterator goes on where the state was taken."""
-        self.datapipe.load_state_dict(state_dict)
+        self.datapipe.load_state_dict(state_dict, strict=strict)
+
+    def state_after(self, elements: int) -> dict[str, Any]:
+        """The source's state when a loader with workers has given ``elements`` elements."""
+        return dict(self.datapipe.state_after(elements))
 
     def set_epoch(self, epoch: int) -> None:
         """The next iterator is epoch ``epoch``."""
@@ -83,9 +89,9 @@ class DerivedIterator:
         """How far the source has come."""
         return dict(self._source.state_dict())
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
         """Goes on where a state was taken."""
-        self._source.load_state_dict(state_dict)
+        self._source.load_state_dict(state_dict, strict=strict)
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
@@ -112,6 +118,13 @@ class ParquetFilter(_Elementwise, FilterIterDataPipe):
     def length_in_loader(self) -> int:
         """Unknown before iteration."""
         raise TypeError("len(): a pipe filtered by a function has no length before it is iterated.")
+
+    def state_after(self, elements: int) -> dict[str, Any]:
+        """Unknown: nobody counts the elements that were left out."""
+        raise StateError(
+            "state_after: expected a pipe whose elements can be counted, got filter() by a function. "
+            "Use where(function, fields=[...]), or StatefulDataLoader."
+        )
 
     def _apply(self, elements: Iterator[Any]) -> Any:
         while True:

@@ -73,10 +73,12 @@ class EpochCounter:
 
     Attributes:
         next: the epoch of the next iterator.
+        announcements: epochs announced so far.
     """
 
     def __init__(self) -> None:
         self.next = 0
+        self.announcements = 0
         self._owner = os.getpid()
         self._cell: RestoreCell | None = None
         self._announced_by: int | None = None
@@ -107,6 +109,7 @@ class EpochCounter:
         if self._announced_by == process:
             self.next += 1  # the epoch announced before was given to workers, or to nobody
         self._announced_by = process
+        self.announcements += 1
         self._forks, self._pickled, self._repeated = _forks, False, False
         return seed
 
@@ -133,10 +136,10 @@ class EpochCounter:
         self.next = epoch
         self._announced_by = None
 
-    def resumed(self, epoch: int, seed: int | None) -> None:
-        """An iterator was restored to ``epoch``."""
+    def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
+        """An iterator was restored; a worker tells the training process, unless that one gave the state."""
         self.set(epoch + 1)
-        if not self.is_owner and self._cell is not None:
+        if tell and not self.is_owner and self._cell is not None:
             self._cell.put(self.next, seed)
 
     def _was_given(self) -> bool:

@@ -1,4 +1,4 @@
-"""Functional form: any DataPipe of URLs turns into a `ParquetPipe` by ``.read_parquet(...)``.
+"""Functional forms: ``.read_parquet(...)`` makes a `ParquetPipe` of any DataPipe of URLs, `mix` makes one of several.
 
 ``IterableWrapper(urls).read_parquet(["image", "label"]).shuffle().batch(64)``; importing `parquetry.torch_plugin` is
 enough.
@@ -7,13 +7,15 @@ enough.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch.utils.data import IterDataPipe
 
 from parquetry.common import UnischemaField
+from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
+from parquetry.common.order.mixing import Stop
 
 from .pipe import ParquetPipe
 
@@ -38,6 +40,25 @@ def read_parquet(
                 f"read_parquet: expected URLs or paths, got {type(url).__name__}. Do not open the files."
             )
     return ParquetPipe(urls, fields, **options)
+
+
+def mix(
+    pipes: Sequence[Any], weights: Sequence[float] | None = None, seed: int | None = None, stop: Stop = "first"
+) -> ParquetPipe:
+    """Rows of several pipes in one deterministic, weighted order.
+
+    Ranks of a process group must be given the same ``seed``, here and in each ``shuffle()``.
+
+    Args:
+        pipes: unbatched pipes, nodes or pipelines whose rows have equal fields.
+        weights: how often each is drawn, relative to the others; ``None`` = equally.
+        seed: of the draws; ``None`` draws one here and keeps it.
+        stop: ``"first"`` ends where a drawn pipe has no more rows, ``"all"`` when every one is used up.
+
+    Raises:
+        PipelineError: batched pipes, weights that do not fit.
+    """
+    return ParquetPipe.from_pipeline(mix_pipelines(pipes, weights, seed, stop))
 
 
 IterDataPipe.register_function("read_parquet", read_parquet)

@@ -23,9 +23,9 @@ class Progress:
 
     Attributes:
         iteration: which iterator of the pipeline it is; decides the epoch.
-        worker, workers: the loader worker's part.
+        worker, workers: the loader worker's part: every ``workers``-th element from ``worker``.
         origin: the global position that ``consumed`` counts from.
-        consumed: elements handed out.
+        consumed: elements handed out, as a state counts them.
         finished: whether the end was reached.
     """
 
@@ -52,22 +52,14 @@ class Progress:
             self._fixed = json.loads(state.to_json())
         return {**self._fixed, "consumed": self.consumed}
 
-    def moved_to(self, steps: StepIterator, consumed: int) -> None:
+    def moved_to(self, steps: StepIterator) -> None:
         """A state was loaded into ``steps``."""
-        self.pipeline, self.iteration, self.origin, self.consumed = (
-            steps.pipeline,
-            steps.iteration,
-            steps.origin,
-            consumed,
-        )
-        self._fixed = None
+        self.pipeline, self.iteration, self.origin = steps.pipeline, steps.iteration, steps.origin
+        self.worker, self.consumed, self._fixed = steps.worker, steps.position, None
 
 
 class Resumer(Protocol):
     """Whoever starts iterators and counts their epochs."""
-
-    def pipeline_for(self, state: dict[str, Any], pipeline: Pipeline) -> Pipeline:
-        """The pipeline that a state is to be loaded into."""
 
     def resumed(self, progress: Progress) -> None:
         """An iterator was restored."""
@@ -96,9 +88,11 @@ class ElementIterator:
     ) -> None:
         self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
         self.begun = False
+        self._pipeline = pipeline
+        self._worker = worker
         self._resumer = resumer
         self._packed = packed
-        self._steps = self._open(pipeline)
+        self._steps = self._open(worker, workers)
         self._rows: Iterator[dict[Any, Any]] = iter(())
 
     def __iter__(self) -> ElementIterator:
@@ -110,13 +104,14 @@ class ElementIterator:
         while row is None:
             element = self._steps.element
             try:
-                _, columns = next(self._steps)
+                count, columns = next(self._steps)
             except StopIteration:
                 self.progress.finished = True
                 raise
             if element.batched:
-                row = batch_to_torch(element, columns, SharedPacker(columns) if self._packed else as_tensor)
-                break
+                self.progress.consumed = self._steps.position
+                return batch_to_torch(element, columns, SharedPacker(columns) if self._packed else as_tensor)
+            self.progress.consumed = self._steps.position - count
             self._rows = rows_to_torch(element, columns)
             row = next(self._rows, None)
         self.progress.consumed += 1
@@ -126,20 +121,21 @@ class ElementIterator:
         """How far this iterator has come: a small JSON-serialisable dict, the same in every face."""
         return self.progress.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
         """Goes on where a state was taken: the next element is the one that would have come next.
+
+        A loader worker takes its part of what is left when the state is that of a whole rank.
+
+        Args:
+            strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
 
         Raises:
             StateError: iteration has begun, or the state belongs to another dataset, pipeline, or part.
         """
         if self.begun:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
-        state, pipeline = parse(state_dict), self.progress.pipeline
-        if self._resumer is not None:
-            pipeline = self._resumer.pipeline_for(state, pipeline)
-        steps = self._open(pipeline)
-        self.progress.moved_to(steps, steps.restore(state))
-        self._steps = steps
+        self._steps = self._restored(parse(state_dict), strict)
+        self.progress.moved_to(self._steps)
         if self._resumer is not None:
             self._resumer.resumed(self.progress)
 
@@ -148,10 +144,24 @@ class ElementIterator:
         self._rows = iter(())
         self._steps.close()
 
-    def _open(self, pipeline: Pipeline) -> StepIterator:
-        progress = self.progress
+    def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator:
+        workers, own = self.progress.workers, self._worker
+        if workers == 1 or state.get("workers") != 1:
+            lane = state.get("worker")  # not this worker's number if that began in the middle of an epoch
+            known = state.get("workers") == workers and isinstance(lane, int) and 0 <= lane < workers
+            steps = self._open(lane if known else own, workers)
+            steps.restore(state, strict=strict)
+            return steps
+        rank = self._open(0, 1)
+        first = rank.restore(state, strict=strict) + own  # the loader asks its workers in turn, from number 0
+        steps = self._open(first % workers, workers, rank.pipeline)
+        steps.iteration, steps.origin = rank.iteration, rank.origin
+        steps.start = steps.position = first // workers
+        return steps
+
+    def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator:
         return StepIterator(
-            pipeline, progress.iteration, strict_nulls=True, worker=progress.worker, workers=progress.workers
+            pipeline or self._pipeline, self.progress.iteration, strict_nulls=True, worker=worker, workers=workers
         )
 
 

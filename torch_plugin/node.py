@@ -11,7 +11,7 @@ from typing_extensions import Self
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.pipeline import Urls
 
-from .iterator import ElementIterator
+from .iterator import ElementIterator, parse
 from .verbs import PipelineVerbs
 
 
@@ -86,19 +86,24 @@ class ParquetNode(PipelineVerbs, BaseNode):
         Raises:
             StateError: the state belongs to another dataset or pipeline.
         """
-        super().reset(initial_state)
-        previous = self._iterator
-        if previous is not None:
-            previous.close()
-            self._epoch = previous.progress.iteration + (1 if previous.begun else 0)
-        self._iterator = ElementIterator(self._pipeline, iteration=self._epoch)
-        if initial_state is not None:
-            self._iterator.load_state_dict(initial_state)
+        self._reset(initial_state, strict=True)
 
     def next(self) -> dict[Any, Any]:
         """The next element."""
         assert self._iterator is not None  # BaseNode resets first
         return next(self._iterator)
+
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
+        """Goes on where a state was taken, also when a ``Loader`` resets the node before it takes the first element.
+
+        Args:
+            strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
+
+        Raises:
+            StateError: the state belongs to another dataset or pipeline.
+        """
+        self._reset(parse(state_dict), strict)
+        self._loaded = True
 
     def get_state(self) -> dict[str, Any]:
         """How far the node has come: a small JSON-serialisable dict, the same in every face."""
@@ -110,11 +115,24 @@ class ParquetNode(PipelineVerbs, BaseNode):
         if self._iterator is not None:
             self._iterator.close()
 
+    def _reset(self, state: dict[str, Any] | None, strict: bool) -> None:
+        BaseNode.reset(self, state)
+        previous, loaded, self._loaded = self._iterator, self._loaded, False
+        if previous is not None:
+            if loaded and state is None and not previous.begun:
+                return
+            previous.close()
+            self._epoch = previous.progress.iteration + (1 if previous.begun else 0)
+        self._iterator = ElementIterator(self._pipeline, iteration=self._epoch)
+        if state is not None:
+            self._iterator.load_state_dict(state, strict=strict)
+
     def _start(self, pipeline: Pipeline) -> None:
         BaseNode.__init__(self)
         self._pipeline = pipeline
         self._epoch = 0
         self._iterator = None
+        self._loaded = False  # by name, not by whoever resets the node
 
     def _with(self, pipeline: Pipeline) -> Self:
         return type(self).from_pipeline(pipeline)

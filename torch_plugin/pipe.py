@@ -111,7 +111,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         if unbatch_level or (seed is None and not self.pipeline.accepts("shuffle")):
             return ShufflerIterDataPipe(self, buffer_size=buffer_size, unbatch_level=unbatch_level)
         result = self._with(self.pipeline.shuffle(buffer_size, seed, reshuffle_each_iteration))
-        result._seed_origin = "user" if seed is not None else "drawn"
+        result._seed_shared = False
         return result
 
     def sharding_filter(self, sharding_group_filter: Any = None) -> Self:
@@ -154,7 +154,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
     def _with(self, pipeline: Pipeline) -> Self:
         result = type(self).from_pipeline(pipeline)
         result._groups = dict(self._groups)
-        result._seed_origin = self._seed_origin
+        result._seed_shared = self._seed_shared
         result._sharding = self._sharding
         result._only_group = self._only_group
         result._shuffling = self._shuffling

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 
 from parquetry.common import Pipeline
-from parquetry.common.stages import Batch, Cache, Pad, Repeat, Select, Shard, Shuffle, Stage, Transform
+from parquetry.common.stages import Batch, Shard, Shuffle, Skip, Stage, Take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,39 +74,29 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
     for number, stage in enumerate(stages):
         if isinstance(stage, Shard):
             stages[number] = mine
-            return with_stages(pipeline, stages)
+            return pipeline.with_stages(stages)
     end = _end_of_rows(stages)
-    while end and isinstance(stages[end - 1], Repeat | Select | Transform | Pad | Cache):
-        end -= 1  # the same rows, but each pass is dealt out evenly
-    return with_stages(pipeline, [*stages[:end], mine, *stages[end:]])
+    while end and not isinstance(stages[end - 1], Shuffle | Take | Skip):
+        end -= 1  # the same rows, but each pass is dealt out evenly, and a function may leave rows out afterwards
+    return pipeline.with_stages([*stages[:end], mine, *stages[end:]])
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:
     """The pipeline with the place of its shard stage marked here."""
-    return with_stages(pipeline, [*pipeline.stages, Shard(1, 0)])
-
-
-def with_seed(pipeline: Pipeline, seed: int) -> Pipeline:
-    """The same shuffle with another seed."""
-    return with_stages(
-        pipeline, [replace(stage, seed=seed) if isinstance(stage, Shuffle) else stage for stage in pipeline.stages]
-    )
+    return pipeline.with_stages([*pipeline.stages, Shard(1, 0)])
 
 
 def without_shuffle(pipeline: Pipeline) -> Pipeline:
     """The same rows in natural order."""
-    return with_stages(pipeline, [stage for stage in pipeline.stages if not isinstance(stage, Shuffle)])
+    return pipeline.with_stages([stage for stage in pipeline.stages if not isinstance(stage, Shuffle)])
 
 
 def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
-    """The rows shuffled before they are batched."""
+    """The rows shuffled, by a seed that nobody chose, before they are batched."""
     end = _end_of_rows(pipeline.stages)
-    return with_stages(pipeline, [*pipeline.stages[:end], Shuffle(buffer_size, seed), *pipeline.stages[end:]])
-
-
-def with_stages(pipeline: Pipeline, stages: list[Stage] | tuple[Stage, ...]) -> Pipeline:
-    """The pipeline over the same dataset with other stages."""
-    return pipeline._replace(stages=tuple(stages))
+    return pipeline.with_stages(
+        [*pipeline.stages[:end], Shuffle(buffer_size, seed, drawn=True), *pipeline.stages[end:]]
+    )
 
 
 def shard_of(pipeline: Pipeline) -> Shard | None:

@@ -7,10 +7,12 @@ and the order depends on (seed, epoch) alone.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from contextlib import suppress
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import IterDataPipe, get_worker_info
@@ -18,8 +20,8 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from typing_extensions import Self
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
-from parquetry.common.state import parse_state
+from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.state import parse_state, plan_hash
 
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, parse
@@ -29,7 +31,6 @@ from .placement import (
     place,
     shard_of,
     shuffle_of,
-    with_seed,
     with_shard,
     with_shuffle,
     without_shuffle,
@@ -54,12 +55,12 @@ class PipelineSource(PipelineVerbs):
         self._pipeline = pipeline
         self._epochs = EpochCounter()
         self._groups: dict[int, Group] = {}
-        # "drawn": shuffle() was given no seed, so the one that a state or all ranks share may replace it ("adopted").
-        self._seed_origin: Literal["user", "drawn", "adopted"] = "user"
+        self._seed_shared = False  # a drawn seed was replaced by the one of a state, or of all ranks
         self._sharding = False  # the shard stage is a place kept by sharding_filter()
         self._only_group: int | None = None
         self._shuffling = True
-        self._resume: dict[str, Any] | None = None
+        self._resume: dict[str, Any] | None = None  # a state for the next iterator
+        self._resume_announced = False  # ... which the workers of an announced epoch have been given
         self._progress: Progress | None = None
         self._parts: dict[Any, Pipeline] = {}
 
@@ -81,8 +82,8 @@ class PipelineSource(PipelineVerbs):
             packed=get_worker_info() is not None,
         )
         if self._resume is not None:
-            state, self._resume = self._resume, None
-            result.load_state_dict(state)
+            result.load_state_dict(self._resume)
+            self._resume = None
         self._progress = result.progress
         return result
 
@@ -90,59 +91,87 @@ class PipelineSource(PipelineVerbs):
         """Elements that the next iterator gives, exact.
 
         Raises:
-            TypeError: the pipeline is endless.
+            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
         """
         placement = self._placement()
         return max(0, -(-(len(self._part(placement)) - placement.worker) // placement.workers))
 
     def length_in_loader(self) -> int:
         """Elements that a ``DataLoader`` of this rank gives with any number of workers."""
-        groups = self._groups
-        if dist.is_available() and dist.is_initialized() and not groups:
-            groups = {SHARDING_PRIORITIES.DEFAULT: Group(instances=dist.get_world_size(), index=0, in_worker=False)}
-        return len(self._part(place(groups, None, fixed=self._is_fixed)))
+        return len(self._part(replace(self._loader_placement(), worker=0, workers=1)))
 
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the latest iterator has come; after its end, the beginning of the next epoch."""
+        """How far the latest iterator of this process has come; after its end, the beginning of the next epoch.
+
+        Iterators in loader workers are unknown here; see `state_after`, and ``StatefulDataLoader``.
+        """
         if self._progress is not None and not self._progress.finished:
             return self._progress.state_dict()
-        if self._resume is not None:
-            return dict(self._resume)
-        at = self._placement()
-        fresh = Progress(pipeline=self._part(at), iteration=self._epochs.next, worker=at.worker, workers=at.workers)
-        return fresh.state_dict()
+        return self._beginning()
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str) -> None:
-        """The next iterator goes on where the state was taken.
+    def state_after(self, elements: int) -> dict[str, Any]:
+        """The state when a ``DataLoader`` with workers has given ``elements`` elements of its latest epoch.
+
+        For stock loaders, whose progress only the training loop knows. It counts from the first element that the loader
+        gave, also where that went on from a state. Exact for elements that come in the single-process order: batches of
+        the pipe (``batch_size=None``), or rows that one worker reads.
+
+        Raises:
+            StateError: a function that leaves rows out hides which rows the elements were made of.
+        """
+        if self._pipeline.plan().recipe.drops:
+            raise StateError(
+                "state_after: expected a pipeline whose elements can be counted, got transform(drops=True). "
+                "Use StatefulDataLoader."
+            )
+        begun = self._beginning()
+        return {**begun, "consumed": begun["consumed"] + elements}
+
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
+        """The next iterator, or all loader workers of the next epoch together, go on where the state was taken.
+
+        In a process group, the pipe that a loader is going to shard is held to the state of this rank.
+
+        Args:
+            strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
 
         Raises:
             StateError: the state belongs to another dataset, pipeline, or part.
         """
-        state, at = parse(state_dict), self._placement()
-        pipeline = self.pipeline_for(state, self._part(at))
-        parse_state(pipeline.plan(), state, worker=at.worker, workers=at.workers)
-        self._resume, self._progress = state, None
-
-    def pipeline_for(self, state: dict[str, Any], pipeline: Pipeline) -> Pipeline:
-        """The pipeline for a state: where the seed was not the user's, the state's seed is the right one."""
-        seed, shuffle = state.get("seed"), shuffle_of(pipeline)
-        if self._seed_origin != "user" and shuffle is not None and isinstance(seed, int) and seed != shuffle.seed:
-            return with_seed(pipeline, seed)
-        return pipeline
+        state, at = parse(state_dict), self._loader_placement()
+        plan = self._part(at).plan()
+        found = parse_state(plan, state, worker=at.worker, workers=at.workers, strict=strict)
+        self._adopt(found.seed)
+        self._epochs.set(found.iteration)
+        self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
+        self._resume_announced, self._progress = False, None
 
     def resumed(self, progress: Progress) -> None:
         """An iterator was restored: later epochs count on from it."""
         shuffle = shuffle_of(progress.pipeline)
-        seed = None if shuffle is None or self._seed_origin == "user" else shuffle.seed
+        seed = shuffle.seed if shuffle is not None and shuffle.drawn else None
         self._adopt(seed)
-        self._epochs.resumed(progress.iteration, seed)
+        self._epochs.resumed(progress.iteration, seed, tell=self._resume is None)
+
+    def _beginning(self) -> dict[str, Any]:
+        """The state before the first element of the next epoch, or of the one that loader workers are in."""
+        if self._resume is not None:
+            return dict(self._resume)
+        at = self._loader_placement()
+        fresh = Progress(pipeline=self._part(at), iteration=self._epochs.next, worker=at.worker, workers=at.workers)
+        return fresh.state_dict()
 
     # --- what loaders call ---
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator is epoch ``epoch`` (counted from 0). Persistent workers that run count by themselves."""
+        """The next iterator is epoch ``epoch`` (counted from 0). Persistent workers that run count by themselves.
+
+        It goes on from a loaded state if that was taken in this epoch, and begins at the start otherwise.
+        """
+        if self._resume is not None and self._resume["iteration"] != epoch:
+            self._resume = None
         self._epochs.set(epoch)
 
     def set_seed(self, seed: int) -> Self:
@@ -151,10 +180,14 @@ class PipelineSource(PipelineVerbs):
         The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` was given no seed,
         and there are several ranks, the loader's seed is taken once, because all ranks share it.
         """
+        announced = self._epochs.announcements
         self._adopt(self._epochs.announce())
         if self._epochs.is_owner:
-            ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-            if self._seed_origin == "drawn" and ranks > 1:
+            if self._epochs.announcements > announced:
+                if self._resume_announced:  # it was for the workers of the epoch before
+                    self._resume = None
+                self._resume_announced = self._resume is not None
+            if not self._seed_shared and _world_size() > 1:
                 self._adopt(seed % _SEEDS)
             with suppress(Exception):  # whatever is wrong is raised where elements are read
                 _ = self._pipeline.plan().length  # selects rows once here, not in every worker
@@ -164,7 +197,6 @@ class PipelineSource(PipelineVerbs):
         """What ``DataLoader(shuffle=...)`` says: ``False`` = natural order; ``True`` adds a shuffle where none is."""
         if shuffle and shuffle_of(self._pipeline) is None:
             self._pipeline = with_shuffle(self._pipeline, _BUFFER_ROWS, secrets.randbits(62))
-            self._seed_origin = "drawn"
         self._shuffling = bool(shuffle)
         self._parts.clear()
         return self
@@ -198,6 +230,13 @@ class PipelineSource(PipelineVerbs):
         info = get_worker_info()
         return place(self._groups, None if info is None else (info.id, info.num_workers), fixed=self._is_fixed)
 
+    def _loader_placement(self) -> Placement:
+        """The placement that a loader of this process will say."""
+        unsaid = not self._groups and get_worker_info() is None and not self._is_fixed
+        if unsaid and _world_size() > 1:
+            return Placement(num_shards=_world_size(), shard=dist.get_rank())
+        return self._placement()
+
     def _part(self, at: Placement) -> Pipeline:
         """The pipeline that this rank and worker iterates; kept, so that it is planned once."""
         in_worker = get_worker_info() is not None
@@ -211,23 +250,28 @@ class PipelineSource(PipelineVerbs):
         if at.num_shards > 1:
             _LOG.info("%s: part %d of %d, as the loader says", self._pipeline.urls[0], at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
-        shard = shard_of(pipeline)
-        if self._seed_origin == "drawn" and shard is not None and shard.num_shards > 1:
-            _LOG.warning("shuffle() without seed= drew one in this process; ranks must be given the same seed.")
+            shuffle = shuffle_of(pipeline)
+            if shuffle is not None and shuffle.drawn and not self._seed_shared and _world_size() < 2:
+                _LOG.warning("shuffle() without seed= drew one in this process; ranks must be given the same seed.")
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
         return pipeline
 
     def _adopt(self, seed: int | None) -> None:
+        """Takes the seed of a state, or of all ranks, where nobody chose one."""
         shuffle = shuffle_of(self._pipeline)
-        if seed is None or shuffle is None:
+        if seed is None or shuffle is None or not shuffle.drawn:
             return
-        self._seed_origin = "adopted"
+        self._seed_shared = True
         if seed != shuffle.seed:
-            self._pipeline = with_seed(self._pipeline, seed)
+            self._pipeline = self._pipeline.with_seed(seed)
             self._parts.clear()
 
     def __getstate__(self) -> Any:
         state = {**self.__dict__, "_progress": None, "_parts": {}}
         hook = IterDataPipe.getstate_hook  # how torch finds the DataPipes inside a DataPipe
         return state if hook is None else hook(state)
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1

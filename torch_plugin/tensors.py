@@ -6,6 +6,7 @@ memory, which they keep alive; nothing is copied, and on the batched path no Pyt
 | field | in a batch | in a row |
 |---|---|---|
 | numbers of one shape | tensor ``[B, *shape]`` | tensor ``[*shape]``, 0-d for a scalar |
+| variable, padded by ``pad()`` | tensor ``[B, *shape]``, as large as the largest row | tensor, padded |
 | first axis variable, the others fixed | jagged nested tensor of ``B`` rows | tensor of the row's own shape |
 | any other variable axes | list of ``B`` tensors | tensor of the row's own shape |
 | text, bytes | list of ``B`` ``str`` / ``bytes`` (nested for more axes) | ``str`` / ``bytes`` (or lists of them) |
@@ -58,7 +59,7 @@ def to_list(values: Any) -> list[Any]:
 
 def is_jagged(output: OutputField) -> bool:
     """Whether a batch of the field is one jagged nested tensor: only the first axis varies, and there is no window."""
-    if output.kind != "dense" or output.window is not None:
+    if output.kind != "dense" or output.window is not None or output.padded:
         return False
     return output.shape[:1] == (None,) and None not in output.shape[1:]
 

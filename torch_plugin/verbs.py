@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from typing_extensions import Self
 
@@ -70,6 +70,10 @@ class PipelineVerbs:
         """Declares that every value of some fields has this shape."""
         return self._with(self.pipeline.fixed(*names, shape=shape))
 
+    def permute(self, *names: str, dims: Sequence[str]) -> Self:
+        """Puts the axes of fields that declare ``dims`` into another order, such as ``dims=("C", "H", "W")``."""
+        return self._with(self.pipeline.permute(*names, dims=dims))
+
     def decimals(self, form: str, *names: str) -> Self:
         """How decimal fields are delivered: ``"text"``, ``"float64"``, or ``"scaled"`` int64."""
         return self._with(self.pipeline.decimals(form, *names))
@@ -93,10 +97,11 @@ class PipelineVerbs:
         fn: Callable[[Any], Any],
         output: Sequence[UnischemaField] | Unischema | None = None,
         remove: Sequence[str] = (),
-        batched: bool = False,
+        batched: bool | Literal["arrow"] = False,
+        drops: bool = False,
     ) -> Self:
-        """Applies a function of numpy values to every row (or batch) where rows are decoded."""
-        return self._with(self.pipeline.transform(fn, output, remove, batched))
+        """Applies a function of numpy values (or Arrow batches) to every row (or batch); see `Pipeline.transform`."""
+        return self._with(self.pipeline.transform(fn, output, remove, batched, drops))
 
     def repeat(self, count: int | None = None) -> Self:
         """``count`` passes (``None`` or -1: endless)."""

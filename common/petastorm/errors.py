@@ -8,6 +8,8 @@
      ├─ PetastormMetadataError  (also a SchemaError) a dataset without the metadata that is asked for
      ├─ ReaderStoppedError      (also a RuntimeError) a sample is wanted from a reader that was stopped
      ├─ ResetError              (also a NotImplementedError) ``reset()`` before the last row
+     ├─ IterationError          (also a RuntimeError) a loader is iterated twice at a time, or again after a failure
+     ├─ UnsupportedTypeError    (also a SchemaError and a TypeError) a value that the framework has no form for
      └─ DecodeFieldError        (also a DecodeError and a RuntimeError) a value that does not decode
 """
 
@@ -38,6 +40,14 @@ class ReaderStoppedError(ParquetryError, RuntimeError):
 
 class ResetError(ParquetryError, NotImplementedError):
     """``reset()`` was called before all rows were read."""
+
+
+class IterationError(ParquetryError, RuntimeError):
+    """A loader that cannot be iterated now."""
+
+
+class UnsupportedTypeError(SchemaError, TypeError):
+    """A value that the framework has no form for."""
 
 
 class DecodeFieldError(DecodeError, RuntimeError):

@@ -1,8 +1,8 @@
 """Which row groups, rows and windows a reader reads, and in which order.
 
-In: the dataset and what the user asked for. Out: the wanted rows (or windows) of every row group, and for each epoch the
-sequence of jobs. Always holds: row group i belongs to shard ``i % shard_count`` of the whole dataset, whatever is filtered;
-every wanted row is in exactly one job of an epoch; the order is a function of seed and epoch.
+In: the dataset and what the user asked for. Out: the wanted rows (or windows) of every row group, and for each epoch
+the sequence of jobs. Always holds: row group i of the whole dataset belongs to shard ``i % shard_count``, whatever is
+filtered; every wanted row is in exactly one job of an epoch; the order is a function of seed and epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import PipelineError
 from ..order.keyed import permutation
 from ..schema.field import UnischemaField
 from ..selection.expression import as_expression
-from ..selection.rows import RowSet, all_rows
+from ..selection.rows import RowSet
 from ..selection.select import Selection, evaluate
 from ..stages import Stage, Where, WhereFunction
 from .dataset import PetastormDataset

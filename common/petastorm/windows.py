@@ -75,8 +75,8 @@ def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, sta
         return
     unit, row = rows.locate(np.array([wrong]))
     raise DatasetError(
-        f"NGram: {loader.dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{name}' that do not "
-        f"decrease, got {stamps[wrong]} after {stamps[wrong - 1]}. Write the data sorted by '{name}'."
+        f"NGram: {loader.dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{name}' that do "
+        f"not decrease, got {stamps[wrong]} after {stamps[wrong - 1]}. Write the data sorted by '{name}'."
     )
 
 

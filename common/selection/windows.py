@@ -59,7 +59,8 @@ def gap_too_wide(stamps: np.ndarray, max_gap: Any) -> np.ndarray:
     if stamps.dtype.kind in "iu":  # the difference of two 64-bit integers may overflow; later >= earlier is known
         gap = later.astype(np.uint64) - earlier.astype(np.uint64)
         return (later > earlier) & (gap > np.uint64(min(int(np.floor(max_gap)), (1 << 64) - 1)))
-    return later - earlier > max_gap
+    with np.errstate(invalid="ignore", over="ignore"):  # between equal infinities there is no gap
+        return later - earlier > max_gap
 
 
 def decreasing_stamp(sequence: np.ndarray, stamps: np.ndarray) -> int | None:

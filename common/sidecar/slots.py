@@ -66,7 +66,8 @@ class SlotMemory:
         address = array.__array_interface__["data"][0]
         if array.flags.c_contiguous:
             for _, start, size in self._maps:
-                if start <= address and address + array.nbytes <= start + size:
+                inside = start <= address and address + array.nbytes <= start + size
+                if inside and (address - start) % ALIGNMENT == 0:  # a user's view may begin anywhere
                     return address - start
         copy = self.allocate(array.dtype, array.shape)
         copy[...] = array

@@ -1,7 +1,7 @@
 """Row-group indexes as JSON, the form in which parquetry keeps what Petastorm pickled.
 
-``{"version": 1, "indexes": [{"name", "column", "row_groups"} or {"name", "column", "values": [[value, row groups]]}]}``.
-A byte string is ``{"bytes": latin-1 text}``.
+``{"version": 1, "indexes": [...]}``, and each index either ``{"name", "column", "row_groups"}`` or ``{"name", "column",
+"values": [[value, row groups], ...]}``. A byte string is ``{"bytes": latin-1 text}``.
 """
 
 from __future__ import annotations

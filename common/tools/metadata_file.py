@@ -33,7 +33,9 @@ def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
     try:
         return pq.read_schema(path, filesystem=filesystem)
     except (pa.ArrowInvalid, OSError) as error:
-        raise DatasetError(f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again.") from error
+        raise DatasetError(
+            f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
+        ) from error
 
 
 def write_metadata(filesystem: pafs.FileSystem, root: str, schema: pa.Schema, metadata: Mapping[bytes, bytes]) -> str:

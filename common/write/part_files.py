@@ -67,6 +67,7 @@ class Part:
             finally:
                 if self._stream is not None:
                     self._stream.close()
+                self._writer = self._stream = None  # only the count is asked for from now on
 
     def abandon(self) -> None:
         """Lets go of the file, which will be deleted. Idempotent; the file system may refuse without an error."""

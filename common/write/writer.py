@@ -53,8 +53,8 @@ class DatasetWriter:
             ``"brotli"`` or ``None``.
         filesystem: a pyarrow or fsspec file system to write to.
         storage_options: arguments for fsspec.
-        petastorm_compatible: writes Petastorm's keys too, so that Petastorm 0.8 to 0.13 reads the dataset. Arrays without
-            a codec become ``.npy`` bytes then.
+        petastorm_compatible: writes Petastorm's keys too, so that Petastorm 0.8 to 0.13 reads the dataset. Arrays
+            without a codec become ``.npy`` bytes then.
 
     Raises:
         DatasetError: the directory holds a dataset already, or cannot be written.

@@ -80,7 +80,8 @@ def fake_request(
         epoch_offset: row numbers of iteration ``i`` begin at ``i * epoch_offset``.
         name: states of another name are refused.
         null: a field that is given nulls.
-        more: what goes wrong, and ``log``: a file for what the fake was told; see `Fake`.
+        more: ``merge``: most batches in a message; ``unknown`` length with a ``leap`` of elements that are left out at
+            ``leap_at``; what goes wrong, and ``log``: a file for what the fake was told; see `Fake`.
     """
     fields = [
         {
@@ -165,3 +166,19 @@ def _output() -> Callable[..., OutputField]:
 @pytest.fixture(name="fake_request")
 def _fake_request() -> Callable[..., str]:
     return fake_request
+
+
+def in_shared_memory(tensor: tf.Tensor) -> bool:
+    """Whether a tensor's data lies in a slot of a fake sidecar."""
+    address = tensor._numpy().__array_interface__["data"][0]
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+            if begin <= address < end:
+                return "fake-slot" in line
+    return False
+
+
+@pytest.fixture(name="in_shared_memory")
+def _in_shared_memory() -> Callable[[tf.Tensor], bool]:
+    return in_shared_memory

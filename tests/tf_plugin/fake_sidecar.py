@@ -119,6 +119,8 @@ class Fake:
                 self.step()
 
     def elements(self) -> int:
+        if self.spec.get("unknown"):
+            return P.UNKNOWN
         total, batch = self.spec["rows"], self.spec["batch"]
         if total < 0 or not self.spec["batched"]:
             return total
@@ -141,6 +143,7 @@ class Fake:
                 )
                 return
             self.running = True
+            self.merge = self.spec.get("merge", 1) if body.get("merge") else 1
             answer = {
                 "state_prefix": f'{{"of": "{self.spec["name"]}", "iteration": {self.iteration}, "consumed": ',
                 "state_suffix": "}",
@@ -161,7 +164,7 @@ class Fake:
 
     def step(self) -> None:
         spec = self.spec
-        if self.at == self.elements():
+        if spec["rows"] >= 0 and self.at * (spec["batch"] if spec["batched"] else 1) >= spec["rows"]:
             self.running = False
             self.send(P.MessageType.END)
             return
@@ -173,18 +176,22 @@ class Fake:
             self.running = False
             self.send_error(spec["error"])
             return
+        if spec.get("leap_at") == self.at:  # rows are left out
+            self.at += spec["leap"]
         stride = spec["batch"] if spec["batched"] else 1
         begin = self.at * stride
-        end = begin + spec["batch"] if spec["rows"] < 0 else min(begin + spec["batch"], spec["rows"])
+        merged = max(1, min(self.merge, (spec["rows"] - begin) // spec["batch"])) if spec["rows"] >= 0 else self.merge
+        size = spec["batch"] * merged
+        end = begin + size if spec["rows"] < 0 else min(begin + size, spec["rows"])
         rows = np.arange(begin, end) + self.iteration * spec["epoch_offset"]
         number = self.free.pop(0)
         slot = self.slots[number]
-        body = self.write(slot, rows, elements=1 if spec["batched"] else len(rows))
+        body = self.write(slot, rows, elements=merged if spec["batched"] else len(rows))
         if not slot.announced:
             slot.announced = True
             self.send(P.MessageType.SLOT, a=number, b=slot.bytes, descriptor=slot.fd)
         self.send(P.MessageType.BATCH, a=number, body=body)
-        self.at += 1 if spec["batched"] else len(rows)
+        self.at += merged if spec["batched"] else len(rows)
 
     def write(self, slot: Slot, rows: np.ndarray, *, elements: int) -> bytes:
         tensors = [

@@ -67,6 +67,34 @@ def test_symbolic_checkpoints_are_supported(fake_dataset: Callable[..., Any], tm
     assert firsts(fresh, 6) == list(range(16, 40, 4))
 
 
+STAGES: dict[str, Callable[[Any], Any]] = {
+    "map": lambda data: data.map(lambda batch: batch, num_parallel_calls=2),
+    "batch": lambda data: data.unbatch().batch(3),
+    "prefetch": lambda data: data.prefetch(4),
+    "shuffle": lambda data: data.unbatch().shuffle(7, seed=3),
+    "repeat": lambda data: data.map(lambda batch: batch).repeat(2),
+}
+
+
+@pytest.mark.parametrize("symbolic", [True, False])
+@pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES.keys())
+def test_a_manager_keeps_an_iterator_below_each_stage(
+    fake_dataset: Callable[..., Any], tmp_path: Path, stage: Callable[[Any], Any], symbolic: bool
+) -> None:
+    options = tf.data.Options()
+    options.experimental_symbolic_checkpoint = symbolic
+    dataset = stage(fake_dataset(rows=24, merge=3)).with_options(options)
+    iterator = iter(dataset)
+    firsts(iterator, 4)
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(it=iterator), str(tmp_path), max_to_keep=1)
+    manager.save()
+    expected = [int(tf.reshape(element["id"], [-1])[0]) for element in iterator]
+    fresh = iter(dataset)
+    tf.train.Checkpoint(it=fresh).restore(manager.latest_checkpoint)
+    assert [int(tf.reshape(element["id"], [-1])[0]) for element in fresh] == expected
+    assert expected
+
+
 def test_a_state_of_something_else_is_refused_when_it_is_restored(
     fake_dataset: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -12,17 +12,6 @@ import tensorflow as tf
 IMAGE = (64, 8)
 
 
-def in_shared_memory(tensor: tf.Tensor) -> bool:
-    """Whether a tensor's data lies in a slot of a fake sidecar."""
-    address = tensor._numpy().__array_interface__["data"][0]
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            begin, end = (int(part, 16) for part in line.split()[0].split("-"))
-            if begin <= address < end:
-                return "fake-slot" in line
-    return False
-
-
 @pytest.mark.parametrize(
     "dtype",
     ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"],
@@ -66,14 +55,16 @@ def test_stacked_windows_have_a_second_axis(fake_dataset: Callable[..., Any], ou
     assert batch["t"].numpy().tolist() == [[b"row-0", b"row-1", b"row-2"], [b"row-1", b"row-2", b"row-3"]]
 
 
-def test_whole_tensors_point_into_the_slot(fake_dataset: Callable[..., Any], output: Any) -> None:
+def test_whole_tensors_point_into_the_slot(
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any
+) -> None:
     iterator = iter(fake_dataset(output("x", IMAGE, "float32"), rows=-1))
     batch = next(iterator)["x"]
     assert in_shared_memory(batch)
     assert not in_shared_memory(batch + 1)
 
 
-def test_small_tensors_are_copied(fake_dataset: Callable[..., Any], output: Any) -> None:
+def test_small_tensors_are_copied(fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any) -> None:
     assert not in_shared_memory(next(iter(fake_dataset(output("x"), rows=4)))["x"])
 
 
@@ -91,7 +82,7 @@ def test_ops_never_write_into_a_slot(fake_dataset: Callable[..., Any], output: A
 @pytest.mark.parametrize("promise_slots", [True, False])
 @pytest.mark.parametrize("slots", [1, 2, 3, 6])
 def test_hoarding_every_batch_neither_stalls_nor_mixes_values(
-    fake_dataset: Callable[..., Any], output: Any, slots: int, promise_slots: bool
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any, slots: int, promise_slots: bool
 ) -> None:
     dataset = fake_dataset(output("x", IMAGE, "float32"), rows=120, slots=slots, promise_slots=promise_slots)
     batches = [batch["x"] for batch in dataset]
@@ -101,7 +92,9 @@ def test_hoarding_every_batch_neither_stalls_nor_mixes_values(
         np.testing.assert_array_equal(batch.numpy()[:, 0, 0], np.arange(4 * number, 4 * number + 4))
 
 
-def test_a_batch_outlives_its_iterator_and_its_dataset(fake_dataset: Callable[..., Any], output: Any) -> None:
+def test_a_batch_outlives_its_iterator_and_its_dataset(
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any
+) -> None:
     dataset = fake_dataset(output("x", IMAGE, "float32"), rows=-1)
     iterator = iter(dataset)
     batches = [next(iterator)["x"] for _ in range(3)]
@@ -110,14 +103,18 @@ def test_a_batch_outlives_its_iterator_and_its_dataset(fake_dataset: Callable[..
     assert [batch.numpy()[0, 0, 0] for batch in batches] == [0, 4, 8]
 
 
-def test_hoarded_rows_keep_neither_slots_nor_chunks(fake_dataset: Callable[..., Any], output: Any) -> None:
+def test_hoarded_rows_keep_neither_slots_nor_chunks(
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any
+) -> None:
     dataset = fake_dataset(output("x", IMAGE, "float32"), rows=60, batched=False, slots=4)
     rows = [row["x"] for row in dataset]
     assert 0 < sum(in_shared_memory(row) for row in rows) <= 2 * 4
     assert [row.numpy()[0, 0] for row in rows] == list(range(60))
 
 
-def test_unbatched_rows_are_slices_of_the_chunk(fake_dataset: Callable[..., Any], output: Any) -> None:
+def test_unbatched_rows_are_slices_of_the_chunk(
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any
+) -> None:
     fields = (
         output("x", IMAGE, "float32"),
         output("odd", (301,), "uint8"),

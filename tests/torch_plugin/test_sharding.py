@@ -197,9 +197,11 @@ def test_any_numbering_of_ranks_and_workers_gives_each_part_once(order: Any) -> 
 
 def test_an_own_seed_in_a_sharded_pipe_is_warned_of(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "parquetry"):
-        next(iter(ParquetPipe(url, ["id"]).shuffle(10, seed=1).shard(2, 0)))
-        assert not caplog.records
-        next(iter(ParquetPipe(url, ["id"]).shuffle(10).shard(2, 0)))
+        for seed in (1, None):
+            assert not caplog.records
+            pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=seed)
+            apply_sharding(pipe, 2, 0)
+            next(iter(pipe))
     assert "ranks must be given the same seed" in caplog.text
 
 

@@ -104,10 +104,14 @@ class DatasetRegistry {
     return entries_[key].latest;
   }
 
-  // The next new iterator begins at this state.
+  // The next new iterator begins at this state, and those after it come after it, whatever was made before.
   void SetNextState(const std::string& key, const std::string& state) {
     std::lock_guard<std::mutex> lock(mutex_);
-    entries_[key].next_state = state;
+    Entry& entry = entries_[key];
+    const auto members = ParseJsonObject(state);
+    const int64_t iteration = members ? IntegerMember(*members, "iteration", -1) : -1;
+    if (iteration >= 0) entry.next_iteration = iteration + 1;
+    entry.next_state = state;
   }
 
   std::optional<std::string> TakeNextState(const std::string& key) {

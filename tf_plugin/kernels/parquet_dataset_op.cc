@@ -204,13 +204,7 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
           absl::StrCat("splits of a Parquet dataset: expected one split provider, got ", providers.size(), "."));
     }
     restoring_ = ctx->is_restoring();
-    if (!providers.empty()) {
-      splits_ = providers[0];
-    } else if (!restoring_) {
-      iteration_ = DatasetRegistry::Get().TakeIteration(request_.dataset_key);
-      if (iteration_ == 0 && !dataset()->state_.empty()) state_ = dataset()->state_;
-      if (auto given = DatasetRegistry::Get().TakeNextState(request_.dataset_key)) state_ = std::move(given);
-    }
+    if (!providers.empty()) splits_ = providers[0];
     return absl::OkStatus();
   }
 
@@ -320,7 +314,12 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     }
     DatasetRegistry& registry = DatasetRegistry::Get();
     restoring_ = false;
-    if (iteration_ < 0 && !state_) iteration_ = registry.TakeIteration(request_.dataset_key);
+    // Only now, because Keras makes iterators that it never reads: they are no epochs.
+    if (iteration_ < 0 && !state_) {
+      state_ = registry.TakeNextState(request_.dataset_key);
+      if (!state_) iteration_ = registry.TakeIteration(request_.dataset_key);
+      if (iteration_ == 0 && !dataset()->state_.empty()) state_ = dataset()->state_;
+    }
     Started started;
     const std::string* const state = state_ ? &*state_ : nullptr;
     const bool merge = dataset()->batched_ && splits_ == nullptr;  // a split ends at any batch

@@ -42,8 +42,8 @@ def get_schema(dataset: PetastormDataset) -> Unischema:
     """
     if not dataset.is_petastorm:
         raise PetastormMetadataError(
-            f"dataset {dataset.roots[0]}: Could not find the unischema in its metadata. Read it with make_batch_reader, "
-            "or write one with generate_metadata()."
+            f"dataset {dataset.roots[0]}: Could not find the unischema in its metadata. Read it with "
+            "make_batch_reader, or write one with generate_metadata()."
         )
     return from_parquetry(dataset.schema)
 

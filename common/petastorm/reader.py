@@ -1,0 +1,323 @@
+"""`make_reader`, `make_batch_reader`, and the `Reader` that both give."""
+
+from __future__ import annotations
+
+import collections.abc
+import secrets
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import PipelineError
+from ..selection.store import cache_root
+from .bridge import from_parquetry
+from .dataset import PetastormDataset
+from .errors import NoFieldsError
+from .etl.dataset_metadata import open_dataset
+from .loading import RowGroupLoader
+from .ngram import NGram
+from .planning import Wanted, choose_row_groups
+from .pools import make_pool
+from .predicates import PredicateBase
+from .reading import Reader
+from .selectors import RowGroupSelectorBase
+from .transform import TransformSpec, transform_schema
+from .unischema import Unischema, UnischemaField
+
+__all__ = ["Reader", "make_batch_reader", "make_reader"]
+
+NULL_CACHE = "null"
+LOCAL_DISK_CACHE = "local-disk"
+_told: set[str] = set()
+
+
+def make_reader(
+    dataset_url: str | Sequence[str],
+    schema_fields: Any = None,
+    reader_pool_type: str = "thread",
+    workers_count: int = 10,
+    pyarrow_serialize: bool = False,
+    results_queue_size: int = 50,
+    seed: int | None = None,
+    shuffle_rows: bool = False,
+    shuffle_row_groups: bool = True,
+    shuffle_row_drop_partitions: int = 1,
+    predicate: PredicateBase | None = None,
+    rowgroup_selector: RowGroupSelectorBase | None = None,
+    num_epochs: int | None = 1,
+    cur_shard: int | None = None,
+    shard_count: int | None = None,
+    shard_seed: int | None = None,
+    cache_type: str | None = NULL_CACHE,
+    cache_location: str | None = None,
+    cache_size_limit: int | None = None,
+    cache_row_size_estimate: int | None = None,
+    cache_extra_settings: Mapping[str, Any] | None = None,
+    hdfs_driver: str = "libhdfs3",
+    transform_spec: TransformSpec | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zmq_copy_buffers: bool = True,
+    filesystem: Any = None,
+) -> Reader:
+    """A reader of single, decoded rows (or windows) of a dataset, as named tuples.
+
+    Args:
+        dataset_url: a URL or path of a directory or file, or a list of files.
+        schema_fields: fields, or regexes that match names in full; or an `NGram`; ``None`` for all fields.
+        reader_pool_type: ``"thread"``, ``"process"``, or ``"dummy"`` (in the caller).
+        workers_count: threads or processes.
+        results_queue_size: most row groups that wait, loaded, to be read.
+        seed: of every random order; ``None`` draws one.
+        shuffle_rows: whether the rows (or windows) of each row group come in random order.
+        shuffle_row_groups: whether row groups come in random order, a new one in every epoch.
+        shuffle_row_drop_partitions: into how many parts, read apart, each row group is cut.
+        predicate: which rows are kept.
+        rowgroup_selector: which row groups are read, by the stored indexes.
+        num_epochs: passes over the data; ``None`` = endless.
+        cur_shard, shard_count: only row groups ``i`` (of the whole dataset) with ``i % shard_count == cur_shard``.
+        cache_type: ``"null"``, or ``"local-disk"`` to keep stored columns in ``cache_location``.
+        cache_size_limit: bytes in the cache.
+        transform_spec: what is done to each row after the predicate.
+        filters: DNF tuples, or a ``pyarrow.compute.Expression``: which rows are kept, exactly.
+        storage_options, filesystem: where the files are; see `Pipeline`.
+        pyarrow_serialize, shard_seed, cache_row_size_estimate, cache_extra_settings, hdfs_driver, zmq_copy_buffers:
+            accepted; they have no meaning here, and a warning says so once.
+
+    Raises:
+        PipelineError: an argument out of range (a ``ValueError``).
+        NoFieldsError: no field matches ``schema_fields`` (a ``RuntimeError``).
+        NoDataAvailableError: fewer row groups than shards.
+        DatasetError: nothing to read at the URL (an ``OSError``).
+    """
+    _tell_unused(
+        pyarrow_serialize=(pyarrow_serialize, False),
+        shard_seed=(shard_seed, None),
+        cache_row_size_estimate=(cache_row_size_estimate, None),
+        cache_extra_settings=(cache_extra_settings, None),
+        hdfs_driver=(hdfs_driver, "libhdfs3"),
+        zmq_copy_buffers=(zmq_copy_buffers, True),
+    )
+    _check_pool(reader_pool_type, workers_count, results_queue_size)
+    cache = _cache(cache_type, cache_location, cache_size_limit)
+    _check_order(num_epochs, shuffle_row_drop_partitions, seed)
+    dataset = open_dataset(dataset_url, storage_options=storage_options, filesystem=filesystem)
+    return _reader(
+        dataset,
+        batched=False,
+        schema_fields=schema_fields,
+        pool=(reader_pool_type, workers_count, results_queue_size),
+        order=(seed, shuffle_rows, shuffle_row_groups, shuffle_row_drop_partitions, num_epochs),
+        predicate=predicate,
+        selector=rowgroup_selector,
+        shard=(cur_shard, shard_count),
+        cache=cache,
+        transform=transform_spec,
+        filters=filters,
+        zmq_copy_buffers=zmq_copy_buffers,
+    )
+
+
+def make_batch_reader(
+    dataset_url_or_urls: str | Sequence[str],
+    schema_fields: Any = None,
+    reader_pool_type: str = "thread",
+    workers_count: int = 10,
+    results_queue_size: int = 50,
+    seed: int | None = None,
+    shuffle_rows: bool = False,
+    shuffle_row_groups: bool = True,
+    shuffle_row_drop_partitions: int = 1,
+    predicate: PredicateBase | None = None,
+    rowgroup_selector: RowGroupSelectorBase | None = None,
+    num_epochs: int | None = 1,
+    cur_shard: int | None = None,
+    shard_count: int | None = None,
+    shard_seed: int | None = None,
+    cache_type: str | None = NULL_CACHE,
+    cache_location: str | None = None,
+    cache_size_limit: int | None = None,
+    cache_row_size_estimate: int | None = None,
+    cache_extra_settings: Mapping[str, Any] | None = None,
+    hdfs_driver: str = "libhdfs3",
+    transform_spec: TransformSpec | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zmq_copy_buffers: bool = True,
+    filesystem: Any = None,
+    convert_early_to_numpy: bool = False,
+) -> Reader:
+    """A reader of the stored columns of any Parquet dataset: one named tuple of arrays for each row group.
+
+    Nothing is decoded: images and ``.npy`` arrays come as bytes. The arguments are those of `make_reader`, but that a
+    predicate of the user's own gets, and a transform gets and gives, the row group as a ``pandas.DataFrame``, and that
+    there are no windows. See `values.column_array` for the arrays' types.
+
+    Args:
+        convert_early_to_numpy: accepted; it has no meaning here.
+
+    Raises:
+        PipelineError: an argument out of range, or an `NGram`.
+        NoFieldsError, NoDataAvailableError, DatasetError: as `make_reader`.
+    """
+    _tell_unused(
+        shard_seed=(shard_seed, None),
+        cache_row_size_estimate=(cache_row_size_estimate, None),
+        cache_extra_settings=(cache_extra_settings, None),
+        hdfs_driver=(hdfs_driver, "libhdfs3"),
+        zmq_copy_buffers=(zmq_copy_buffers, True),
+        convert_early_to_numpy=(convert_early_to_numpy, False),
+    )
+    _check_pool(reader_pool_type, workers_count, results_queue_size)
+    cache = _cache(cache_type, cache_location, cache_size_limit)
+    _check_order(num_epochs, shuffle_row_drop_partitions, seed)
+    if isinstance(schema_fields, NGram):
+        raise PipelineError("make_batch_reader: expected fields, got an NGram. Use make_reader for windows.")
+    dataset = open_dataset(dataset_url_or_urls, storage_options=storage_options, filesystem=filesystem, physical=True)
+    if dataset.is_petastorm:
+        _tell_once(
+            "batch_reader",
+            "make_batch_reader gives the columns of this dataset as they are stored, encoded values as bytes. "
+            "Please use make_reader to read a dataset that declares a schema.",
+        )
+    return _reader(
+        dataset,
+        batched=True,
+        schema_fields=schema_fields,
+        pool=(reader_pool_type, workers_count, results_queue_size),
+        order=(seed, shuffle_rows, shuffle_row_groups, shuffle_row_drop_partitions, num_epochs),
+        predicate=predicate,
+        selector=rowgroup_selector,
+        shard=(cur_shard, shard_count),
+        cache=cache,
+        transform=transform_spec,
+        filters=filters,
+        zmq_copy_buffers=zmq_copy_buffers,
+    )
+
+
+def _reader(
+    dataset: PetastormDataset,
+    *,
+    batched: bool,
+    schema_fields: Any,
+    pool: tuple[str, int, int],
+    order: tuple[int | None, bool, bool, int, int | None],
+    predicate: PredicateBase | None,
+    selector: RowGroupSelectorBase | None,
+    shard: tuple[Any, Any],
+    cache: tuple[str, int | None] | None,
+    transform: TransformSpec | None,
+    filters: Any,
+    zmq_copy_buffers: bool,
+) -> Reader:
+    seed, shuffle_rows, shuffle_row_groups, parts, num_epochs = order
+    stored = from_parquetry(dataset.schema)
+    storage, ngram = _storage_schema(dataset, stored, schema_fields)
+    schema = storage if transform is None else transform_schema(storage, transform)
+    if not schema.fields:
+        raise NoFieldsError("TransformSpec: expected at least one field to remain, got none.")
+    wanted, row_predicate = choose_row_groups(
+        dataset,
+        filters=filters,
+        predicate=predicate,
+        selector=selector,
+        cur_shard=shard[0],
+        shard_count=shard[1],
+    )
+    _warn_if_empty(wanted)
+    drawn = secrets.randbits(62) if seed is None else int(seed)
+    loader = RowGroupLoader(
+        dataset=dataset,
+        fields=tuple(dataset.schema[name] for name in storage.fields),
+        schema=schema,
+        transform=transform,
+        predicate=row_predicate if ngram is None else None,
+        ngram=ngram,
+        cache=cache,
+        seed=drawn if shuffle_rows else None,
+        batched=batched,
+    )
+    return Reader(
+        loader,
+        make_pool(pool[0], pool[1], loader),
+        wanted=wanted,
+        window_predicate=row_predicate if ngram is not None else None,
+        seed=drawn if shuffle_row_groups else None,
+        parts=parts,
+        num_epochs=num_epochs,
+        look_ahead=pool[1] + pool[2] if pool[0] != "dummy" else 1,
+        diagnostics={"zmq_copy_buffers": zmq_copy_buffers, "reader_pool_type": pool[0], "workers_count": pool[1]},
+    )
+
+
+def _storage_schema(dataset: PetastormDataset, stored: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None]:
+    """The part of the stored schema that is read, and the windows."""
+    ngram = schema_fields if isinstance(schema_fields, NGram) else None
+    if ngram is not None:
+        ngram.resolve_regex_field_names(stored)
+        chosen: Any = ngram.get_field_names_at_all_timesteps()
+    elif schema_fields is None:
+        return stored, None
+    elif isinstance(schema_fields, collections.abc.Iterable) and not isinstance(schema_fields, str | UnischemaField):
+        chosen = list(schema_fields)
+    else:
+        raise PipelineError(
+            "schema_fields: expected None, a list of fields or regular expressions, or an NGram, "
+            f"got {schema_fields!r}."
+        )
+    storage = stored.create_schema_view(chosen) if chosen else stored
+    if not storage.fields:
+        raise NoFieldsError(
+            f"schema_fields: No fields matching the criteria {chosen} in the dataset {dataset.roots[0]}. "
+            f"Fields are: {list(stored.fields)}."
+        )
+    return storage, ngram
+
+
+def _warn_if_empty(wanted: Wanted) -> None:
+    if wanted.is_empty:
+        warnings.warn(
+            "No matching data is available for loading after filters, rowgroup selector, predicates on partitions and "
+            "sharding were applied.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _tell_unused(**given: tuple[Any, Any]) -> None:
+    for name, (value, default) in given.items():
+        if value != default:
+            reason = "was deprecated and will be removed in future versions." if name == "shard_seed" else ""
+            _tell_once(name, f"{name} {reason or 'has no meaning in parquetry'}; the value {value!r} is not used.")
+
+
+def _tell_once(key: str, text: str) -> None:
+    if key not in _told:
+        _told.add(key)
+        warnings.warn(text, UserWarning, stacklevel=4)
+
+
+def _check_pool(kind: Any, workers: Any, results_queue_size: Any) -> None:
+    if kind not in ("thread", "process", "dummy"):
+        raise PipelineError(f"Unknown reader_pool_type: expected 'thread', 'process' or 'dummy', got {kind!r}.")
+    for name, value in (("workers_count", workers), ("results_queue_size", results_queue_size)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise PipelineError(f"{name}: expected an integer >= 1, got {value!r}.")
+
+
+def _check_order(num_epochs: Any, parts: Any, seed: Any) -> None:
+    if num_epochs is not None and (not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1):
+        raise PipelineError(f"num_epochs: expected an integer >= 1 or None, got {num_epochs!r}.")
+    if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
+        raise PipelineError(f"shuffle_row_drop_partitions: expected an integer >= 1, got {parts!r}.")
+    if seed is not None and not hasattr(seed, "__index__"):
+        raise PipelineError(f"seed: expected an integer or None, got {seed!r}.")
+
+
+def _cache(kind: Any, location: str | None, limit_bytes: int | None) -> tuple[str, int | None] | None:
+    if kind in (None, NULL_CACHE):
+        return None
+    if kind != LOCAL_DISK_CACHE:
+        raise PipelineError(f"Unknown cache_type: expected '{NULL_CACHE}' or '{LOCAL_DISK_CACHE}', got {kind!r}.")
+    return str(location) if location is not None else str(cache_root() / "petastorm"), limit_bytes

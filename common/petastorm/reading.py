@@ -1,0 +1,254 @@
+"""`Reader`: an iterator over the jobs of all epochs, with a bounded look-ahead, in an order that nothing disturbs."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..iteration import DEFAULT_MEMORY_BYTES
+from ..selection.statistics import decoded_bytes
+from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
+from .loading import Job, RowGroupLoader
+from .ngram import NGram
+from .planning import JobOrder, Wanted
+from .pools import Pool
+from .predicates import PredicateBase
+from .unischema import Unischema
+from .windows import form_windows
+
+
+class Reader:
+    """Rows, windows or row groups of a dataset, as named tuples; made by `make_reader` and `make_batch_reader`.
+
+    Iterating is thread-safe. A context manager: leaving it stops the workers.
+    """
+
+    def __init__(
+        self,
+        loader: RowGroupLoader,
+        pool: Pool,
+        *,
+        wanted: Wanted,
+        window_predicate: PredicateBase | None,
+        seed: int | None,
+        parts: int,
+        num_epochs: int | None,
+        look_ahead: int,
+        diagnostics: dict[str, Any],
+    ) -> None:
+        self._loader = loader
+        self._pool = pool
+        self._wanted = wanted
+        self._window_predicate = window_predicate
+        self._seed = seed
+        self._parts = parts
+        self.num_epochs = num_epochs
+        self._look_ahead = look_ahead
+        self._settings = diagnostics
+        self._lock = threading.Lock()
+        self._order: JobOrder | None = None
+        self._jobs: Iterator[Job] | None = None
+        self._first_epoch = 0
+        self._in_flight: deque[tuple[Job, int, Future[Any]]] = deque()
+        self._in_flight_bytes = 0
+        self._ready: Iterator[Any] = iter(())
+        self._epoch = 0
+        self._epoch_is_empty = True
+        self._submitted = self._consumed = 0
+        self.last_row_consumed = False
+        self.stopped = False
+        self._row_classes = _row_classes(loader.schema, loader.ngram)
+        weakref.finalize(self, pool.close, wait=False)
+
+    # --- what it gives ---
+
+    @property
+    def schema(self) -> Unischema:
+        """The fields of what comes out, after the transform."""
+        return self._loader.schema
+
+    @property
+    def ngram(self) -> NGram | None:
+        """The windows, or ``None``."""
+        return self._loader.ngram
+
+    @property
+    def batched_output(self) -> bool:
+        """Whether an element is a row group of columns instead of one row."""
+        return self._loader.batched
+
+    @property
+    def is_batched_reader(self) -> bool:
+        """The same under its other name."""
+        return self._loader.batched
+
+    @property
+    def dataset(self) -> Any:
+        """The stored dataset."""
+        return self._loader.dataset
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """How many row groups (or parts of them) were asked for, are on their way, and were read."""
+        waiting = sum(future.done() for _, _, future in list(self._in_flight))
+        return {
+            **self._settings,
+            "output_queue_size": waiting,
+            "items_produced": self._submitted,
+            "items_inprocess": len(self._in_flight) - waiting,
+            "items_consumed": self._consumed,
+        }
+
+    # --- iteration ---
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> Any:
+        with self._lock:
+            if self.stopped:
+                raise ReaderStoppedError(
+                    "reader: Trying to read a sample after the reader has stopped (by stop(), or by leaving its with "
+                    "block). Make a new reader, or read inside the block."
+                )
+            while True:
+                values = next(self._ready, None)
+                if values is not None:
+                    return self._named(values)
+                self._ready = iter(self._next_result())
+
+    def next(self) -> Any:
+        """The next element."""
+        return next(self)
+
+    def reset(self) -> None:
+        """Starts over, with the next epochs of the shuffle; only after the last element was read.
+
+        Raises:
+            ResetError: there are elements left (a ``NotImplementedError``).
+        """
+        with self._lock:
+            if self.stopped:
+                return
+            if not self.last_row_consumed:
+                raise ResetError(
+                    "reader: reset() is possible only after all rows were read, got a call before that. "
+                    "Read to the end, or make a new reader."
+                )
+            self.last_row_consumed = False
+            self._jobs = None
+
+    def stop(self) -> None:
+        """Stops the workers; elements that wait are dropped. Idempotent."""
+        self.stopped = True
+        self._pool.close(wait=False)
+
+    def join(self) -> None:
+        """Waits until every worker has ended; call `stop` before."""
+        self._pool.close(wait=True)
+        self._in_flight.clear()
+
+    def cleanup(self) -> None:
+        """Nothing to clean up: caches are kept."""
+
+    exit = stop
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.join()
+
+    # --- jobs ---
+
+    def _named(self, values: Any) -> Any:
+        if self._loader.ngram is None:
+            return self._row_classes[0](*values)
+        steps = zip(self._loader.ngram.offsets, self._row_classes, values, strict=True)
+        return {offset: row_class(*step) for offset, row_class, step in steps}
+
+    def _next_result(self) -> Any:
+        """The next job's elements, maybe none; raises ``StopIteration`` after the last job."""
+        if self.last_row_consumed:
+            raise StopIteration
+        self._fill()
+        if not self._in_flight:
+            self._check_epoch_was_not_empty()
+            self.last_row_consumed = True
+            raise StopIteration
+        job, size, future = self._in_flight.popleft()
+        self._in_flight_bytes -= size
+        if job.epoch != self._epoch:
+            self._check_epoch_was_not_empty()
+            self._epoch, self._epoch_is_empty = job.epoch, True
+        result = future.result()
+        self._consumed += 1
+        if len(result):
+            self._epoch_is_empty = False
+        return [tuple(result.values())] if isinstance(result, dict) else result
+
+    def _check_epoch_was_not_empty(self) -> None:
+        if self.num_epochs is None and self._epoch_is_empty:
+            raise NoDataAvailableError(
+                "reader: num_epochs=None repeats for ever, and a whole epoch gave no row. Loosen the filters, the "
+                "predicate or the selector."
+            )
+
+    def _fill(self) -> None:
+        """Submits jobs up to the look-ahead, and to the limit of memory, but always one."""
+        if self._jobs is None:
+            self._jobs = self._all_jobs()
+        while len(self._in_flight) < self._look_ahead and (
+            not self._in_flight or self._in_flight_bytes < DEFAULT_MEMORY_BYTES
+        ):
+            job = next(self._jobs, None)
+            if job is None:
+                return
+            size = self._size_of(job)
+            self._in_flight.append((job, size, self._pool.submit(job)))
+            self._in_flight_bytes += size
+            self._submitted += 1
+
+    def _all_jobs(self) -> Iterator[Job]:
+        if self._order is None:
+            windows = None
+            if self._loader.ngram is not None:
+                windows = form_windows(self._loader, self._wanted, self._window_predicate, self._loader.ngram)
+            self._order = JobOrder(wanted=self._wanted, windows=windows, parts=self._parts, seed=self._seed)
+        items = self._order.items()
+        done = 0
+        while len(items) and (self.num_epochs is None or done < self.num_epochs):
+            yield from self._order.epoch(items, self._first_epoch)
+            self._first_epoch += 1
+            done += 1
+
+    def _size_of(self, job: Job) -> int:
+        """About how much memory a job's result takes."""
+        fields = self._loader.fields
+        rows = len(job.rows) if job.rows is not None else int(np.prod(np.shape(job.windows)[:2]))
+        total = max(int(self._loader.dataset.row_groups.rows[job.unit]), 1)
+        stored = decoded_bytes(self._loader.dataset, job.unit, [field.name for field in fields]) * rows // total
+        if self._loader.batched:
+            return stored
+        dense = sum(
+            int(np.prod([axis or 0 for axis in field.shape])) * np.dtype(field.dtype).itemsize
+            for field in fields
+            if field.storage.coded and isinstance(field.dtype, np.dtype)
+        )
+        return max(stored, dense * rows)
+
+
+def _row_classes(schema: Unischema, ngram: NGram | None) -> list[Any]:
+    if ngram is None:
+        return [schema._get_namedtuple()]
+    return [ngram.get_schema_at_timestep(schema, offset)._get_namedtuple() for offset in ngram.offsets]

@@ -1,0 +1,102 @@
+"""`WeightedSamplingReader`: samples of several readers, drawn with given probabilities."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..errors import PipelineError
+
+
+class WeightedSamplingReader:
+    """A reader over readers; it ends when a drawn reader has no more samples.
+
+    Args:
+        readers: two or more with equal fields, windows, and batching.
+        probabilities: one for each reader; they are scaled to sum up to 1.
+        seed: of the draws; ``None`` draws anew in every process.
+    """
+
+    def __init__(self, readers: Sequence[Any], probabilities: Sequence[float], seed: int | None = None) -> None:
+        if len(readers) < 2 or len(readers) != len(probabilities):
+            raise PipelineError(
+                f"WeightedSamplingReader: expected two or more readers and a probability for each, got {len(readers)} "
+                f"and {len(probabilities)}."
+            )
+        weights = np.asarray(probabilities, dtype=np.float64)
+        if not (weights >= 0).all() or not weights.sum() > 0:
+            raise PipelineError(f"WeightedSamplingReader: expected probabilities >= 0, got {list(probabilities)}.")
+        self._readers = list(readers)
+        self._borders = np.cumsum(weights / weights.sum())
+        self._borders[np.flatnonzero(weights)[-1] :] = 1.0  # rounding must not leave a gap below 1
+        self._random = random.Random(seed)
+        for other in self._readers[1:]:
+            _check_alike(self._readers[0], other)
+        self.batched_output = self._readers[0].batched_output
+        self.ngram = self._readers[0].ngram
+        self.schema = self._readers[0].schema
+
+    def __len__(self) -> int:
+        return sum(len(reader) for reader in self._readers)
+
+    def __iter__(self) -> WeightedSamplingReader:
+        return self
+
+    def __next__(self) -> Any:
+        chosen = int(np.searchsorted(self._borders, self._random.random(), side="right"))
+        return next(self._readers[chosen])
+
+    def next(self) -> Any:
+        """The next sample."""
+        return next(self)
+
+    @property
+    def last_row_consumed(self) -> bool:
+        """Whether any of the readers has come to its end."""
+        return any(reader.last_row_consumed for reader in self._readers)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether every reader was stopped."""
+        return all(reader.stopped for reader in self._readers)
+
+    def reset(self) -> None:
+        """Starts over: every reader that has come to its end begins again, the others go on."""
+        for reader in self._readers:
+            if reader.last_row_consumed:
+                reader.reset()
+
+    def stop(self) -> None:
+        """Stops every reader."""
+        for reader in self._readers:
+            reader.stop()
+
+    def join(self) -> None:
+        """Waits until every reader has stopped."""
+        for reader in self._readers:
+            reader.join()
+
+    def __enter__(self) -> WeightedSamplingReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.join()
+
+
+def _check_alike(first: Any, other: Any) -> None:
+    if first.batched_output != other.batched_output:
+        raise PipelineError('WeightedSamplingReader: all readers must agree in "batched_output".')
+    if set(first.schema.fields) != set(other.schema.fields):
+        raise PipelineError(
+            f"WeightedSamplingReader: all readers should have the same schema, got {list(first.schema.fields)} and "
+            f"{list(other.schema.fields)}."
+        )
+    if (first.ngram is None) != (other.ngram is None) or (first.ngram is not None and first.ngram != other.ngram):
+        raise PipelineError("WeightedSamplingReader: all readers should have the same ngram.")

@@ -1,0 +1,459 @@
+"""The sidecar's life: what is killed leaves nothing, what dies is told or replaced, what is held stays valid."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import select
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from builders import Built, build
+from faces import SIDECAR, THREADS
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.errors import DecodeError, PipelineError, SidecarError, TransformError
+from parquetry.common.sidecar.client import IDLE
+from parquetry.common.testing import assert_same
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for processes of others"
+)
+
+CHEAP = ("id", "small", "vector", "label")  # decoded in threads of the reader
+COSTLY = ("id", "image", "points", "tags")  # decoded in worker processes
+WITHIN_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("sidecar"), [[20, 13], [7, 0, 30], [30]])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> Iterator[None]:
+    """Each test begins without a sidecar, and ends all that it started."""
+    IDLE.close()
+    yield
+    gc.collect()
+    IDLE.close()
+    assert not sidecars(), "a sidecar outlived its iterators"
+
+
+def sidecars() -> list[psutil.Process]:
+    """The readers that this process has started and that still run."""
+    return [child for child in psutil.Process().children() if _runs(child, "parquetry.common.sidecar")]
+
+
+def workers_of(reader: psutil.Process) -> list[psutil.Process]:
+    """The decode workers of a reader."""
+    return [child for child in reader.children() if _runs(child, "parquetry.common.sidecar.worker")]
+
+
+def _runs(process: psutil.Process, module: str) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and module in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone(pids: list[int], within_s: float) -> list[int]:
+    """The processes that have not ended after a while; waits without polling."""
+    left = {}
+    for pid in pids:
+        try:
+            left[os.pidfd_open(pid)] = pid
+        except ProcessLookupError:
+            continue
+    poll = select.poll()
+    for descriptor in left:
+        poll.register(descriptor, select.POLLIN)
+    end = time.monotonic() + within_s
+    alive = dict(left)
+    while alive and time.monotonic() < end:
+        for descriptor, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            poll.unregister(descriptor)
+            alive.pop(descriptor)
+    for descriptor in left:
+        os.close(descriptor)
+    return list(alive.values())
+
+
+def ids(batches: Any) -> list[int]:
+    """The ``id`` of every row."""
+    return [number for batch in batches for number in batch["id"].tolist()]
+
+
+# --- deaths ---
+
+TRAINER = """
+import os, signal, sys
+import psutil
+from parquetry.common import Pipeline
+
+if __name__ == "__main__":
+    url, how = sys.argv[1:]
+    pipeline = Pipeline(url, ["id", "image"], executor="sidecar", workers=2).repeat().batch(4)
+    iterator = iter(pipeline)
+    next(iterator)
+    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+    if how == "raise":
+        raise KeyError("the training loop failed")
+    if how == "os._exit":
+        os._exit(0)
+    if how == "Ctrl-C":
+        os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        next(iterator)
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "os._exit", "raise", "Ctrl-C"])
+def test_the_end_of_the_trainer_is_the_end_of_all_its_processes(built: Built, tmp_path: Path, how: str) -> None:
+    script = tmp_path / "trainer.py"
+    script.write_text(textwrap.dedent(TRAINER))
+    trainer = subprocess.Popen(
+        [sys.executable, str(script), built.url, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert trainer.stdout is not None
+    children = [int(pid) for pid in trainer.stdout.readline().split()]
+    assert len(children) == 3  # a reader and two workers
+    if how == "SIGKILL":
+        trainer.kill()
+    _, errors = trainer.communicate(timeout=30)
+    assert gone(children, WITHIN_S) == []
+    assert ("the training loop failed" in errors) == (how == "raise")
+    assert "sidecar" not in errors
+
+
+@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
+def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, fields: tuple[str, ...]) -> None:
+    pipeline = built.pipeline(*fields, executor="sidecar").repeat().batch(4)
+    iterator = iter(pipeline)
+    held = next(iterator)
+    before = held["id"].copy()
+    (reader,) = sidecars()
+    children = [reader.pid, *(child.pid for child in workers_of(reader))]
+    reader.kill()
+    began = time.monotonic()
+    with pytest.raises(
+        SidecarError, match=rf"(?s)sidecar \(process {reader.pid}\) died: killed by SIGKILL.*Begin a new iteration"
+    ):
+        for _ in iterator:
+            pass
+    assert time.monotonic() - began < 10 * WITHIN_S  # an error and no hang; the time itself is a benchmark's business
+    assert gone(children, WITHIN_S) == []
+    assert held["id"].tolist() == before.tolist()  # what the user holds stays
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert ids(itertools.islice(pipeline, 2)) == list(range(8))  # another one starts
+
+
+def test_a_sidecar_that_dies_while_it_is_idle_is_replaced(built: Built) -> None:
+    pipeline = built.pipeline(*CHEAP, executor="sidecar").batch(50)
+    first = [batch["id"].tolist() for batch in pipeline]
+    (reader,) = sidecars()
+    reader.kill()
+    assert gone([reader.pid], WITHIN_S) == []
+    assert [batch["id"].tolist() for batch in pipeline] == first
+    assert [child.pid for child in sidecars()] != [reader.pid]
+
+
+def test_a_decode_worker_that_dies_is_replaced_and_the_content_stays_the_same(built: Built) -> None:
+    pipeline = built.pipeline(*COSTLY, executor="sidecar", workers=2).shuffle(9, seed=3).batch(3)
+    expected = THREADS.elements(pipeline)
+    iterator = iter(pipeline)
+    found = [next(iterator)]
+    (reader,) = sidecars()
+    killed = set()
+    for batch in iterator:
+        found.append(batch)
+        if len(found) in (2, 9, 16):
+            for worker in workers_of(reader):
+                worker.kill()
+                killed.add(worker.pid)
+    assert len(killed) >= 2  # both, with most of the batches still to come
+    assert sorted(ids(found)) == list(range(len(built.rows)))
+    assert [batch["id"].tolist() for batch in found] == [[row["id"] for row in batch] for batch in expected]
+    images = [batch["image"].tolist() for batch in found]
+    assert images == [[row["image"] for row in batch] for batch in expected]
+
+
+def _dies(row: dict[str, Any]) -> dict[str, Any]:
+    os._exit(7)
+
+
+def test_a_function_that_ends_its_process_is_an_error_and_no_endless_loop(built: Built) -> None:
+    pipeline = built.pipeline("id", executor="sidecar", workers=1).transform(_dies)
+    with pytest.raises(SidecarError, match=r"decode worker died 3 times in one batch \(exit status 7\)"):
+        next(iter(pipeline))
+
+
+# --- what users do ---
+
+
+@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
+def test_batches_that_are_hoarded_stay_valid_and_never_stall(built: Built, fields: tuple[str, ...]) -> None:
+    pipeline = built.pipeline(*fields, executor="sidecar", workers=1).repeat(3).batch(2)
+    expected = [
+        {
+            name: np.array(value, copy=True) if isinstance(value, np.ndarray) else list(value)
+            for name, value in batch.items()
+        }
+        for batch in pipeline.with_options(executor="threads")
+    ]
+    hoard = list(pipeline)
+    assert len(hoard) == 150 > 2 * 1 + 4  # many more than there are slots
+    for _ in pipeline:  # another iteration, while all are held
+        pass
+    for found, wanted in zip(hoard, expected, strict=True):
+        for name in fields:
+            assert_same(list(found[name]), list(wanted[name]))
+
+
+def test_rows_are_views_that_outlive_the_iterator(built: Built) -> None:
+    rows = list(built.pipeline("id", "vector", executor="sidecar", workers=1))
+    for _ in built.pipeline("id", "vector", executor="sidecar", workers=1):
+        pass
+    gc.collect()
+    assert [(int(row["id"]), row["vector"].tolist()) for row in rows] == [
+        (row["id"], row["vector"]) for row in built.plain
+    ]
+
+
+def test_two_iterators_at_once_and_nested_ones_do_not_disturb_each_other(built: Built) -> None:
+    pipeline = built.pipeline(*CHEAP, executor="sidecar", workers=1).batch(30)
+    pairs = [(outer["id"].tolist(), inner["id"].tolist()) for outer in pipeline for inner in pipeline]
+    batches = [list(range(at, min(at + 30, 100))) for at in range(0, 100, 30)]
+    assert pairs == list(itertools.product(batches, batches))
+    one, other = iter(pipeline), iter(pipeline)
+    assert [(a["id"].tolist(), b["id"].tolist()) for a, b in zip(one, other, strict=True)] == list(
+        zip(batches, batches, strict=True)
+    )
+    assert len(sidecars()) <= 5
+
+
+@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
+def test_after_a_break_everything_begins_again(built: Built, fields: tuple[str, ...]) -> None:
+    pipeline = built.pipeline(*fields, executor="sidecar", workers=2).batch(3)
+    for stop in (1, 0, 5, 2, 1, 7, 1, 1, 3):
+        for number, batch in enumerate(pipeline):
+            assert batch["id"].tolist() == [3 * number, 3 * number + 1, 3 * number + 2]
+            if number >= stop:
+                break
+        gc.collect()
+    assert ids(pipeline) == list(range(100))
+    assert len(sidecars()) == 1  # one sidecar served them all
+
+
+def test_an_error_ends_the_iteration_and_the_next_one_begins_cleanly(built: Built, tmp_path: Path) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 50 and os.path.exists(flag):
+            raise ValueError("not today")
+        return row
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(fails).batch(4)
+    iterator = iter(pipeline)
+    seen = []
+    with pytest.raises(TransformError, match="not today"):
+        seen += [batch["id"].tolist() for batch in iterator]
+    flag.unlink()
+    assert ids(pipeline) == list(range(100))
+
+
+def test_threads_may_iterate_at_the_same_time(built: Built) -> None:
+    pipeline = built.pipeline(*CHEAP, executor="sidecar", workers=1).batch(7)
+    results: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: results.append(ids(pipeline))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [list(range(100))] * 3
+
+
+@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
+def test_many_short_epochs_leave_nothing_behind(built: Built, fields: tuple[str, ...]) -> None:
+    pipeline = built.pipeline(*fields, executor="sidecar", workers=2).shuffle(10, seed=1).batch(20)
+
+    def epochs(count: int) -> tuple[int, int, int, int]:
+        for number in range(count):
+            for batch in pipeline:
+                if number % 2:
+                    break
+            del batch
+        gc.collect()
+        own = psutil.Process()
+        (reader,) = sidecars()
+        return own.num_fds(), own.num_threads(), len(own.children(recursive=True)), reader.num_fds()
+
+    first = epochs(6)
+    last = epochs(50)
+    # One epoch may have some more slots or windows in use at the moment of counting; fifty may not add up.
+    assert all(after <= before + 8 for before, after in zip(first, last, strict=True)), (first, last)
+    assert last[2] == first[2]
+
+
+def test_threads_leave_nothing_behind(built: Built) -> None:
+    pipeline = built.pipeline().shuffle(10, seed=1).batch(20)
+
+    def epochs(count: int) -> tuple[int, int]:
+        for number in range(count):
+            for batch in pipeline:
+                if number % 2:
+                    break
+            del batch
+        gc.collect()
+        _join_engine_threads()
+        return psutil.Process().num_fds(), threading.active_count()
+
+    first = epochs(4)
+    assert epochs(30) == first
+
+
+def _join_engine_threads() -> None:
+    """Waits for pool threads that were told to stop."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(("parquetry-decode", "parquetry-fetch")):
+            thread.join(10)
+
+
+def test_closing_an_iterator_is_idempotent_and_ends_it(built: Built) -> None:
+    for executor in ("threads", "sidecar"):
+        iterator = iter(built.pipeline("id", executor=executor))
+        next(iterator)
+        iterator.close()
+        iterator.close()
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+# --- what crosses ---
+
+
+def fails_on_thirty(row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] == 30:
+        raise LookupError("thirty")
+    return row
+
+
+def test_a_users_exception_crosses_with_its_place_and_traceback(built: Built) -> None:
+    pipeline = built.pipeline("id", executor="sidecar", workers=1).transform(fails_on_thirty)
+    message = r"(?s)transform fails_on_thirty failed for file .*part-000\.parquet, row group 1, row 10: LookupError\('thirty'\).*line \d+, in fails_on_thirty"
+    with pytest.raises(TransformError, match=message):
+        list(pipeline)
+
+
+def test_an_error_of_ours_crosses_as_what_it_is(built: Built) -> None:
+    def refuse(row: dict[str, Any]) -> dict[str, Any]:
+        raise DecodeError("no points in this cloud")
+
+    with pytest.raises(DecodeError, match="^no points in this cloud$"):
+        next(iter(built.pipeline("id", executor="sidecar", workers=1).transform(refuse)))
+
+
+def test_an_error_of_the_reader_crosses_as_what_it_is(built: Built, tmp_path: Path) -> None:
+    copy = build(tmp_path, [[5, 5]], names=("id", "label"))
+    pipeline = copy.pipeline(executor="sidecar", workers=1)
+    assert len(pipeline) == 10
+    path = tmp_path / "part-000.parquet"
+    raw = bytearray(path.read_bytes())
+    raw[4:60] = b"\xff" * 56
+    path.write_bytes(bytes(raw))
+    with pytest.raises(OSError, match=r"part-000\.parquet, row group 0: expected readable columns|expected"):
+        list(pipeline)
+
+
+def test_a_function_that_cannot_travel_says_why(built: Built) -> None:
+    lock = threading.Lock()
+
+    def locked(row: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            return row
+
+    pipeline = built.pipeline("id").transform(locked)
+    assert len(list(pipeline)) == 100
+    with pytest.raises(
+        PipelineError, match=r"user function .*locked: cannot travel to another process: .*executor='threads'"
+    ):
+        next(iter(pipeline.with_options(executor="sidecar")))
+
+
+def test_closures_and_functions_of_the_test_itself_travel(built: Built) -> None:
+    factor = 3
+
+    def scaled(row: dict[str, Any]) -> dict[str, Any]:
+        return {"scaled": row["id"] * factor}
+
+    pipeline = built.pipeline("id").transform(scaled, [UnischemaField("scaled", np.int64)], remove=["id"])
+    sidecar = pipeline.with_options(executor="sidecar", workers=1)
+    assert [int(row["scaled"]) for row in sidecar] == list(range(0, 300, 3))
+
+
+def test_a_sidecar_that_cannot_be_started_is_told(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(SidecarError, match=r"sidecar could not be started with \['/no/such/python', .*No such file"):
+        next(iter(built.pipeline("id", executor="sidecar")))
+
+
+def test_a_sidecar_that_fails_at_once_shows_its_last_words(
+    built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho a library is missing >&2\nexit 3\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(SidecarError, match=r"(?s)died: exit status 3. Its last words:\na library is missing"):
+        next(iter(built.pipeline("id", executor="sidecar")))
+
+
+def test_one_row_batches_that_a_function_cuts_are_whole(built: Built) -> None:
+    def cut(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"tail": batch["vector"][:, 1:]}
+
+    output = [UnischemaField("tail", np.float32, (2,))]
+    pipeline = built.pipeline("vector").batch(1).transform(cut, output, remove=["vector"])
+    assert SIDECAR.elements(pipeline.with_options(workers=1)) == [[{"tail": row["vector"][1:]}] for row in built.plain]
+
+
+def test_an_idle_sidecar_serves_the_same_request_again_and_no_other(built: Built) -> None:
+    pipeline = built.pipeline("id", executor="sidecar", workers=1)
+    assert len(list(pipeline)) == 100
+    (reader,) = sidecars()
+    assert len(list(built.pipeline("id", executor="sidecar", workers=1))) == 100  # an equal pipeline
+    assert [child.pid for child in sidecars()] == [reader.pid]
+    assert len(list(pipeline.take(3))) == 3
+    assert len(sidecars()) == 2
+    IDLE.close()
+    IDLE.close()
+    assert sidecars() == []
+
+
+def test_a_pipeline_of_the_sidecar_needs_no_main_guard(built: Built, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from parquetry.common import Pipeline\n"
+        f"print(len(list(Pipeline({built.url!r}, 'id', executor='sidecar', workers=1).transform(dict))))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("100", "")
+
+
+def test_url_is_made_absolute_before_it_crosses(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(built.url).parent)
+    pipeline = Pipeline(Path(built.url).name, "id", executor="sidecar", workers=1)
+    monkeypatch.chdir("/")
+    assert len(list(pipeline)) == 100

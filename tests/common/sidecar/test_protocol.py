@@ -1,0 +1,275 @@
+"""Messages, channels and slots: what goes in comes out, and what breaks the protocol is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquetry.common.engine.batch import Column, Dense, Ragged, Strings
+from parquetry.common.engine.outputs import OutputField
+from parquetry.common.errors import SidecarError
+from parquetry.common.sidecar import protocol
+from parquetry.common.sidecar.channel import Channel, memory_file
+from parquetry.common.sidecar.protocol import BatchHeader, Message, MessageType, Role, pack, signed, unpack
+from parquetry.common.sidecar.slots import SlotMemory, read_table, write_table
+from parquetry.common.sidecar.stream import StreamChannel
+from parquetry.common.testing import assert_same
+
+TEXT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+SIZES = {"u16": 2, "u32": 4, "u64": 8}
+
+u64 = st.integers(0, 2**64 - 1)
+messages = st.builds(
+    Message,
+    type=st.sampled_from(MessageType),
+    generation=u64,
+    a=u64,
+    b=u64,
+    body=st.binary(max_size=300),
+    descriptor=st.none() | st.integers(0, 1000),
+)
+
+
+# --- messages ---
+
+
+@given(messages)
+def test_a_message_comes_out_as_it_went_in(message: Message) -> None:
+    assert unpack(pack(message), [] if message.descriptor is None else [message.descriptor]) == message
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_a_negative_number_survives_the_unsigned_field(number: int) -> None:
+    message = unpack(pack(Message(type=MessageType.OPENED, a=number)), [])
+    assert signed(message.a) == number
+
+
+def test_the_packet_begins_as_the_page_says() -> None:
+    packet = pack(Message(type=MessageType.START, generation=7, a=1, b=2, body=b"xy"))
+    assert packet[:4] == b"PQRY"
+    assert packet == struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 7, 1, 2, 2, 0) + b"xy"
+
+
+@pytest.mark.parametrize(
+    ("packet", "message"),
+    [
+        (b"short", "expected at least 40 bytes, got 5"),
+        (b"HTTP" + bytes(36), "expected protocol version 1, got magic 0x50545448 version 0"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 9, 2, 0, 0, 0, 0, 0), "version 9. Trainer and sidecar must run the same"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 5, 0) + b"abc", "expected 5 bytes and 0 descriptors, got 3 and 0"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
+    ],
+)  # fmt: skip
+def test_bytes_that_are_no_message_are_refused(packet: bytes, message: str) -> None:
+    with pytest.raises(SidecarError, match=message):
+        unpack(packet, [])
+
+
+def test_a_body_that_is_too_large_is_refused() -> None:
+    assert (
+        len(pack(Message(type=MessageType.ERROR, body=bytes(protocol.MAX_BODY_BYTES)))) == 40 + protocol.MAX_BODY_BYTES
+    )
+    with pytest.raises(SidecarError, match="message ERROR: expected a body of at most 61440 bytes, got 61441"):
+        pack(Message(type=MessageType.ERROR, body=bytes(protocol.MAX_BODY_BYTES + 1)))
+
+
+# --- the page ---
+
+
+def _table(title: str) -> list[list[str]]:
+    part = TEXT[TEXT.index(title) :]
+    rows = re.findall(r"^\|(.+)\|$", part, re.MULTILINE)
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+    return [row for row in cells if re.fullmatch(r"\d+", row[0])]
+
+
+def test_the_page_has_every_message_type() -> None:
+    found = dict(re.findall(r"^\| (\d+) \| ([A-Z]+) \| to ", TEXT, re.MULTILINE))
+    assert {int(number): name for number, name in found.items()} == {kind.value: kind.name for kind in MessageType}
+
+
+def test_the_page_has_every_role_and_dtype() -> None:
+    roles = dict(re.findall(r"^\| (\d) \| ([A-Z_]+) \| ", TEXT, re.MULTILINE))
+    assert {int(number): name for number, name in roles.items()} == {role.value: role.name for role in Role}
+    (line,) = re.findall(r"^\| 4 \| u16 \| dtype \| (.*) \|$", TEXT, re.MULTILINE)
+    assert dict((name, int(code)) for code, name in re.findall(r"(\d+) (\w+)", line)) == protocol.DTYPE_CODES
+
+
+@pytest.mark.parametrize(("title", "form"), [("## Message", protocol.HEADER), ("## Batch", protocol.BATCH)])
+def test_the_page_has_the_layout_of_the_headers(title: str, form: struct.Struct) -> None:
+    rows = [row for row in _table(title) if row[1] in SIZES][: len(form.unpack(bytes(form.size)))]
+    sizes = [{"I": 4, "H": 2, "Q": 8}[code] for code in form.format.lstrip("<")]
+    assert [SIZES[row[1]] for row in rows] == sizes
+    assert [int(row[0]) for row in rows] == [sum(sizes[:number]) for number in range(len(sizes))]
+
+
+def test_the_page_has_the_layout_of_the_tensor_table() -> None:
+    rows = {row[2]: int(row[0]) for row in _table("### Tensor table")[:7]}
+    assert protocol.ENTRY.fields is not None
+    assert rows == {name: offset for name, (_, offset) in protocol.ENTRY.fields.items()}
+    assert protocol.ENTRY.itemsize == protocol.ENTRY_BYTES == 96
+
+
+# --- channels ---
+
+
+def test_a_descriptor_travels_with_its_message() -> None:
+    ours, theirs = (Channel(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    descriptor = memory_file("test")
+    os.write(descriptor, b"hello")
+    ours.send(Message(type=MessageType.SLOT, a=3, descriptor=descriptor))
+    os.close(descriptor)
+    received = theirs.receive()
+    assert received is not None
+    assert received.descriptor is not None
+    assert os.pread(received.descriptor, 10, 0) == b"hello"
+    os.close(received.descriptor)
+    ours.close()
+    assert theirs.receive() is None
+    theirs.close()
+    theirs.close()
+
+
+def test_the_stream_between_reader_and_worker_carries_messages_of_any_size() -> None:
+    ours, theirs = (StreamChannel(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
+    large = {"do": "job", "cells": np.arange(1_000_000)}
+    sender = threading.Thread(target=ours.send, args=(large,))
+    sender.start()
+    received = theirs.receive()
+    sender.join()
+    assert received is not None
+    assert_same(received[0], large)
+    ours.close()
+    assert theirs.receive() is None
+    theirs.close()
+
+
+# --- slots ---
+
+
+def _output(name: str, kind: Any, dtype: Any, shape: tuple[int | None, ...], window: int | None = None) -> OutputField:
+    return OutputField(path=(name,), kind=kind, dtype=np.dtype(dtype), shape=shape, window=window, nullable=True)
+
+
+def _strings(*texts: bytes, shape: tuple[int, ...] | None = None, valid: Any = None) -> Strings:
+    offsets = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
+    return Strings(offsets, np.frombuffer(b"".join(texts), np.uint8), shape or (len(texts),), valid)
+
+
+MASK = np.array([True, False, True])
+COLUMNS: dict[str, tuple[OutputField, Column]] = {
+    **{name: (_output("x", "dense", name, ()), Dense(np.arange(3).astype(name))) for name in protocol.DTYPE_CODES},
+    "image": (_output("x", "dense", np.uint8, (2, 3, 3)), Dense(np.arange(54, dtype=np.uint8).reshape(3, 2, 3, 3))),
+    "nulls": (_output("x", "dense", np.float32, ()), Dense(np.ones(3, np.float32), MASK)),
+    "not contiguous": (_output("x", "dense", np.int64, (2,)), Dense(np.arange(6).reshape(2, 3).T)),
+    "nothing": (_output("x", "dense", np.int64, (0,)), Dense(np.zeros((3, 0), np.int64))),
+    "text": (_output("x", "text", object, ()), _strings(b"a", b"", "é".encode())),
+    "text with nulls": (_output("x", "text", object, ()), _strings(b"a", b"", b"c", valid=MASK)),
+    "fixed texts": (_output("x", "text", object, (2,)), _strings(b"a", b"b", b"", b"d", b"e", b"f", shape=(3, 2))),
+    "windows of text": (_output("x", "bytes", object, (), 1), _strings(b"a", b"b", b"c", shape=(3, 1), valid=MASK[:, None])),
+    "ragged": (_output("x", "dense", np.int16, (None, 2)), Ragged(np.array([[1, 2], [0, 2], [2, 2]]), np.arange(6, dtype=np.int16), (3,))),
+    "ragged with nulls": (_output("x", "dense", np.int16, (None,)), Ragged(np.array([[1], [0], [2]]), np.arange(3, dtype=np.int16), (3,), MASK)),
+    "ragged text": (_output("x", "text", object, (None,)), Ragged(np.array([[1], [0], [2]]), _strings(b"a", b"bc", b""), (3,), MASK)),
+    "ragged windows": (_output("x", "dense", np.int8, (None,), 3), Ragged(np.array([[1], [0], [2]]), np.arange(3, dtype=np.int8), (1, 3), MASK[None])),
+}  # fmt: skip
+
+
+def _slot() -> SlotMemory:
+    return SlotMemory(memory_file("test"))
+
+
+def _through_a_slot(slot: SlotMemory, outputs: list[OutputField], columns: list[Column]) -> list[Column]:
+    slot.begin()
+    header = write_table(slot, columns, first_element=5, num_elements=1)
+    header = BatchHeader.unpack(header.pack())
+    memory = np.memmap(f"/proc/self/fd/{slot.descriptor}", np.uint8, "r", shape=(header.slot_bytes,))
+    table = np.frombuffer(memory, protocol.ENTRY, header.num_tensors, header.table_offset)
+    assert header.table_offset % 64 == 0
+    assert (table["offset"] % 64 == 0).all()
+    assert header.first_element == 5
+    return read_table(np.array(memory), header, outputs)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_kind_of_column_comes_out_of_a_slot_as_it_went_in(name: str) -> None:
+    output, column = COLUMNS[name]
+    slot = _slot()
+    for _ in range(2):
+        (found,) = _through_a_slot(slot, [output], [column])
+        _assert_same_column(found, column)
+    slot.close()
+    slot.close()
+
+
+def test_a_batch_of_all_columns_grows_the_slot_and_keeps_every_field_apart() -> None:
+    outputs, columns = map(list, zip(*COLUMNS.values(), strict=True))
+    slot = _slot()
+    sizes = []
+    for _ in range(3):
+        for found, column in zip(_through_a_slot(slot, outputs, columns), columns, strict=True):
+            _assert_same_column(found, column)
+        sizes.append(slot.num_bytes)
+    assert sizes[1] == sizes[2] > 0
+    large = Dense(np.arange(1 << 20))
+    _assert_same_column(_through_a_slot(slot, [_output("x", "dense", np.int64, ())], [large])[0], large)
+    assert slot.num_bytes > sizes[2]
+    slot.close()
+
+
+def _assert_same_column(found: Column, expected: Column) -> None:
+    assert type(found) is type(expected)
+    for name in expected.__slots__:
+        mine, theirs = getattr(found, name), getattr(expected, name)
+        if isinstance(theirs, Strings):
+            _assert_same_column(mine, theirs)
+        else:
+            assert_same(mine, theirs, name)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 300), st.sampled_from([np.uint8, np.int64, np.float16])), max_size=8))
+def test_arrays_allocated_in_a_slot_are_aligned_and_do_not_overlap(wanted: list[tuple[int, Any]]) -> None:
+    slot = _slot()
+    slot.begin()
+    arrays = [slot.allocate(np.dtype(dtype), (count,)) for count, dtype in wanted]
+    for number, array in enumerate(arrays):
+        array[...] = number
+    for number, array in enumerate(arrays):
+        assert (array == number).all()
+        assert slot.place(array) % 64 == 0
+    slot.close()
+
+
+def test_a_view_that_begins_inside_an_array_is_copied_to_a_place_of_its_own() -> None:
+    slot = _slot()
+    slot.begin()
+    array = slot.allocate(np.dtype(np.float32), (1, 4))
+    array[...] = [[1, 2, 3, 4]]
+    view = array[:, 1:]  # of one row, and so contiguous
+    assert view.flags.c_contiguous
+    output = _output("x", "dense", np.float32, (3,))
+    header = write_table(slot, [Dense(view)], first_element=0, num_elements=1)
+    memory = np.memmap(f"/proc/self/fd/{slot.descriptor}", np.uint8, "r", shape=(header.slot_bytes,))
+    table = np.frombuffer(memory, protocol.ENTRY, header.num_tensors, header.table_offset)
+    assert table["offset"][0] % 64 == 0
+    (found,) = read_table(np.array(memory), header, [output])
+    _assert_same_column(found, Dense(np.array([[2, 3, 4]], np.float32)))
+    slot.close()
+
+
+def test_more_axes_than_the_protocol_holds_are_refused() -> None:
+    slot = _slot()
+    slot.begin()
+    with pytest.raises(SidecarError, match="expected at most 8 axes, got shape"):
+        write_table(slot, [Dense(np.zeros((1,) * 9))], first_element=0, num_elements=1)
+    slot.close()

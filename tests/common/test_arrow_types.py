@@ -1,0 +1,347 @@
+"""Every Arrow type that a Parquet file can hold, and the files of other writers."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from builders import write_table
+from faces import THREADS, plain
+from oracle import collapsed
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import FieldNotFoundError, SchemaError
+
+DATES = [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1), datetime.date(1970, 1, 1)]
+MAPS = [[("k", 1)], None, [], [("a", 3), ("b", None)]]
+A_MAP = pa.map_(pa.string(), pa.int64())
+
+# name: (column, what a reader hands out, dtype, shape)
+CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
+    **{
+        f"{sign}int{bits}": (
+            pa.array([1, None, 2 ** (bits - (not sign)) - 1, 0], f"{sign}int{bits}"),
+            [1, None, 2 ** (bits - (not sign)) - 1, 0],
+            f"{sign}int{bits}",
+            (),
+        )
+        for bits in (8, 16, 32, 64)
+        for sign in ("", "u")
+    },
+    "half": (pa.array(np.array([1.5, 0, -2, 65504], np.float16), mask=np.array([0, 1, 0, 0], bool)), [1.5, None, -2.0, 65504.0], np.float16, ()),
+    "float": (pa.array([0.1, None, float("nan"), float("-inf")], pa.float32()), [float(np.float32(0.1)), None, "nan", float("-inf")], np.float32, ()),
+    "double": (pa.array([0.1, None, float("nan"), -0.0]), [0.1, None, "nan", -0.0], np.float64, ()),
+    "bool": (pa.array([True, None, False, True]), [True, None, False, True], np.bool_, ()),
+    "string": (pa.array(["a", None, "", "é\0x"]), ["a", None, "", "é\0x"], str, ()),
+    "large_string": (pa.array(["a", None, "", "é"], pa.large_string()), ["a", None, "", "é"], str, ()),
+    "string_view": (pa.array(["a", None, "", "longer than twelve bytes"], pa.string_view()), ["a", None, "", "longer than twelve bytes"], str, ()),
+    "binary": (pa.array([b"\0", None, b"", b"\xff\0x"]), [b"\0", None, b"", b"\xff\0x"], bytes, ()),
+    "large_binary": (pa.array([b"\0", None, b"", b"x"], pa.large_binary()), [b"\0", None, b"", b"x"], bytes, ()),
+    "binary_view": (pa.array([b"\0", None, b"", b"x"], pa.binary_view()), [b"\0", None, b"", b"x"], bytes, ()),
+    "fixed_binary": (pa.array([b"\0\0", None, b"ab", b"x\0"], pa.binary(2)), [b"\0\0", None, b"ab", b"x\0"], bytes, ()),
+    "date32": (pa.array(DATES, pa.date32()), [18263, None, -3653, 0], "datetime64[D]", ()),
+    "time32s": (pa.array([1, None, 2, 3], pa.time32("s")), [1000, None, 2000, 3000], "timedelta64[ms]", ()),
+    "time32ms": (pa.array([1, None, 2, 3], pa.time32("ms")), [1, None, 2, 3], "timedelta64[ms]", ()),
+    "time64us": (pa.array([1, None, 2, 3], pa.time64("us")), [1, None, 2, 3], "timedelta64[us]", ()),
+    "time64ns": (pa.array([1, None, 2, 3], pa.time64("ns")), [1, None, 2, 3], "timedelta64[ns]", ()),
+    "timestamp_s": (pa.array([1, None, -2, 3], pa.timestamp("s")), [1000, None, -2000, 3000], "datetime64[ms]", ()),
+    "timestamp_ms": (pa.array([1, None, -2, 3], pa.timestamp("ms")), [1, None, -2, 3], "datetime64[ms]", ()),
+    "timestamp_us": (pa.array([1, None, -2, 3], pa.timestamp("us")), [1, None, -2, 3], "datetime64[us]", ()),
+    "timestamp_ns": (pa.array([1, None, -2, 3], pa.timestamp("ns")), [1, None, -2, 3], "datetime64[ns]", ()),
+    "timestamp_zone": (pa.array([1, None, -2, 3], pa.timestamp("us", "Europe/Berlin")), [1, None, -2, 3], "datetime64[us]", ()),
+    "duration": (pa.array([1, None, -2, 3], pa.duration("ms")), [1, None, -2, 3], "timedelta64[ms]", ()),
+    "decimal": (pa.array([Decimal("1.50"), None, Decimal("100.00"), Decimal("-0.01")], pa.decimal128(9, 2)), ["1.5", None, "100", "-0.01"], Decimal, ()),
+    "decimal18": (pa.array([Decimal("1e-18"), None, Decimal(0), Decimal("-123456789.1")], pa.decimal128(38, 18)), ["0." + 17 * "0" + "1", None, "0", "-123456789.1"], Decimal, ()),
+    "decimal0": (pa.array([Decimal(100), None, Decimal(0), Decimal(-7)], pa.decimal128(5, 0)), ["100", None, "0", "-7"], Decimal, ()),
+    "decimal256": (pa.array([Decimal("1.50"), None, Decimal(10**40), Decimal("-0.01")], pa.decimal256(50, 2)), ["1.5", None, "1" + 40 * "0", "-0.01"], Decimal, ()),
+    "dictionary": (pa.array(["a", None, "b", "a"]).dictionary_encode(), ["a", None, "b", "a"], str, ()),
+    "dictionary_int": (pa.array([5, None, 6, 5]).dictionary_encode(), [5, None, 6, 5], np.int64, ()),
+    "list": (pa.array([[1, 2], None, [], [3]]), [[1, 2], None, [], [3]], np.int64, (None,)),
+    "large_list": (pa.array([[1, 2], None, [], [3]], pa.large_list(pa.int8())), [[1, 2], None, [], [3]], np.int8, (None,)),
+    "list_bool": (pa.array([[True, False], None, [], [True]]), [[True, False], None, [], [True]], np.bool_, (None,)),
+    "list_half": (pa.array([[1.5, 2], None, [], [3]], pa.list_(pa.float16())), [[1.5, 2.0], None, [], [3.0]], np.float16, (None,)),
+    "list_string": (pa.array([["a", ""], None, [], ["é"]]), [["a", ""], None, [], ["é"]], str, (None,)),
+    "list_time": (pa.array([[1, 2], None, [], [3]], pa.list_(pa.timestamp("us"))), [[1, 2], None, [], [3]], "datetime64[us]", (None,)),
+    "list_decimal": (pa.array([[Decimal("1.50")], None, [], [Decimal(-1)]], pa.list_(pa.decimal128(9, 2))), [["1.5"], None, [], ["-1"]], Decimal, (None,)),
+    "fixed_list": (pa.array([[1, 2], None, [0, 0], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], None, [0, 0], [3, 4]], np.int32, (2,)),
+    "fixed_list_full": (pa.array([[1, 2], [5, 6], [0, 0], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], [5, 6], [0, 0], [3, 4]], np.int32, (2,)),
+    "fixed_list_string": (pa.array([["a", "b"], None, ["", "c"], ["d", "e"]], pa.list_(pa.string(), 2)), [["a", "b"], None, ["", "c"], ["d", "e"]], str, (2,)),
+    "fixed_list_half": (pa.array([[1, 2], None, [0, 0], [3, 4]], pa.list_(pa.float16(), 2)), [[1.0, 2.0], None, [0.0, 0.0], [3.0, 4.0]], np.float16, (2,)),
+    "list_list": (pa.array([[[1, 2], [3, 4]], None, [], [[5, 6]]]), [[[1, 2], [3, 4]], None, [], [[5, 6]]], np.int64, (None, None)),
+    "list_of_fixed": (pa.array([[[1, 2], [3, 4]], None, [], [[5, 6]]], pa.list_(pa.list_(pa.int8(), 2))), [[[1, 2], [3, 4]], None, [], [[5, 6]]], np.int8, (None, 2)),
+    "fixed_of_fixed": (pa.array([[[1, 2], [3, 4]], None, [[0, 0], [1, 1]], [[5, 6], [7, 8]]], pa.list_(pa.list_(pa.int8(), 2), 2)), [[[1, 2], [3, 4]], None, [[0, 0], [1, 1]], [[5, 6], [7, 8]]], np.int8, (2, 2)),
+    "tensor_null": (pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int8(), (2, 2)), pa.array([[1, 2, 3, 4], None, [0] * 4, [5, 6, 7, 8]], pa.list_(pa.int8(), 4))), [[[1, 2], [3, 4]], None, [[0, 0], [0, 0]], [[5, 6], [7, 8]]], np.int8, (2, 2)),
+    "tensor": (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(24, dtype=np.float32).reshape(4, 2, 3)), np.arange(24.0).reshape(4, 2, 3).tolist(), np.float32, (2, 3)),
+}  # fmt: skip
+
+
+def reader(directory: Path, column: pa.Array, **options: Any) -> Pipeline:
+    """A pipeline over a file with ``x`` and ``id``, in row groups of three rows and one."""
+    table = pa.table({"id": pa.array(range(len(column))), "x": column})
+    return Pipeline(write_table(directory, table, row_group_size=3, **options), executor="threads", workers=2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_type_gives_its_values_whatever_stage_asks_for_them(tmp_path: Path, name: str) -> None:
+    column, expected, dtype, shape = CASES[name]
+    pipeline = reader(tmp_path, column)
+    field = pipeline.schema["x"]
+    assert field.dtype == (
+        dtype
+        if dtype is Decimal
+        else np.dtype(
+            dtype
+            if dtype not in (str, bytes)
+            else dtype.__name__[0].upper().replace("B", "S").replace("S", "U" if dtype is str else "S")
+        )
+    )
+    assert field.shape == shape
+    assert [row["x"] for row in THREADS.elements(pipeline)] == expected
+    for keep in ([1, 2], [2, 3], [0, 2, 3], [1], [3]):
+        found = THREADS.elements(pipeline.where(pc.field("id").isin(keep)))
+        assert [row["x"] for row in found] == [expected[number] for number in keep]
+    shuffled = THREADS.elements(pipeline.shuffle(10, seed=2).batch(3))
+    assert sorted((row["id"], repr(collapsed(row["x"]))) for batch in shuffled for row in batch) == [
+        (k, repr(v)) for k, v in enumerate(expected)
+    ]
+    windows = THREADS.elements(pipeline.ngram({0: ["id"], 1: ["x"]}))
+    assert [window[1]["x"] for window in windows] == expected[1:]
+
+
+def test_every_type_keeps_its_values_in_the_sidecar(tmp_path: Path) -> None:
+    table = pa.table({"id": pa.array(range(4)), **{name: case[0] for name, case in CASES.items()}})
+    pipeline = Pipeline(write_table(tmp_path, table, row_group_size=3), executor="sidecar", workers=1)
+    rows = [{name: plain(value) for name, value in row.items()} for row in pipeline]
+    assert {name: [row[name] for row in rows] for name in CASES} == {name: case[1] for name, case in CASES.items()}
+
+
+@pytest.mark.parametrize("name", ["date64", "null", "list of struct", "deeper null"])
+def test_what_cannot_become_a_tensor_fails_at_once_unless_deselected(tmp_path: Path, name: str) -> None:
+    column = {
+        "date64": pa.array(DATES, pa.date64()),
+        "null": pa.nulls(4),
+        "list of struct": pa.array([[{"a": 1}], None, [], [{"a": 2}]]),
+        "deeper null": pa.array([[None], None, [], [None]], pa.list_(pa.null())),
+    }[name]
+    pipeline = reader(tmp_path, column)
+    assert [row["id"] for row in pipeline.select("id")] == [0, 1, 2, 3]
+    if name == "date64":  # Parquet has one type for dates
+        assert [row["x"] for row in THREADS.elements(pipeline)] == [18263, None, -3653, 0]
+        return
+    for wanted in (pipeline, pipeline.select("x"), pipeline.select("id", "x.*")):
+        with pytest.raises(SchemaError, match=r"field 'x.*': Arrow type .* cannot become a tensor. Deselect it with"):
+            wanted.element  # noqa: B018
+
+
+def test_structs_are_flattened_and_a_null_struct_has_null_members(tmp_path: Path) -> None:
+    column = pa.array(
+        [{"a": 1, "in": {"b": "x", "l": [1]}}, None, {"a": None, "in": None}, {"a": 4, "in": {"b": None, "l": None}}],
+        pa.struct([("a", pa.int32()), ("in", pa.struct([("b", pa.string()), ("l", pa.list_(pa.int8()))]))]),
+    )
+    pipeline = reader(tmp_path, column)
+    assert [field.name for field in pipeline.schema] == ["id", "x.a", "x.in.b", "x.in.l"]
+    rows = THREADS.elements(pipeline)
+    assert [row["x.a"] for row in rows] == [1, None, None, 4]
+    assert [row["x.in.b"] for row in rows] == ["x", None, None, None]
+    assert [row["x.in.l"] for row in rows] == [[1], None, None, None]
+    assert [row["x.a"] for row in THREADS.elements(pipeline.select("x.a").where(pc.field("x", "a") > 1))] == [4]
+    assert [row["id"] for row in THREADS.elements(pipeline.select("id").where(pc.field(("x", "in", "b")) == "x"))] == [
+        0
+    ]
+
+
+def test_maps_become_two_lists_also_inside_structs(tmp_path: Path) -> None:
+    column = pa.array([None if m is None else m[:1] for m in MAPS], A_MAP)
+    rows = THREADS.elements(reader(tmp_path / "map", column))
+    assert [(row["x.key"], row["x.value"]) for row in rows] == [(["k"], [1]), (None, None), ([], []), (["a"], [3])]
+    for keep in ([1, 2], [0, 3], [2]):
+        found = THREADS.elements(reader(tmp_path / "map", column).where(pc.field("id").isin(keep)))
+        assert found == [rows[number] for number in keep]
+    inside = pa.array([{"m": [("k", 1)]}, None, {"m": None}, {"m": []}], pa.struct([("m", A_MAP)]))
+    rows = THREADS.elements(reader(tmp_path / "struct", inside))
+    assert [(row["x.m.key"], row["x.m.value"]) for row in rows] == [(["k"], [1]), (None, None), (None, None), ([], [])]
+
+
+def test_names_with_dots_and_signs_are_names(tmp_path: Path) -> None:
+    names = ["a.b", "a+b", "a b", "ä", "a.b.c", "x[0]"]
+    table = pa.table({name: [number] for number, name in enumerate(names)})
+    pipeline = Pipeline(write_table(tmp_path, table), executor="threads")
+    assert THREADS.elements(pipeline) == [{name: number for number, name in enumerate(names)}]
+    for number, name in enumerate(names):
+        assert THREADS.elements(pipeline.select(name)) == [{name: number}]
+        assert len(pipeline.where(pc.field(name) == number)) == 1
+    with pytest.raises(FieldNotFoundError, match=r"field 'x\[1\]'"):
+        pipeline.select("x[1]").element  # noqa: B018
+
+
+def test_a_struct_with_dots_in_its_members_is_read(tmp_path: Path) -> None:
+    column = pa.array([{"b.c": 1, "b": {"d": 2}}] * 4)
+    rows = THREADS.elements(reader(tmp_path, column))
+    assert rows[0] == {"id": 0, "x.b.c": 1, "x.b.d": 2}
+
+
+# --- the files of other writers ---
+
+
+def everyday() -> pa.Table:
+    """What a warehouse table holds."""
+    count = 50
+    return pa.table(
+        {
+            "id": pa.array(range(count)),
+            "city": pa.array([None if n % 7 == 0 else f"city {n % 3}" for n in range(count)]),
+            "at": pa.array([n * 1_000_000 for n in range(count)], pa.timestamp("us")),
+            "price": pa.array([Decimal(n) / 4 for n in range(count)], pa.decimal128(9, 2)),
+            "tags": pa.array([[f"t{k}" for k in range(n % 3)] for n in range(count)]),
+            "place": pa.array([{"lat": n / 2, "names": [f"p{n}"]} for n in range(count)]),
+        }
+    )
+
+
+def expected_everyday(at_unit: int = 1) -> list[dict[str, Any]]:
+    """The same, as a reader hands it out."""
+    return [
+        {
+            "id": n,
+            "city": None if n % 7 == 0 else f"city {n % 3}",
+            "at": n * 1_000_000 * at_unit,
+            "price": format((Decimal(n) / 4).normalize(), "f"),
+            "tags": [f"t{k}" for k in range(n % 3)],
+            "place.lat": n / 2,
+            "place.names": [f"p{n}"],
+        }
+        for n in range(50)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"store_schema": False},
+        {"data_page_version": "2.0", "compression": "zstd"},
+        {"use_dictionary": False, "compression": "gzip"},
+        {"use_dictionary": ["city"], "compression": "none", "write_statistics": False},
+        {"compression": "brotli", "data_page_size": 64, "write_page_index": True},
+        {"compression": "lz4", "version": "1.0"},
+        {"use_compliant_nested_type": False, "store_schema": False},
+        {"column_encoding": {"id": "DELTA_BINARY_PACKED"}, "use_dictionary": False},
+        {"use_byte_stream_split": ["place.lat"], "use_dictionary": False},
+    ],
+    ids=str,
+)
+def test_files_of_every_form_read_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
+    pipeline = Pipeline(write_table(tmp_path, everyday(), row_group_size=20, **options), executor="threads", workers=2)
+    assert THREADS.elements(pipeline) == expected_everyday()
+    filtered = pipeline.where((pc.field("city") == "city 1") & (pc.field("id") >= 25))
+    assert THREADS.elements(filtered) == [
+        row for row in expected_everyday() if row["city"] == "city 1" and row["id"] >= 25
+    ]
+
+
+def test_spark_files_with_int96_time_stamps_read_as_nanoseconds(tmp_path: Path) -> None:
+    url = write_table(
+        tmp_path, everyday(), "part-00000-c000.snappy.parquet", flavor="spark", use_deprecated_int96_timestamps=True,
+        row_group_size=20, store_schema=False, compression="snappy",
+    )  # fmt: skip
+    (tmp_path / "_SUCCESS").touch()
+    (tmp_path / "._SUCCESS.crc").write_bytes(b"crc")
+    pipeline = Pipeline(url, executor="threads")
+    assert pipeline.schema["at"].dtype == np.dtype("datetime64[ns]")
+    assert THREADS.elements(pipeline) == expected_everyday(at_unit=1000)
+    windows = pipeline.ngram({0: ["id"], 1: ["at"]}, timestamp="at", max_gap=datetime.timedelta(seconds=1))
+    assert len(windows) == 49
+    assert len(pipeline.ngram({0: ["id"], 1: ["at"]}, timestamp="at", max_gap=np.timedelta64(999, "ms"))) == 0
+
+
+@pytest.mark.parametrize(
+    ("stamps", "gap", "windows"),
+    [
+        (pa.array([0, 5, 10, 16], pa.time32("s")), datetime.timedelta(seconds=5), 2),
+        (pa.array([0, 5, 10, 16], pa.time64("us")), np.timedelta64(5, "us"), 2),
+        (pa.array([0, 5, 10, 16], pa.duration("ns")), np.timedelta64(5, "ns"), 2),
+        (pa.array([0, 5, 10, 16], pa.date32()), datetime.timedelta(days=5), 2),
+        (pa.array([0, 5, 10, 16], pa.timestamp("ms", "UTC")), datetime.timedelta(milliseconds=5), 2),
+        (pa.array([0, 5, 10, 16], pa.uint8()), 5, 2),
+        (pa.array([0, 5, 10, 16], pa.uint64()), 5.9, 2),
+        (pa.array([-(2**63), 0, 2**63 - 1, 2**63 - 1]), 2**63 - 1, 2),
+        (pa.array([0, 0.5, 1.0, 1.75], pa.float32()), 0.5, 2),
+        (pa.array([0, 0.5, 1.0, 1.75], pa.float16()), 0.5, 2),
+        (pa.array([float("-inf"), 0.0, 1.0, float("inf")]), float("inf"), 3),
+        (pa.array([float("-inf"), float("-inf"), 1.0, 1.0]), 2.0, 2),
+        (pa.array([Decimal("0"), Decimal("0.1"), Decimal("0.2"), Decimal("0.4")], pa.decimal128(9, 1)), 0.15, 2),
+    ],
+)  # fmt: skip
+def test_gaps_are_measured_in_every_numeric_and_time_type(
+    tmp_path: Path, stamps: pa.Array, gap: Any, windows: int
+) -> None:
+    pipeline = reader(tmp_path, stamps).select("id").ngram(length=2, timestamp="x", max_gap=gap)
+    assert len(pipeline) == windows
+
+
+# --- files that were written over time ---
+
+
+def test_a_nullable_column_that_a_later_file_lacks_is_null_there(tmp_path: Path) -> None:
+    full = pa.table({"id": [0, 1], "x": [1.5, 2.5], "tags": [["a"], []], "s": [{"a": 1, "b": 2}] * 2})
+    write_table(tmp_path, full, "a.parquet")
+    write_table(tmp_path, pa.table({"id": [2], "s": [{"b": 3}]}), "b.parquet")
+    write_table(tmp_path, full.slice(1), "c.parquet")
+    pipeline = Pipeline(str(tmp_path), executor="threads")
+    rows = THREADS.elements(pipeline)
+    assert [row["x"] for row in rows] == [1.5, 2.5, None, 2.5]
+    assert [row["tags"] for row in rows] == [["a"], [], None, []]
+    assert [row["s.a"] for row in rows] == [1, 1, None, 1]
+    assert [row["s.b"] for row in rows] == [2, 2, 3, 2]
+    assert THREADS.elements(pipeline.select("x")) == [{"x": row["x"]} for row in rows]
+    assert [row["id"] for row in THREADS.elements(pipeline.where(pc.field("x") > 2))] == [1, 1]
+    assert [row["id"] for row in THREADS.elements(pipeline.where(pc.field("x").is_null()))] == [2]
+
+
+def test_time_stamps_and_groups_of_other_widths_still_form_windows(tmp_path: Path) -> None:
+    for number, (stamp, group) in enumerate(
+        [
+            (pa.int16(), pa.string()),
+            (pa.int64(), pa.large_string()),
+            (pa.int32(), pa.dictionary(pa.int8(), pa.string())),
+        ]
+    ):
+        table = pa.table(
+            {
+                "id": [2 * number, 2 * number + 1],
+                "t": pa.array([10 * number, 10 * number + 5], stamp),
+                "g": pa.array(["g", "g"], group),
+            }
+        )
+        write_table(tmp_path, table, f"{number}.parquet")
+    pipeline = Pipeline(str(tmp_path), executor="threads")
+    assert len(pipeline.ngram({0: ["id"], 1: ["t"]}, timestamp="t", max_gap=5, group_by="g")) == 5
+    assert [row["t"] for row in THREADS.elements(pipeline)] == [0, 5, 10, 15, 20, 25]
+
+
+def test_files_and_row_groups_without_rows_are_nothing_special(tmp_path: Path) -> None:
+    table = everyday()
+    write_table(tmp_path, table.slice(0, 0), "a.parquet")
+    write_table(tmp_path, table, "b.parquet", row_group_size=20)
+    write_table(tmp_path, table.slice(0, 0), "c.parquet")
+    pipeline = Pipeline(str(tmp_path), executor="threads")
+    assert THREADS.elements(pipeline) == expected_everyday()
+    assert len(pipeline.where(pc.field("place", "lat") > 20)) == 9
+
+
+def test_half_a_file_of_nested_rows_in_row_groups_of_no_rows_reads(tmp_path: Path) -> None:
+    schema = everyday().schema
+    tmp_path.mkdir(exist_ok=True)
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
+        for part in (everyday().slice(0, 0), everyday().slice(0, 25), everyday().slice(0, 0), everyday().slice(25)):
+            writer.write_table(part)
+    pipeline = Pipeline(str(tmp_path), executor="threads")
+    assert THREADS.elements(pipeline.batch(7)) == [expected_everyday()[at : at + 7] for at in range(0, 50, 7)]
+    assert len(pipeline.where(pc.field("place", "lat") >= 0)) == 50

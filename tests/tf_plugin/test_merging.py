@@ -1,0 +1,130 @@
+"""Several batches in one message: the same elements, the same states, and no more held than one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from parquetry.common import NdarrayCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.testing import assert_same
+from parquetry.tf_plugin import ParquetDataset
+
+ROWS = 103
+
+
+def fields(output: Any) -> list[Any]:
+    return [
+        output("id"),
+        output("text", kind="text"),
+        output("points", (None, 2), "float32"),
+        output("words", (None,), kind="text"),
+        output("window", (3,), "int32", window=2),
+        output("steps", (None,), "int16", window=2),
+        output("wide", (32,), "float32"),
+    ]
+
+
+def plain(batch: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy().tolist()
+        for name, value in batch.items()
+    }
+
+
+@pytest.mark.parametrize("merge", [2, 5, 100])
+def test_merged_messages_give_the_same_elements(fake_dataset: Callable[..., Any], output: Any, merge: int) -> None:
+    single = fake_dataset(*fields(output), rows=ROWS)
+    merged = fake_dataset(*fields(output), rows=ROWS, merge=merge)
+    assert merged.element_spec == single.element_spec
+    assert [plain(batch) for batch in merged] == [plain(batch) for batch in single]
+
+
+def test_only_batches_are_asked_for_in_merged_messages(fake_dataset: Callable[..., Any], log: Any) -> None:
+    list(fake_dataset(log=str(log.path)))
+    list(fake_dataset(log=str(log.path), batched=False))
+    assert [start.get("merge") for start in log.starts] == [True, None]
+
+
+@pytest.mark.parametrize("taken", range(7))
+def test_a_checkpoint_inside_a_message_goes_on_with_its_next_batch(
+    fake_dataset: Callable[..., Any], tmp_path: Path, taken: int
+) -> None:
+    dataset = fake_dataset(rows=26, merge=3)
+    iterator = iter(dataset)
+    for _ in range(taken):
+        next(iterator)
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+    fresh = iter(dataset)
+    tf.train.Checkpoint(iterator=fresh).restore(path)
+    assert [number for batch in fresh for number in batch["id"].numpy()] == list(range(4 * taken, 26))
+
+
+@pytest.mark.parametrize(("width", "shared"), [(16, [True] * 4), (33, [True, False, False, False])])
+def test_aligned_parts_of_a_message_are_not_copied(
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Any, width: int, shared: list[bool]
+) -> None:
+    iterator = iter(fake_dataset(output("x", (width, 5), "float32"), rows=-1, batch=5, merge=4, slots=8))
+    batches = [next(iterator)["x"] for _ in range(4)]
+    assert [batch.numpy()[0, 0, 0] for batch in batches] == [0, 5, 10, 15]
+    assert [in_shared_memory(batch) for batch in batches] == shared
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_hoarding_merged_batches_neither_stalls_nor_mixes_values(
+    fake_dataset: Callable[..., Any], output: Any, slots: int
+) -> None:
+    dataset = fake_dataset(output("x", (64,), "float32"), rows=240, merge=4, slots=slots)
+    batches = [batch["x"] for batch in dataset]
+    assert len(batches) == 60
+    for number, batch in enumerate(batches):
+        np.testing.assert_array_equal(batch.numpy()[:, 0], np.arange(4 * number, 4 * number + 4))
+
+
+def test_numbers_jump_where_rows_were_left_out(fake_dataset: Callable[..., Any], tmp_path: Path) -> None:
+    dataset = fake_dataset(rows=40, unknown=True, leap_at=3, leap=2)
+    assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    iterator = iter(dataset)
+    found = [next(iterator)["id"].numpy()[0] for _ in range(4)]
+    assert found == [0, 4, 8, 20]
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+    fresh = iter(dataset)
+    tf.train.Checkpoint(iterator=fresh).restore(path)
+    assert [batch["id"].numpy()[0] for batch in fresh] == [24, 28, 32, 36]
+
+
+def test_real_batches_are_those_of_the_pipeline_whatever_their_size(tmp_path: Path) -> None:
+    schema = Unischema(
+        "rows",
+        [
+            UnischemaField("id", np.int64),
+            UnischemaField("name", np.str_),
+            UnischemaField("vector", np.float32, (7,), TensorCodec()),
+            UnischemaField("points", np.float32, (None, 3), NdarrayCodec()),
+        ],
+    )
+    rows = [
+        {
+            "id": n,
+            "name": "n" * (n % 5),
+            "vector": np.full(7, n, np.float32),
+            "points": np.full((n % 4, 3), n, np.float32),
+        }
+        for n in range(200)
+    ]
+    write_dataset(str(tmp_path / "data"), schema, rows, row_group_rows=40)
+    pipeline = Pipeline(str(tmp_path / "data")).shuffle(50, seed=3).batch(3)
+    assert pipeline.plan().merged_steps > 1
+    batches = list(ParquetDataset.from_pipeline(pipeline))
+    assert_same([batch["id"].numpy() for batch in batches], [batch["id"] for batch in pipeline])
+    for batch in batches:
+        for n, name, vector, points in zip(
+            batch["id"].numpy(), batch["name"].numpy(), batch["vector"].numpy(), batch["points"].to_list(), strict=True
+        ):
+            assert name == b"n" * (n % 5)
+            assert vector.tolist() == [n] * 7
+            assert points == [[n] * 3] * (n % 4)

@@ -1,0 +1,116 @@
+"""Distributed training in processes of its own: every row once over all ranks, and equal steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.tf_plugin import ParquetDataset
+
+PROGRAM = Path(__file__).with_name("rank_program.py")
+ROWS = 33  # that the program's filter leaves
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    target = tmp_path_factory.mktemp("data") / "rows"
+    schema = Unischema("rows", [UnischemaField("id", np.int64)])
+    write_dataset(str(target), schema, [{"id": n} for n in range(40)], row_group_rows=5, files=2)
+    return str(target)
+
+
+def run_ranks(kind: str, url: str, configs: list[dict[str, Any] | None]) -> list[Any]:
+    """What each rank prints."""
+    processes = []
+    for config in configs:
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment.pop("TF_CONFIG", None)
+        if config is not None:
+            environment["TF_CONFIG"] = json.dumps(config)
+        command = [sys.executable, str(PROGRAM), kind, url]
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    printed = []
+    for process in processes:
+        out, errors = process.communicate(timeout=100)
+        assert process.returncode == 0, errors[-4000:]
+        printed.append(json.loads(out.strip().splitlines()[-1]))
+    return printed
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("localhost", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def ids_of(epoch: list[dict[str, Any]]) -> list[int]:
+    return [number for step in epoch for replica in step["replicas"] for number in replica]
+
+
+@pytest.mark.timeout(120, method="thread")
+def test_mirrored_replicas_get_every_row_once(url: str) -> None:
+    ((first, second),) = run_ranks("mirrored", url, [None])
+    assert sorted(ids_of(first)) == sorted(ids_of(second)) == list(range(ROWS))
+    assert ids_of(first) != ids_of(second)
+    assert all(step["sum"] == sum(ids_of([step])) for step in first)
+
+
+@pytest.mark.timeout(150, method="thread")
+def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str) -> None:
+    addresses = [f"localhost:{port}" for port in free_ports(2)]
+    configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]
+    ranks = run_ranks("workers", url, configs)
+    for mine, theirs in zip(*ranks, strict=True):
+        found = ids_of(mine) + ids_of(theirs)
+        assert len(found) == len(set(found)) == ROWS - ROWS % 2
+        assert [step["sum"] for step in mine] == [step["sum"] for step in theirs]
+        assert len(mine) == 4
+
+
+def test_a_state_of_two_ranks_goes_on_with_any_number(url: str) -> None:
+    def dataset(ranks: int, rank: int) -> ParquetDataset:
+        rows = ParquetDataset(url, ["id"], workers=1).shuffle(10, seed=7)
+        return rows.shard(ranks, rank, even="drop", canonical_shards=6).batch(12 // ranks)
+
+    def ids_in(data: Any) -> list[int]:
+        return [number for batch in data for number in batch["id"].numpy().tolist()]
+
+    whole = sorted(number for rank in range(2) for number in ids_in(dataset(2, rank)))
+    assert len(set(whole)) == 36
+    two = [dataset(2, rank) for rank in range(2)]
+    begun = [number for data in two for number in next(iter(data))["id"].numpy().tolist()]
+    state = two[0].state_dict(1)
+    for ranks in (2, 3):
+        resumed = [ids_in(dataset(ranks, rank).load_state_dict(state)) for rank in range(ranks)]
+        assert len({len(part) for part in resumed}) == 1
+        assert sorted([*begun, *(number for part in resumed for number in part)]) == whole
+
+
+def test_input_contexts_of_one_process_get_all_rows(url: str) -> None:
+    strategy = tf.distribute.get_strategy()
+    context_parts: list[int] = []
+
+    def dataset_of(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        context_parts.append(context.num_input_pipelines)
+        return ParquetDataset(url, ["id"]).shard(context.num_input_pipelines, context.input_pipeline_id).batch(16)
+
+    dataset = strategy.distribute_datasets_from_function(dataset_of)
+    expected = [batch["id"].tolist() for batch in Pipeline(url, ["id"]).batch(16)]
+    assert [batch["id"].numpy().tolist() for batch in dataset] == expected
+    assert context_parts == [1]

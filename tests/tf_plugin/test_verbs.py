@@ -1,0 +1,219 @@
+"""The verbs that tf.data does not have, as methods and as functions for ``apply``: what becomes of specs and values."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from parquetry import tf_plugin
+from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, contains, hash_split, write_dataset
+from parquetry.common import mix as mix_pipelines
+from parquetry.common.errors import PipelineError
+from parquetry.common.testing import assert_same
+from parquetry.tf_plugin import ParquetDataset
+
+ROWS = 24
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    schema = Unischema(
+        "rows",
+        [
+            UnischemaField("id", np.int64),
+            UnischemaField("speed", np.float32, nullable=True),
+            UnischemaField("image", np.uint8, (2, 3, 1), NdarrayCodec(), dims=("H", "W", "C")),
+            UnischemaField("points", np.float32, (None, 2), NdarrayCodec()),
+            UnischemaField("tags", np.str_, (None,)),
+            UnischemaField("price", decimal.Decimal),
+        ],
+    )
+    rows = [
+        {
+            "id": n,
+            "speed": None if n % 3 == 0 else float(n),
+            "image": np.arange(6, dtype=np.uint8).reshape(2, 3, 1) + n,
+            "points": np.full((n % 4, 2), n, np.float32),
+            "tags": ["even"] if n % 2 == 0 else ["odd", f"n{n}"],
+            "price": decimal.Decimal(n) / 4,
+        }
+        for n in range(ROWS)
+    ]
+    target = tmp_path_factory.mktemp("data") / "rows"
+    write_dataset(str(target), schema, rows, row_group_rows=6, files=2)
+    return str(target)
+
+
+def ids(dataset: Any) -> list[int]:
+    return [number for element in dataset for number in np.reshape(np.asarray(element["id"]), -1).tolist()]
+
+
+def drop_odd(row: dict[str, Any]) -> dict[str, Any] | None:
+    return row if row["id"] % 2 == 0 else None
+
+
+# By value: the sidecar would import this module, and TensorFlow with it, to find a function of it by name.
+drop_odd.__module__ = "__main__"
+
+VERBS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "select": ("select", ("id", "speed"), {}),
+    "where contains": ("where", (contains("tags", "odd"),), {}),
+    "hash split": ("hash_split", ("id", [0.5, 0.5], 1), {"seed": 3}),
+    "nulls filled": ("nulls", ("fill", "speed"), {"value": -1.0}),
+    "nulls masked": ("nulls", ("mask",), {}),
+    "nulls dropped": ("nulls", ("drop", "speed"), {}),
+    "padded": ("pad", ("points",), {}),
+    "padded to a shape": ("pad", ("points", "tags"), {"shape": None}),
+    "padded with a value": ("pad", ("points",), {"shape": (5, 2), "value": -1}),
+    "permuted": ("permute", ("image",), {"dims": ("C", "H", "W")}),
+    "decimals": ("decimals", ("float64", "price"), {}),
+}
+
+
+@pytest.mark.parametrize(("verb", "arguments", "options"), VERBS.values(), ids=VERBS.keys())
+def test_a_verb_is_that_of_the_pipeline(
+    url: str, verb: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    dataset = getattr(ParquetDataset(url), verb)(*arguments, **options)
+    applied = ParquetDataset(url).apply(getattr(tf_plugin, verb)(*arguments, **options))
+    pipeline = getattr(Pipeline(url), verb)(*arguments, **options)
+    assert dataset.pipeline == applied.pipeline == pipeline
+    with pytest.raises(PipelineError, match=f"{verb}: expected a ParquetDataset"):
+        tf.data.Dataset.range(3).apply(getattr(tf_plugin, verb)(*arguments, **options))
+    if verb != "nulls":  # what TensorFlow cannot show at all
+        dataset, pipeline = dataset.nulls("fill", value=0), pipeline.nulls("fill", value=0)
+    assert_batches_are_equal(dataset.batch(5), pipeline.batch(5))
+
+
+def assert_batches_are_equal(dataset: Any, pipeline: Pipeline) -> None:
+    """Every batch has the values of the pipeline's, and the form that the spec promises."""
+    found, expected = list(dataset), list(pipeline)
+    assert len(found) == len(expected) > 0
+    for batch, wanted in zip(found, expected, strict=True):
+        assert batch.keys() == wanted.keys() == dataset.element_spec.keys()
+        for name, value in batch.items():
+            assert dataset.element_spec[name].is_compatible_with(value)
+            mine = value.to_list() if isinstance(value, tf.RaggedTensor) else value.numpy().tolist()
+            assert decoded(mine) == [np.asarray(row).tolist() for row in wanted[name]]
+
+
+def decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [decoded(part) for part in value]
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def test_companions_and_padded_fields_are_dense(url: str) -> None:
+    dataset = ParquetDataset(url).nulls("mask", "speed").pad("points", "tags").select("s.*", "p.*", "t.*").batch(4)
+    spec = dataset.element_spec
+    assert spec["speed__valid"] == tf.TensorSpec((None,), tf.bool)
+    assert spec["points__length"] == tf.TensorSpec((None,), tf.int64)
+    assert spec["points"] == tf.TensorSpec((None, None, 2), tf.float32)
+    assert spec["tags"] == tf.TensorSpec((None, None), tf.string)
+    batch = next(iter(dataset))
+    assert batch["points"].shape == (4, 3, 2)
+    assert batch["points__length"].numpy().tolist() == [0, 1, 2, 3]
+    assert batch["speed__valid"].numpy().tolist() == [False, True, True, False]
+    assert batch["tags"].numpy().tolist() == [[b"even", b""], [b"odd", b"n1"], [b"even", b""], [b"odd", b"n3"]]
+
+
+def test_padded_windows_have_an_axis_of_steps(url: str) -> None:
+    dataset = ParquetDataset(url, ["id", "points"]).ngram(length=2).pad("points").batch(3)
+    assert dataset.element_spec["points"] == tf.TensorSpec((None, 2, None, 2), tf.float32)
+    assert dataset.element_spec["points__length"] == tf.TensorSpec((None, 2), tf.int64)
+    first = next(iter(dataset))
+    assert first["points"].shape == (3, 2, 3, 2)
+    assert first["points__length"].numpy().tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
+def test_fixed_shapes_are_static(url: str) -> None:
+    dataset = ParquetDataset(url, ["id", "points"]).where([("id", "in", [2, 6, 10])]).fixed("points", shape=(2, 2))
+    assert dataset.element_spec["points"] == tf.TensorSpec((2, 2), tf.float32)
+    assert [row["points"].numpy()[0, 0] for row in dataset] == [2, 6, 10]
+
+
+def test_predicates_on_columns_go_into_the_plan_through_filter(url: str) -> None:
+    assert ids(ParquetDataset(url, ["id", "tags"]).filter(contains("tags", "n5"))) == [5]
+    dataset = ParquetDataset(url, ["id"]).filter(hash_split("id", [0.5, 0.5], 0, 7))
+    assert dataset.pipeline == Pipeline(url, ["id"]).hash_split("id", [0.5, 0.5], 0, 7)
+
+
+def test_options_of_the_pipeline_and_of_tf_data_have_one_verb(url: str) -> None:
+    dataset = ParquetDataset(url, ["id"]).with_options(workers=1, memory_limit=1 << 20)
+    assert isinstance(dataset, ParquetDataset)
+    assert (dataset.pipeline.workers, dataset.pipeline.memory_limit) == (1, 1 << 20)
+    options = tf.data.Options()
+    options.deterministic = True
+    both = dataset.with_options(options, workers=2)
+    assert both.options().deterministic
+    assert ids(both) == list(range(ROWS))
+
+
+def test_a_shard_without_arguments_is_the_launchers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("RANK", "2")
+    assert ParquetDataset(url).shard().pipeline == Pipeline(url).shard(3, 2)
+    assert ParquetDataset(url).apply(tf_plugin.shard(even="drop")).pipeline == Pipeline(url).shard(3, 2, even="drop")
+    monkeypatch.delenv("RANK")
+    with pytest.raises(PipelineError, match="expected num_shards and index, or a launcher's variables"):
+        ParquetDataset(url).shard()
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+def test_rows_that_a_function_leaves_out_are_not_counted(url: str, tmp_path: Path, batch: int | None) -> None:
+    def plain(elements: Any) -> list[list[int]]:
+        return [np.reshape(element["id"], -1).tolist() for element in elements]
+
+    dataset = ParquetDataset(url, ["id"], workers=1).shuffle(8, seed=2).transform(drop_odd, drops=True)
+    dataset = dataset if batch is None else dataset.batch(batch)
+    assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
+    for taken in (0, 1, 2, 3):
+        iterator = iter(dataset)
+        for _ in range(taken):
+            next(iterator)
+        path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+        state = dataset.state_dict(taken)
+        assert dataset.state_dict(taken, since_restart=True) == state
+        left = plain(iterator)
+        assert len(left) == (3 if batch else ROWS // 2) - taken
+        restored = iter(dataset)
+        tf.train.Checkpoint(iterator=restored).restore(path)
+        assert plain(restored) == left
+        dataset.start_next_at(state)
+        assert plain(dataset) == left
+    steps = iter(dataset.pipeline.with_options(executor="threads"))
+    steps.load_state_dict(dataset.state_dict(0, since_restart=True))
+    assert plain(steps) == left
+
+
+def test_mixes_are_those_of_the_pipeline(url: str) -> None:
+    def sources(make: Callable[..., Any]) -> list[Any]:
+        return [make(url, ["id"]).where([("id", "<", 12)]), make(url, ["id"]).where([("id", ">=", 12)]).shuffle(5, 1)]
+
+    dataset = tf_plugin.mix(sources(ParquetDataset), weights=[2, 1], seed=5, stop="all").batch(4)
+    pipeline = mix_pipelines(sources(Pipeline), weights=[2, 1], seed=5, stop="all").batch(4)
+    assert_same([batch["id"].numpy() for batch in dataset], [batch["id"] for batch in pipeline])
+    assert sorted(ids(dataset)) == list(range(ROWS))
+    assert ids(ParquetDataset.from_pipeline(pipeline.take(3))) == ids(pipeline.take(3))
+
+
+def test_the_seed_of_a_mix_follows_set_seed(url: str) -> None:
+    def seed() -> int:
+        mixture = tf_plugin.mix([ParquetDataset(url), ParquetDataset(url)]).pipeline.mixture
+        assert mixture is not None
+        return mixture.seed
+
+    assert seed() != seed()
+    try:
+        tf.random.set_seed(5)
+        first = seed()
+        tf.random.set_seed(5)
+        assert seed() == first
+    finally:
+        tf.compat.v1.set_random_seed(None)

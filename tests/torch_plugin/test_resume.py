@@ -1,0 +1,353 @@
+"""States restored anywhere: at every step, in other loaders, in other numbers of workers and ranks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from torch.utils.data import DataLoader
+from torchdata.nodes import Loader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from parquetry.common import UnischemaField
+from parquetry.common.errors import StateError
+from parquetry.common.iteration import PipelineIterator
+from parquetry.common.testing import assert_resumable
+from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix, rank_state
+
+CANONICAL = 12
+
+
+def ids(elements: Any) -> list[Any]:
+    return [element["id"].tolist() for element in elements]
+
+
+def flat(batches: list[Any]) -> list[int]:
+    return [number for batch in batches for number in (batch if isinstance(batch, list) else [batch])]
+
+
+def epoch_of(pipe: Any, epoch: int) -> list[Any]:
+    return ids(PipelineIterator(pipe.pipeline, epoch))
+
+
+def make(url: str, batch: int = 7) -> ParquetPipe:
+    return ParquetPipe(url, ["id"]).shuffle(10, seed=5).batch(batch)
+
+
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": row["id"], "twice": 2 * row["id"]}
+
+
+STAGES: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda p: p.select("id", "drive").shuffle(10, seed=5).take(25),
+    "filter": lambda p: p.select("id", "x").where(pc.field("id") > 30).batch(4),
+    "shard": lambda p: p.select("id").shuffle(10, seed=5).shard(3, 1).batch(4),
+    "shard before shuffle": lambda p: p.select("id").shard(3, 1).shuffle(8, seed=5).batch(4, drop_remainder=True),
+    "repeat": lambda p: p.select("id").shuffle(10, seed=5).repeat(2).batch(16),
+    "take and skip of batches": lambda p: p.select("id").shuffle(10, seed=5).batch(5).skip(2).take(6),
+    "windows": lambda p: p.select("id", "stamp").ngram(length=3, timestamp="stamp", max_gap=500).shuffle(9, 5).batch(6),
+    "ragged and padded": lambda p: p.select("id", "points", "tags", "map").pad("points").shuffle(10, 5).batch(9),
+    "transform": lambda p: (
+        p.select("id").transform(doubled, [UnischemaField("twice", "int64")]).shuffle(10, seed=5).batch(9)
+    ),
+}
+
+
+@pytest.mark.parametrize("stages", STAGES.values(), ids=STAGES)
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
+def test_every_stage_resumes_at_every_step(url: str, face: Any, stages: Callable[[Any], Any]) -> None:
+    made = stages(face(url, executor="threads"))
+    assert_resumable(lambda: iter(made) if face is ParquetPipe else face.from_pipeline(made.pipeline))
+
+
+def test_a_mix_and_an_elementwise_pipe_resume_at_every_step(url: str) -> None:
+    sources = [ParquetPipe(url, ["id"]).shuffle(10, seed=1), ParquetPipe(url, ["id"]).skip(50)]
+    mixed = mix(sources, weights=[2, 1], seed=4, stop="all").batch(8)
+    assert_resumable(lambda: iter(mixed))
+    derived = make(url).map(id_only).filter(is_odd)
+    assert_resumable(lambda: iter(derived))
+
+
+def id_only(element: dict[str, Any]) -> Any:
+    return element["id"]
+
+
+def is_odd(numbers: Any) -> bool:
+    return bool(numbers[0] % 2)
+
+
+def test_an_endless_pipe_resumes_across_passes(url: str) -> None:
+    pipe = ParquetPipe(url, ["id"]).take(10).shuffle(10, seed=5).repeat().batch(4)
+    assert_resumable(lambda: iter(pipe), steps=9)
+
+
+def test_other_fields_are_taken_on_request_only(url: str) -> None:
+    iterator = iter(make(url))
+    next(iterator)
+    state = iterator.state_dict()
+    rest = ids(iterator)
+
+    def other(face: Any = ParquetPipe) -> Any:
+        return face(url, ["id", "flag"]).shuffle(10, seed=5).batch(7)
+
+    for target in (other(), iter(other()), other(ParquetNode)):
+        with pytest.raises(StateError, match="belongs to another pipeline"):
+            target.load_state_dict(state)
+        target.load_state_dict(state, strict=False)
+        assert ids(target) == rest
+    mapped = other().map(id_only)
+    mapped.load_state_dict(state, strict=False)
+    assert [batch.tolist() for batch in mapped] == rest
+
+
+def test_a_node_is_restored_by_name(url: str) -> None:
+    node = ParquetNode(url, ["id"]).shuffle(10, seed=5).batch(7)
+    for _ in range(3):
+        next(node)
+    fresh = ParquetNode(url, ["id"]).shuffle(10, seed=5).batch(7)
+    fresh.load_state_dict(json.dumps(node.state_dict()))
+    assert ids(fresh) == ids(node)
+    fresh.reset()
+    assert ids(fresh) == epoch_of(fresh, 1)
+
+
+# --- other numbers of ranks ---
+
+
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
+@pytest.mark.parametrize("counts", [(1, 2, 3, 4, 6, 12), (12, 6, 4, 3, 2, 1), (4, 3, 12, 1)])
+def test_other_numbers_of_ranks_go_on_with_the_same_global_batches(url: str, face: Any, counts: Any) -> None:
+    def rank(index: int, of: int) -> Any:
+        made = face(url, ["id"]).shuffle(10, seed=5).shard(of, index, canonical_shards=CANONICAL)
+        return iter(made.batch(12 // of))
+
+    whole = [Counter(batch["id"].tolist()) for batch in rank(0, 1)]
+    found: list[Counter[int]] = []
+    states: list[Any] = [None]
+    for number, of in enumerate(counts):
+        iterators = [rank(index, of) for index in range(of)]
+        for index, iterator in enumerate(iterators):
+            if states[0] is not None:
+                iterator.load_state_dict(states[index % len(states)])
+        steps = 1 if number < len(counts) - 1 else len(whole) - len(found)
+        for _ in range(steps if number < len(whole) - 1 else 0):
+            found.append(Counter(flat([next(iterator)["id"].tolist() for iterator in iterators])))
+        states = [iterator.state_dict() for iterator in iterators]
+        assert len({str({**state, "shards": None}) for state in states}) == 1
+    assert found == whole[: len(found)]
+    assert len(found) >= 4
+
+
+@pytest.mark.parametrize("before", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 4])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_any_ranks_and_workers_take_the_rows_that_are_left(url: str, before: int, after: int, workers: int) -> None:
+    def rank(index: int, of: int) -> ParquetPipe:
+        pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=5)
+        return pipe.shard(of, index, even="none", canonical_shards=CANONICAL).batch(5)
+
+    first = [iter(rank(index, before)) for index in range(before)]
+    taken = flat([next(iterator)["id"].tolist() for iterator in first for _ in range(2)])
+    rest = []
+    for index in range(after):
+        pipe = rank(index, after)
+        pipe.load_state_dict(first[0].state_dict())
+        rest += flat(ids(DataLoader(pipe, batch_size=None, num_workers=workers)))
+    assert sorted(taken + rest) == list(range(60))
+
+
+# --- stock DataLoader: the state of the training process ---
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 3, "persistent_workers": True}])
+def test_a_stock_loader_goes_on_from_the_pipes_state(url: str, options: dict[str, Any]) -> None:
+    pipe = make(url)
+    iterator = iter(pipe)
+    for _ in range(3):
+        next(iterator)
+    fresh = make(url)
+    fresh.load_state_dict(pipe.state_dict())
+    loader = DataLoader(fresh, batch_size=None, **options)
+    assert [ids(loader) for _ in range(3)] == [epoch_of(pipe, 0)[3:], epoch_of(pipe, 1), epoch_of(pipe, 2)]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_stock_loader_is_resumed_by_the_steps_that_the_training_loop_counts(url: str, method: str) -> None:
+    pipe = make(url)
+    loader = DataLoader(pipe, batch_size=None, num_workers=2)
+    list(loader)
+    iterator = iter(loader)
+    for _ in range(3):
+        next(iterator)
+    fresh = make(url)
+    fresh.load_state_dict(pipe.state_after(3))
+    again = DataLoader(fresh, batch_size=None, num_workers=1, multiprocessing_context=method)
+    iterator = iter(again)
+    assert next(iterator)["id"].tolist() == epoch_of(pipe, 1)[3]
+    last = make(url)
+    last.load_state_dict(fresh.state_after(1))
+    assert ids(last) == epoch_of(pipe, 1)[4:]
+    assert ids(last) == epoch_of(pipe, 2)
+    del iterator
+    if method == "fork":
+        assert ids(again) == epoch_of(pipe, 2)
+
+
+def test_a_stock_loader_without_workers_needs_no_count(url: str) -> None:
+    pipe = ParquetPipe(url, ["id"]).shuffle(10, seed=5)
+    loader = DataLoader(pipe, batch_size=7)
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    fresh = ParquetPipe(url, ["id"]).shuffle(10, seed=5)
+    fresh.load_state_dict(pipe.state_dict())
+    assert flat(ids(DataLoader(fresh, batch_size=7))) == epoch_of(pipe, 0)[21:]
+
+
+def test_a_chosen_epoch_keeps_the_state_of_that_epoch_only(url: str) -> None:
+    state = {**make(url).state_dict(), "iteration": 2, "consumed": 4}
+    for epoch, expected in ((2, epoch_of(make(url), 2)[4:]), (3, epoch_of(make(url), 3))):
+        pipe = make(url)
+        pipe.load_state_dict(state)
+        pipe.set_epoch(epoch)
+        assert ids(pipe) == expected
+        assert ids(pipe) == epoch_of(pipe, epoch + 1)
+
+
+def test_a_drawn_seed_is_taken_from_the_state_in_loader_workers(url: str) -> None:
+    first = ParquetPipe(url, ["id"]).shuffle(10).batch(7)
+    other = ParquetPipe(url, ["id"]).shuffle(10).batch(7)
+    other.load_state_dict(first.state_after(2))
+    loader = DataLoader(other, batch_size=None, num_workers=2)
+    assert [ids(loader) for _ in range(2)] == [epoch_of(first, 0)[2:], epoch_of(first, 1)]
+
+
+# --- StatefulDataLoader and another number of workers ---
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("steps", [0, 1, 4, 9])
+def test_a_stateful_loaders_state_is_one_position_of_the_rank(url: str, workers: int, steps: int) -> None:
+    loader = StatefulDataLoader(make(url), batch_size=None, num_workers=workers)
+    iterator = iter(loader)
+    for _ in range(steps):
+        next(iterator)
+    state = json.loads(json.dumps(rank_state(loader.state_dict())))
+    del iterator
+    for others in (0, 2):
+        pipe = make(url)
+        pipe.load_state_dict(state)
+        fresh = StatefulDataLoader(pipe, batch_size=None, num_workers=others)
+        assert [ids(fresh) for _ in range(2)] == [epoch_of(pipe, 0)[steps:], epoch_of(pipe, 1)]
+    node = ParquetNode.from_pipeline(make(url).pipeline)
+    node.load_state_dict(state)
+    through = Loader(node)
+    assert [ids(through) for _ in range(2)] == [epoch_of(node, 0)[steps:], epoch_of(node, 1)]
+    numpy_iterator = iter(make(url).pipeline)
+    numpy_iterator.load_state_dict(state)
+    assert ids(numpy_iterator) == epoch_of(make(url), 0)[steps:]
+
+
+def test_a_stateful_loader_that_went_on_from_a_rank_state_resumes(url: str) -> None:
+    for taken in range(1, 5):
+        pipe = make(url)
+        pipe.load_state_dict({**pipe.state_dict(), "consumed": 3})
+        loader = StatefulDataLoader(pipe, batch_size=None, num_workers=2)
+        iterator = iter(loader)
+        head = [next(iterator)["id"].tolist() for _ in range(taken)]
+        fresh = StatefulDataLoader(make(url), batch_size=None, num_workers=2)
+        fresh.load_state_dict(loader.state_dict())
+        assert head + ids(fresh) == epoch_of(pipe, 0)[3:]
+        assert ids(fresh) == epoch_of(pipe, 1)
+        assert rank_state(loader.state_dict())["consumed"] == 3 + taken
+        del iterator
+
+
+def test_a_finished_stateful_loader_stands_at_the_next_epoch(url: str) -> None:
+    for workers in (0, 2):
+        loader = StatefulDataLoader(make(url), batch_size=None, num_workers=workers)
+        list(loader)
+        pipe = make(url)
+        pipe.load_state_dict(rank_state(loader.state_dict()))
+        assert ids(pipe) == epoch_of(pipe, 1)
+
+
+def test_states_that_are_no_position_of_the_rank_are_refused(url: str) -> None:
+    collated = StatefulDataLoader(ParquetPipe(url, ["id"]), batch_size=7, num_workers=2)
+    rare = StatefulDataLoader(make(url), batch_size=None, num_workers=2, snapshot_every_n_steps=3)
+    iterators = [iter(collated), iter(rare)]
+    for iterator in iterators:
+        next(iterator)
+    with pytest.raises(StateError, match=r"expected workers that took the elements in turn, got .* are \[1, 14\]"):
+        rank_state(collated.state_dict())
+    with pytest.raises(StateError, match="got one taken 1 steps after it"):
+        rank_state(rare.state_dict())
+    with pytest.raises(StateError, match="expected the state of a StatefulDataLoader over a ParquetPipe"):
+        rank_state(StatefulDataLoader([1, 2, 3]).state_dict())
+    with pytest.raises(StateError, match="got filter"):
+        make(url).filter(is_odd).state_after(1)
+    iterators.clear()
+
+
+def test_a_state_of_one_worker_is_refused_in_a_single_process(url: str) -> None:
+    state = {**make(url).state_dict(), "worker": 1, "workers": 2}
+    for target in (make(url), iter(make(url)), ParquetNode.from_pipeline(make(url).pipeline)):
+        with pytest.raises(StateError, match="another number of loader workers: expected 1, the state has 2"):
+            target.load_state_dict(state)
+
+
+# --- trainers that call state_dict and load_state_dict by name ---
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_that_saves_every_stateful_object_by_name_resumes(url: str, workers: int) -> None:
+    """As Lightning does: ``state_dict`` between steps, ``load_state_dict`` before the first, ``set_epoch`` each epoch."""
+
+    def trainer(checkpoint: Any, stop_at: int | None) -> tuple[list[Any], Any]:
+        pipe = make(url)
+        loader = StatefulDataLoader(pipe, batch_size=None, num_workers=workers)
+        seen: list[Any] = []
+        start = 0
+        if checkpoint is not None:
+            start = checkpoint["epoch"]
+            loader.load_state_dict(checkpoint["loader"])
+        for epoch in range(start, 3):
+            pipe.set_epoch(epoch)
+            for batch in loader:
+                seen.append(batch["id"].tolist())
+                if stop_at is not None and len(seen) == stop_at:
+                    return seen, {"epoch": epoch, "loader": loader.state_dict()}
+        return seen, None
+
+    whole, _ = trainer(None, None)
+    assert whole == epoch_of(make(url), 0) + epoch_of(make(url), 1) + epoch_of(make(url), 2)
+    for stop_at in (4, 14):
+        seen, checkpoint = trainer(None, stop_at)
+        assert seen + trainer(checkpoint, None)[0] == whole
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_that_fetches_one_batch_ahead_resumes(url: str, workers: int) -> None:
+    """As Accelerate does: the state that belongs to a batch is taken before the next one is fetched."""
+
+    def prepared(loader: Any) -> Any:
+        iterator = iter(loader)
+        current = next(iterator)
+        while current is not None:
+            state = loader.state_dict()
+            following = next(iterator, None)
+            yield current["id"].tolist(), state
+            current = following
+
+    def load() -> StatefulDataLoader:
+        return StatefulDataLoader(make(url), batch_size=None, num_workers=workers)
+
+    steps = list(prepared(load()))
+    for number in (0, 3, 7):
+        fresh = load()
+        fresh.load_state_dict(steps[number][1])
+        assert [batch for batch, _ in prepared(fresh)] == epoch_of(make(url), 0)[number + 1 :]

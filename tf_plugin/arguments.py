@@ -1,0 +1,45 @@
+"""Arguments of tf.data's verbs as the plan needs them: numbers and paths that are known now, seeds, predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from parquetry.common.errors import PipelineError
+
+
+def static(value: Any) -> int | None:
+    """An integer (or bool) that is known now; ``None`` for one that only the running graph knows."""
+    if tf.is_tensor(value):
+        value = tf.get_static_value(value)
+    if isinstance(value, bool | int | np.integer | np.bool_):
+        return int(value)
+    if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biu":
+        return int(value)
+    if value is None or tf.is_tensor(value):
+        return None
+    raise PipelineError(f"argument of a dataset's verb: expected an integer, got {value!r}.")
+
+
+def static_text(value: Any) -> Any:
+    """A path that is known now; ``None`` for one that only the running graph knows."""
+    if not tf.is_tensor(value):
+        return value
+    value = tf.get_static_value(value)
+    return None if value is None else tf.compat.as_str(value.item() if isinstance(value, np.ndarray) else value)
+
+
+def graph_seed() -> int | None:
+    """A seed of `tf.random.set_seed`'s sequence, or ``None`` if no seed was set."""
+    graph_seed, op_seed = tf.compat.v1.random.get_seed(None)
+    if graph_seed is None or op_seed is None:
+        return None
+    return (int(graph_seed) * 0x9E3779B1 + int(op_seed)) % (1 << 63)
+
+
+def is_dnf(predicate: Any) -> bool:
+    """Whether a predicate is a list of tuples, or a list of such lists."""
+    return isinstance(predicate, Sequence) and not isinstance(predicate, str | bytes)

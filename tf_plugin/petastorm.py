@@ -1,0 +1,237 @@
+"""`make_petastorm_dataset` and `tf_tensors`: the readers of `common.petastorm` in TensorFlow, by Petastorm's names.
+
+Elements are named tuples of tensors (of windows, ``{offset: named tuple}``) with the static shapes of the schema. Text,
+bytes and decimals are ``tf.string``, dates and time stamps ``tf.int64`` (nanoseconds since 1970), uint16 ``tf.int32``
+and uint32 ``tf.int64``. Rows come one by one through Python; `ParquetDataset` is the fast way.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import warnings
+from collections import namedtuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from parquetry.common.errors import NullValueError, PipelineError, SchemaError
+from parquetry.common.petastorm.ngram import NGram
+from parquetry.common.petastorm.unischema import Unischema
+
+RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
+"""The name of the graph's op that tells how full the shuffling queue of `tf_tensors` is."""
+
+_TF_DTYPES = {
+    np.bool_: tf.bool,
+    np.int8: tf.int8,
+    np.uint8: tf.uint8,
+    np.int16: tf.int16,
+    np.uint16: tf.int32,
+    np.int32: tf.int32,
+    np.uint32: tf.int64,
+    np.int64: tf.int64,
+    np.float16: tf.float16,
+    np.float32: tf.float32,
+    np.float64: tf.float64,
+    np.str_: tf.string,
+    np.bytes_: tf.string,
+    np.datetime64: tf.int64,
+    decimal.Decimal: tf.string,
+}
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
+_AGAIN = (
+    "Running multiple iterations over make_petastorm_dataset is not recommended for performance issues: every one "
+    "reads the data anew. Give num_epochs to make_reader, or call cache() on the dataset before repeat()."
+)
+
+
+def make_petastorm_dataset(reader: Any) -> Any:
+    """A ``tf.data.Dataset`` of a reader's rows, row groups (of a batched reader), or windows.
+
+    The reader must stay open while the dataset is iterated. A second iteration resets it, with a warning.
+
+    Raises:
+        SchemaError: a field of a type that TensorFlow lacks.
+    """
+    schema, ngram = reader.schema, reader.ngram
+    names = _flat_fields(schema, ngram)
+    signature = tuple(tf.TensorSpec(_shape(field, reader.batched_output), dtype) for field, dtype in names)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        _begin(reader)
+        for sample in reader:
+            yield tuple(_sanitize_field_tf_types(sample)) if ngram is None else tuple(_sanitize_and_flatten(sample))
+
+    # TensorFlow 1's class, which has make_one_shot_iterator() beside all that tf.data.Dataset has.
+    flat = tf.compat.v1.data.Dataset.from_generator(rows, output_signature=signature)
+    if ngram is None:
+        return flat.map(lambda *values: schema.make_namedtuple_tf(*values))
+    return flat.map(lambda *values: _unflatten_and_set_shape(schema, ngram, values))
+
+
+def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
+    """The next row (or window) as a named tuple of tensors, read anew each time that a TensorFlow 1 session runs it.
+
+    Args:
+        shuffling_queue_capacity: rows in a ``RandomShuffleQueue`` between the reader and the tensors; 0 = none.
+        min_after_dequeue: rows that always stay in the queue.
+
+    Raises:
+        PipelineError: a shuffling queue of row groups, or outside a graph.
+    """
+    if shuffling_queue_capacity > 0 and (reader.batched_output or tf.executing_eagerly()):
+        raise PipelineError(
+            "tf_tensors: expected shuffling_queue_capacity=0 for make_batch_reader and in eager mode, "
+            f"got {shuffling_queue_capacity}. Shuffle with shuffle_rows=True, or with shuffle() of the dataset."
+        )
+    schema, ngram = reader.schema, reader.ngram
+    fields = _flat_fields(schema, ngram)
+    dtypes = [dtype for _, dtype in fields]
+
+    def sample(_: Any) -> list[Any]:
+        found = next(reader)
+        return list(_sanitize_field_tf_types(found) if ngram is None else _sanitize_and_flatten(found))
+
+    tensors = tf.compat.v1.py_func(sample, [tf.constant(1)], dtypes)
+    if shuffling_queue_capacity > 0:
+        tensors = _shuffled(tensors, dtypes, shuffling_queue_capacity, min_after_dequeue)
+    tensors = tensors if isinstance(tensors, list | tuple) else [tensors]
+    for tensor, (field, _) in zip(tensors, fields, strict=True):
+        tensor.set_shape(_shape(field, reader.batched_output))
+    if ngram is None:
+        return schema.make_namedtuple_tf(*tensors)
+    return _unflatten_and_set_shape(schema, ngram, tensors)
+
+
+def _begin(reader: Any) -> None:
+    if reader.last_row_consumed:
+        warnings.warn(_AGAIN, UserWarning, stacklevel=2)
+        reader.reset()
+
+
+def _shuffled(tensors: Any, dtypes: list[Any], capacity: int, min_after_dequeue: int) -> Any:
+    queue = tf.queue.RandomShuffleQueue(capacity, min_after_dequeue, dtypes)
+    queue.size(name=RANDOM_SHUFFLING_QUEUE_SIZE)  # only for those who look it up by its name
+    runner = tf.compat.v1.train.QueueRunner(queue, [queue.enqueue(tensors)])
+    tf.compat.v1.train.add_queue_runner(runner)
+    return queue.dequeue()
+
+
+def _flat_fields(schema: Unischema, ngram: NGram | None) -> list[tuple[Any, Any]]:
+    """Every field of an element in order, and its TensorFlow dtype; a window's offsets one after the other."""
+    schemas = [schema] if ngram is None else [ngram.get_schema_at_timestep(schema, offset) for offset in ngram.offsets]
+    return [(field, _tf_dtype(field)) for part in schemas for field in part.fields.values()]
+
+
+def _tf_dtype(field: Any) -> Any:
+    try:
+        return _numpy_to_tf_dtypes(field.numpy_dtype)
+    except ValueError as error:
+        raise SchemaError(f"field '{field.name}': {error} Leave it out with schema_fields=.") from error
+
+
+def _numpy_to_tf_dtypes(numpy_dtype: Any) -> Any:
+    """The TensorFlow dtype of a field's numpy type; raises `SchemaError` (a ``ValueError``) if there is none."""
+    found = numpy_dtype.type if isinstance(numpy_dtype, np.dtype) else numpy_dtype
+    if found not in _TF_DTYPES:
+        raise SchemaError(f"numpy type {numpy_dtype}: expected one of {[item.__name__ for item in _TF_DTYPES]}.")
+    return _TF_DTYPES[found]
+
+
+def _schema_to_tf_dtypes(schema: Unischema) -> list[Any]:
+    return [_tf_dtype(field) for field in schema.fields.values()]
+
+
+def _schema_to_tf_dtypes_ngram(schema: Unischema, ngram: NGram) -> list[Any]:
+    return [dtype for _, dtype in _flat_fields(schema, ngram)]
+
+
+def _shape(field: Any, batched: bool) -> tuple[int | None, ...]:
+    return (None, *field.shape) if batched else tuple(field.shape)
+
+
+def _sanitize_field_tf_types(sample: Any) -> Any:
+    """A named tuple whose values TensorFlow takes.
+
+    Raises:
+        NullValueError: a null, with the field's name.
+    """
+    values = {name: _tf_value(name, value) for name, value in sample._asdict().items()}
+    return type(sample)(**values)
+
+
+def _tf_value(name: str, value: Any) -> Any:
+    if value is None or value is np.ma.masked or isinstance(value, np.ma.MaskedArray):
+        raise NullValueError(
+            f"field '{name}': expected a value, got null (None), which TensorFlow has no form for. Leave such rows out "
+            "with a predicate, or fill them in a TransformSpec."
+        )
+    if isinstance(value, decimal.Decimal):
+        return str(value.normalize())
+    if isinstance(value, np.datetime64) or (isinstance(value, np.ndarray) and value.dtype.kind == "M"):
+        return _nanoseconds(name, np.asarray(value))
+    if isinstance(value, datetime.date):
+        return _nanoseconds(name, np.asarray(np.datetime64(value)))
+    if isinstance(value, np.ndarray) and value.dtype.kind == "O":
+        return _of_objects(name, value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
+        return value if not value.size else np.array(value.tolist(), dtype=object).reshape(value.shape)
+    if isinstance(value, np.ndarray | np.generic) and value.dtype in _WIDER:
+        return value.astype(_WIDER[value.dtype])
+    return value
+
+
+def _nanoseconds(name: str, moments: np.ndarray) -> np.ndarray:
+    if np.isnat(moments).any():
+        return _tf_value(name, None)
+    return moments.astype("datetime64[ns]").astype(np.int64)
+
+
+def _of_objects(name: str, values: np.ndarray) -> np.ndarray:
+    if any(isinstance(value, np.ndarray | list) for value in values.flat):
+        raise PipelineError(
+            f"field '{name}': expected lists of one length in a row group, which make one tensor, got several lengths. "
+            "Pad them in a TransformSpec, or read with make_reader."
+        )
+    made = [_tf_value(name, value) for value in values.flat]
+    if made and all(isinstance(value, np.ndarray) for value in made):  # dates
+        return np.array(made).reshape(values.shape)
+    result = np.empty(len(made), dtype=object)
+    result[:] = made
+    return result.reshape(values.shape)
+
+
+def _flatten(ngram: Mapping[int, Any]) -> Any:
+    """A window as one named tuple, with the number of the step behind each name: ``id_0``, ``id_1``, ..."""
+    flat = {
+        f"{name}_{number}": value
+        for number, offset in enumerate(sorted(ngram))
+        for name, value in ngram[offset]._asdict().items()
+    }
+    return namedtuple("flattened", list(flat))(**flat)
+
+
+def _sanitize_and_flatten(ngram: Mapping[int, Any]) -> Any:
+    return _flatten({offset: _sanitize_field_tf_types(step) for offset, step in ngram.items()})
+
+
+def _ngrams_generator(reader: Any) -> Iterator[Any]:
+    _begin(reader)
+    for sample in reader:
+        yield _sanitize_and_flatten(sample)
+
+
+def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Sequence[Any]) -> dict[int, Any]:
+    """The flat tensors of a window as ``{offset: named tuple}``."""
+    values = iter(fields_as_list)
+    result = {}
+    for offset in ngram.offsets:
+        part = ngram.get_schema_at_timestep(schema, offset)
+        step = [next(values) for _ in part.fields]
+        for tensor, field in zip(step, part.fields.values(), strict=True):
+            tensor.set_shape(tuple(field.shape))
+        result[offset] = part.make_namedtuple_tf(*step)
+    return result
