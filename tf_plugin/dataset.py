@@ -8,7 +8,6 @@ op is made, before elements or their spec are asked for.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ import tensorflow as tf
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.selection.column_predicates import ColumnPredicate
+from parquetry.common.sidecar.request import open_request
 
 from .arguments import graph_seed, is_dnf, static, static_text
 from .ops import load_ops
@@ -95,7 +95,7 @@ class ParquetDataset(tf.data.Dataset):
         # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet;
         # and outside of any function that is being traced, because it belongs to this object and not to that function.
         if self._built is None:
-            request = json.dumps({"pipeline": self._pipeline.to_json(), "sys_path": sys.path})
+            request = open_request(self._pipeline, strict_nulls=True)
             self._dataset_key = new_dataset_key(request)
             with tf.init_scope():
                 self._built = source_dataset(

@@ -15,12 +15,12 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
-FIELDS = ["id", "image", "points"]
+FIELDS = ["id", "points"]
 LOOPS: dict[str, tuple[int, Callable[[str], Any]]] = {
     "pipe": (300, lambda url: ParquetPipe(url, FIELDS).shuffle(10, seed=5).batch(16)),
-    "node": (300, lambda url: Loader(ParquetNode(url, FIELDS).shuffle(10, seed=5).batch(16))),
-    "loader": (300, lambda url: DataLoader(ParquetPipe(url, FIELDS).shuffle(10, seed=5).batch(16), batch_size=None)),
-    "workers": (12, lambda url: StatefulDataLoader(ParquetPipe(url, FIELDS).batch(16), batch_size=None, num_workers=2)),
+    "node": (60, lambda url: Loader(ParquetNode(url, FIELDS).shuffle(10, seed=5).batch(16))),
+    "loader": (60, lambda url: DataLoader(ParquetPipe(url, FIELDS).shuffle(10, seed=5).batch(16), batch_size=None)),
+    "workers": (6, lambda url: StatefulDataLoader(ParquetPipe(url, FIELDS).batch(16), batch_size=None, num_workers=2)),
 }
 
 
