@@ -94,7 +94,7 @@ KINDS: dict[str, Kind] = {
     for kind in [
         Kind(F("id", np.int64), lambda n: n),
         Kind(F("drive", str), lambda n: f"d{n // 10}"),
-        Kind(F("ts", np.int64), lambda n: 100 * n + 500 * (n // 5)),
+        Kind(F("ts", np.int64), lambda n: 100 * (n - (n % 7 == 3)) + 500 * (n // 5)),
         Kind(F("speed", np.float32, nullable=True), lambda n: n / 2, lambda n: n % 5 == 0),
         Kind(F("odd", np.float64), lambda n: float("nan") if n % 4 == 0 else n * 0.5),
         Kind(F("flag", np.bool_, nullable=True), lambda n: n % 2 == 0, lambda n: n % 7 == 3),

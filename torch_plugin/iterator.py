@@ -149,7 +149,7 @@ class ElementIterator:
         if workers == 1 or state.get("workers") != 1:
             lane = state.get("worker")  # not this worker's number if that began in the middle of an epoch
             known = state.get("workers") == workers and isinstance(lane, int) and 0 <= lane < workers
-            steps = self._open(lane if known else own, workers)
+            steps = self._open(lane if known and isinstance(lane, int) else own, workers)
             steps.restore(state, strict=strict)
             return steps
         rank = self._open(0, 1)

@@ -1,4 +1,6 @@
-"""Rows that wait as tensors, between a reader and the batches: in order (`RowQueue`), or drawn at random (`RowPool`)."""
+"""Rows that wait as tensors, between a reader and the batches: in order (`RowQueue`), or drawn at random (`RowPool`).
+
+Both hold one tensor for each field."""
 
 from __future__ import annotations
 

@@ -128,10 +128,22 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     if dtype.kind in "mM":
         return _times(array, dtype)
     if pa.types.is_decimal(array.type) and isinstance(field.storage, ScaledDecimalCodec):
-        return pc.multiply(array, pa.scalar(decimal.Decimal(10**array.type.scale))).cast(pa.int64())
+        return _unscaled(array)
     if pa.types.is_decimal(array.type):
         return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
     return array.cast(pa.from_numpy_dtype(dtype))
+
+
+def _unscaled(array: pa.Array) -> pa.Array:
+    """The digits of decimals without their point, as int64."""
+    wide = array.cast(pa.decimal128(38, array.type.scale))
+    words = np.frombuffer(wide.buffers()[1] or b"", "<i8")[2 * wide.offset :][: 2 * len(wide)].reshape(-1, 2)
+    low, high = words[:, 0], words[:, 1]
+    valid = wide.is_valid().to_numpy(zero_copy_only=False)
+    too_large = valid & (high != low >> 63)
+    if too_large.any():
+        raise pa.ArrowInvalid(f"a decimal whose digits need more than 64 bits: {array[int(np.argmax(too_large))]}")
+    return pa.array(low, mask=~valid)
 
 
 def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:

@@ -168,24 +168,21 @@ class ScalarCodec(DataframeColumnCodec):
             return None
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
-        if isinstance(value, list | tuple | np.ndarray):
+        if np.ndim(value):
             raise TypeError(f"field '{unischema_field.name}': Expected a scalar, got {type(value).__name__}.")
         if unischema_field.shape:
             raise EncodeError(
                 f"field '{unischema_field.name}': with ScalarCodec the shape must be an empty tuple, "
                 f"got {unischema_field.shape}."
             )
-        if isinstance(value, np.generic):
+        if isinstance(value, np.generic | np.ndarray):
             return value.item()
         stored = self.arrow_type
-        kind = None if stored is None else stored
-        if kind is not None and pa.types.is_decimal(kind) and not isinstance(value, decimal.Decimal):
+        if stored is not None and pa.types.is_decimal(stored) and not isinstance(value, decimal.Decimal):
             return decimal.Decimal(value)
-        if kind is not None and pa.types.is_integer(kind):
+        if stored is not None and pa.types.is_integer(stored):
             return int(value)
-        if kind is not None and pa.types.is_floating(kind):
-            return float(value)
-        return str(value) if isinstance(value, str) else value
+        return float(value) if stored is not None and pa.types.is_floating(stored) else value
 
     def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
         return as_scalar(unischema_field.numpy_dtype, value)

@@ -76,8 +76,9 @@ class DatasetWriter:
         storage_options: Mapping[str, Any] | None = None,
         petastorm_compatible: bool = False,
     ) -> None:
-        if hasattr(schema, "to_parquetry"):  # a schema of parquetry.common.petastorm
-            schema = schema.to_parquetry()
+        convert: Any = getattr(type(schema), "to_parquetry", None)  # a schema of parquetry.common.petastorm
+        if convert is not None:
+            schema = convert(schema)
         if not isinstance(schema, Unischema) or not len(schema):
             raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
         if not isinstance(files, int) or not 1 <= files < MAX_PARTS:

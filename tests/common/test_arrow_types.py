@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from builders import write_table
 from faces import THREADS, plain
 from oracle import collapsed
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import FieldNotFoundError, SchemaError
+from parquetry.common.errors import DecodeError, FieldNotFoundError, SchemaError
 
 DATES = [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1), datetime.date(1970, 1, 1)]
 MAPS = [[("k", 1)], None, [], [("a", 3), ("b", None)]]
@@ -92,15 +93,7 @@ def test_every_type_gives_its_values_whatever_stage_asks_for_them(tmp_path: Path
     column, expected, dtype, shape = CASES[name]
     pipeline = reader(tmp_path, column)
     field = pipeline.schema["x"]
-    assert field.dtype == (
-        dtype
-        if dtype is Decimal
-        else np.dtype(
-            dtype
-            if dtype not in (str, bytes)
-            else dtype.__name__[0].upper().replace("B", "S").replace("S", "U" if dtype is str else "S")
-        )
-    )
+    assert field.dtype == (dtype if dtype is Decimal else np.dtype({str: "U", bytes: "S"}.get(dtype, dtype)))
     assert field.shape == shape
     assert [row["x"] for row in THREADS.elements(pipeline)] == expected
     for keep in ([1, 2], [2, 3], [0, 2, 3], [1], [3]):
@@ -184,6 +177,24 @@ def test_a_struct_with_dots_in_its_members_is_read(tmp_path: Path) -> None:
     column = pa.array([{"b.c": 1, "b": {"d": 2}}] * 4)
     rows = THREADS.elements(reader(tmp_path, column))
     assert rows[0] == {"id": 0, "x.b.c": 1, "x.b.d": 2}
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(9, 2), pa.decimal128(38, 2), pa.decimal256(60, 2)], ids=str)
+def test_decimals_of_any_width_can_be_scaled_integers_or_floats(tmp_path: Path, kind: pa.DataType) -> None:
+    values = [Decimal("1.50"), None, Decimal("-100.01"), Decimal(0)]
+    pipeline = reader(tmp_path, pa.array(values, kind))
+    assert [row["x"] for row in THREADS.elements(pipeline.decimals("scaled", "x"))] == [150, None, -10001, 0]
+    assert [row["x"] for row in THREADS.elements(pipeline.decimals("float64", "x"))] == [1.5, None, -100.01, 0.0]
+    some = pipeline.decimals("scaled", "x").where(pc.field("id") != 1)
+    assert [row["x"] for row in THREADS.elements(some)] == [150, -10001, 0]
+
+
+def test_a_decimal_too_large_for_a_scaled_integer_is_refused(tmp_path: Path) -> None:
+    pipeline = reader(tmp_path, pa.array([Decimal(2**62), Decimal(2**63), None], pa.decimal128(38, 1)))
+    with pytest.raises(
+        DecodeError, match=r"field 'x'.*a decimal whose digits need more than 64 bits: 4611686018427387904\.0"
+    ):
+        list(pipeline.decimals("scaled", "x"))
 
 
 # --- the files of other writers ---
@@ -334,11 +345,8 @@ def test_files_and_row_groups_without_rows_are_nothing_special(tmp_path: Path) -
     assert len(pipeline.where(pc.field("place", "lat") > 20)) == 9
 
 
-def test_half_a_file_of_nested_rows_in_row_groups_of_no_rows_reads(tmp_path: Path) -> None:
+def test_row_groups_without_rows_between_others_are_nothing_special(tmp_path: Path) -> None:
     schema = everyday().schema
-    tmp_path.mkdir(exist_ok=True)
-    import pyarrow.parquet as pq
-
     with pq.ParquetWriter(tmp_path / "a.parquet", schema) as writer:
         for part in (everyday().slice(0, 0), everyday().slice(0, 25), everyday().slice(0, 0), everyday().slice(25)):
             writer.write_table(part)

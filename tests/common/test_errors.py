@@ -465,6 +465,26 @@ def test_a_column_that_is_missing_and_declared_not_nullable_is_named(tmp_path: P
     assert len(list(built.pipeline("id"))) == 3
 
 
+def test_lists_of_another_fixed_length_are_refused(tmp_path: Path) -> None:
+    built = build(tmp_path, [[2]], names=("id", "pair"))
+    for number, kind in enumerate([pa.list_(pa.int16(), 3), pa.list_(pa.int16())]):
+        column = pa.array([[1, 2, 3], [4, 5, 6]], kind)
+        write_table(tmp_path, pa.table({"id": [2, 3], "pair": column}), f"z{number}.parquet")
+        with pytest.raises(
+            DecodeError,
+            match=rf"z{number}\.parquet, row group 0: field 'pair': expected a column that holds int16 \(2,\)",
+        ):
+            list(built.pipeline().skip(2 * number).where(pc.field("id") >= 2))
+        (tmp_path / f"z{number}.parquet").unlink()
+
+
+def test_padding_to_the_largest_value_needs_a_batch(built: Built) -> None:
+    with pytest.raises(PipelineError, match=r"pad: expected shape= for the fields \['tags'\], or batch\(\) behind"):
+        next(iter(built.pipeline("tags").pad("tags")))
+    assert len(list(built.pipeline("tags").pad("tags").batch(4))) == 5
+    assert len(list(built.pipeline("tags").pad("tags", shape=[3]))) == 17
+
+
 @pytest.mark.parametrize(
     ("column", "message"),
     [

@@ -20,7 +20,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import Call, apply, call, check
 
-from parquetry.common import UnischemaField
+from parquetry.common import UnischemaField, mix
 from parquetry.common.errors import EmptySelectionError, PipelineError
 from parquetry.common.iteration import StepIterator, batch_to_numpy, rows_to_numpy
 
@@ -307,6 +307,44 @@ def _worker_part(pipeline: Any, worker: int, workers: int) -> list[Any]:
     if steps.element.batched:
         return [batch_to_numpy(steps.element, columns) for _, columns in steps]
     return [row for _, columns in steps for row in rows_to_numpy(steps.element, columns)]
+
+
+@settings(max_examples=40)
+@given(layouts, layouts, st.data())
+def test_a_mix_keeps_the_order_and_the_rows_of_its_sources(
+    files: list[list[int]], others: list[list[int]], data: st.DataObject
+) -> None:
+    with dataset(files) as one, dataset(others) as two:
+        assume(one.rows and two.rows)
+        sources = [one.pipeline("id").shuffle(3, seed=1), _negative(two)]
+        whole = [_ids(THREADS.elements(source)) for source in sources]
+        stop = data.draw(st.sampled_from(["first", "all"]), "stop")
+        options: dict[str, Any] = {
+            "weights": data.draw(st.sampled_from([[1, 1], [5, 1], [0.2, 3]])),
+            "seed": 3,
+            "stop": stop,
+        }
+        mixed = _ids(THREADS.elements(mix(sources, **options)))
+        parts = [[number for number in mixed if number >= 0], [number for number in mixed if number < 0]]
+        if stop == "all":
+            assert parts == whole
+        else:
+            assert all(part == source[: len(part)] for part, source in zip(parts, whole, strict=True))
+            assert any(len(part) == len(source) for part, source in zip(parts, whole, strict=True))
+        assert _ids(THREADS.elements(mix(sources, **options).batch(4))) == mixed
+        ranks = data.draw(st.integers(1, 3), "ranks")
+        dealt = [
+            _ids(THREADS.elements(mix(sources, **options).shard(ranks, rank, even="none"))) for rank in range(ranks)
+        ]
+        assert [dealt[k % ranks][k // ranks] for k in range(len(mixed))] == mixed
+
+
+def _negative(built: Built) -> Any:
+    return built.pipeline("id").transform(_negated, [UnischemaField("id", np.int64)])
+
+
+def _negated(row: dict[str, Any]) -> dict[str, Any]:
+    return {"id": -1 - row["id"]}
 
 
 # --- shards ---
