@@ -41,7 +41,7 @@ test-common: $(VENV_COMMON)/.installed
 	$(VENV_COMMON)/bin/python -m pytest tests/common
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest tests/tf_plugin tests/common/schema tests/common/write
+	$(VENV_TF217)/bin/python -m pytest tests/tf_plugin $(addprefix tests/common/,schema write layout selection engine test_resume.py)
 
 clean:
 	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock

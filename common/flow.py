@@ -220,6 +220,7 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields) -> Recipe:
         flow.apply(stage)
     flow.open()
     assert flow.fields is not None
+    _refuse_open_padding(flow, stages)
     if flow.window is None:  # without windows a row is an item
         flow.item_steps, flow.row_steps = [*flow.row_steps, *flow.item_steps], []
     recipe = Recipe(
@@ -262,6 +263,20 @@ def _pad_value(output: OutputField, value: Any) -> Any:
     if value is not None and not isinstance(value, str):
         raise PipelineError(f"field '{output.name}': expected a text to pad with, got {value!r}.")
     return value or ""
+
+
+def _refuse_open_padding(flow: _Flow, stages: Sequence[Stage]) -> None:
+    """Padding to the largest value of the batch needs a batch that is known when rows are padded."""
+    batched = any(isinstance(stage, Batch) for stage in stages)
+    drops = any(isinstance(stage, Transform) and stage.drops for stage in stages)
+    for step in (*flow.row_steps, *flow.item_steps):
+        if isinstance(step, PadStep) and None in step.shape and (drops or not batched):
+            why = "a function leaves rows out" if drops else "rows are not batched"
+            remedy = "" if drops else ", or call batch()"
+            raise PipelineError(
+                f"pad: field '{step.field.name}': expected shape=, because {why}, so there is no batch whose largest "
+                f"value it could grow to. Give the shape{remedy}."
+            )
 
 
 def mixed_steps(

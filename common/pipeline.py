@@ -41,6 +41,7 @@ from .stages import (
     Repeat,
     Select,
     Shard,
+    ShardRowGroups,
     Shuffle,
     Skip,
     Stage,
@@ -257,6 +258,7 @@ class Pipeline:
         index: int | None = None,
         even: Even = "pad",
         canonical_shards: int | None = None,
+        policy: Literal["global", "rowgroup_modulo"] = "global",
     ) -> Pipeline:
         """Part ``index`` of ``num_shards``; every part has the same number of rows.
 
@@ -266,8 +268,15 @@ class Pipeline:
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
             canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
                 each global batch stay the same.
+            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset, whatever
+                is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are then as
+                long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
         """
         shards, own = resolve_rank(num_shards, index)
+        if policy == "rowgroup_modulo":
+            return self._with(ShardRowGroups(shards, own, "none"))
+        if policy != "global":
+            raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
         return self._with(Shard(shards, own, even, canonical_shards))
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:

@@ -29,6 +29,7 @@ from .stages import (
     Repeat,
     Select,
     Shard,
+    ShardRowGroups,
     Shuffle,
     Skip,
     Stage,
@@ -82,6 +83,8 @@ class StageOrder:
             self._add_ngram(stage)
         elif isinstance(stage, Shuffle):
             self._add_shuffle(stage)
+        elif isinstance(stage, ShardRowGroups):
+            self._add_row_group_shard(stage)
         elif isinstance(stage, Shard):
             self._add_shard(stage)
         elif isinstance(stage, Batch):
@@ -109,12 +112,25 @@ class StageOrder:
         if any(isinstance(done, Ngram) for done in self.selection):
             raise _misplaced(stage, "ngram", "windows are formed from the rows that a filter leaves")
         self._refuse_changed(stage)
-        self.selection.append(stage)
+        self._select(stage)
 
     def _add_ngram(self, stage: Ngram) -> None:
         self._refuse_twice(stage, any(isinstance(done, Ngram) for done in self.selection))
         self._refuse_after(stage, Take, Skip, Batch)
         self._refuse_changed(stage)
+        self._select(stage)
+
+    def _select(self, stage: Stage) -> None:
+        """Puts a filter or window into the selection, before a shard of row groups, which deals what they leave."""
+        dealt = bool(self.selection) and isinstance(self.selection[-1], ShardRowGroups)
+        self.selection.insert(len(self.selection) - dealt, stage)
+
+    def _add_row_group_shard(self, stage: ShardRowGroups) -> None:
+        done = any(isinstance(other, ShardRowGroups) for other in self.selection)
+        self._refuse_twice(stage, done or self.shard is not None)
+        self._refuse_after(stage, Take, Skip, Batch)
+        if self.mixed:
+            raise _misplaced(stage, "mix", "a mix has no row groups of its own")
         self.selection.append(stage)
 
     def _add_shuffle(self, stage: Shuffle) -> None:
@@ -129,7 +145,8 @@ class StageOrder:
         self.shuffle = stage
 
     def _add_shard(self, stage: Shard) -> None:
-        self._refuse_twice(stage, self.shard is not None)
+        dealt = any(isinstance(other, ShardRowGroups) for other in self.selection)
+        self._refuse_twice(stage, dealt or self.shard is not None)
         self._refuse_after(stage, Batch)
         self.shard = stage
         self.views.append(stage)

@@ -262,6 +262,13 @@ class Shard(Stage):
 
 
 @dataclass(frozen=True)
+class ShardRowGroups(Shard):
+    """The rows of row groups ``index``, ``index + num_shards``, ... of the dataset: how Petastorm deals shards."""
+
+    verb: ClassVar[str] = "shard_row_groups"
+
+
+@dataclass(frozen=True)
 class Shuffle(Stage):
     """A new order in every epoch; ``drawn`` tells that nobody chose the seed, so other processes have another."""
 

@@ -10,13 +10,12 @@ from threading import Lock
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from ..errors import DatasetError
+from ..progress import progress
 from .files import DataFile
 
 _MOST_KEPT_BYTES = 256 << 20
-_PROGRESS_AFTER_S = 2.0
 _kept: OrderedDict[tuple[str, str, int, int], pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
 _lock = Lock()
@@ -32,7 +31,7 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
         return [read_footer(filesystem, file) for file in files]
     with ThreadPoolExecutor(max_workers=16, thread_name_prefix="parquetry-footers") as pool:
         footers = pool.map(lambda file: read_footer(filesystem, file), files)
-        return list(tqdm(footers, "reading footers", len(files), leave=False, delay=_PROGRESS_AFTER_S, unit="file"))
+        return list(progress(footers, "reading footers", len(files), unit="file"))
 
 
 def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:

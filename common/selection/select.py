@@ -14,19 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from tqdm import tqdm
 
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
+from ..progress import progress
 from ..schema.field import UnischemaField
-from ..stages import Ngram, Nulls, Skip, Stage, Take, Where, WhereColumn, WhereFunction
+from ..stages import Ngram, Nulls, ShardRowGroups, Skip, Stage, Take, Where, WhereColumn, WhereFunction
 from .expression import Call, FieldRef, Node, field_names, parse_expression, row_mask
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
-
-_PROGRESS_AFTER_S = 2.0
 
 ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
 """Reads stored columns of a whole row group, named by field, partition columns included."""
@@ -101,7 +99,7 @@ class Selection:
 def evaluate(
     dataset: StoredDataset, steps: Iterable[Stage], *, read: ReadStored, test: RowPredicate, threads: int
 ) -> Selection:
-    """Applies ``where``, ``ngram``, ``take`` and ``skip`` stages in order to all rows of the dataset.
+    """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
 
     Raises:
         DatasetError: time stamps that are null or decrease; says in which file and row.
@@ -127,6 +125,8 @@ def evaluate(
             selection = replace(selection, rows=rows, reports=(*selection.reports, report))
         elif isinstance(step, Ngram):
             selection = _ngram(dataset, selection, step, read, threads)
+        elif isinstance(step, ShardRowGroups):
+            selection = _shard_row_groups(selection, step)
         elif isinstance(step, Take):
             selection = selection.slice(0, step.count)
         else:
@@ -175,6 +175,29 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
         rows_after=kept.total,
     )
     return kept, report
+
+
+def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
+    """The rows of every ``num_shards``-th row group, or the windows that begin there."""
+    rows, before = selection.rows, selection.num_items
+    mine = np.arange(len(rows.whole)) % step.num_shards == step.index
+    if selection.starts is None:
+        selection = replace(selection, rows=rows.keep_units(mine))
+    else:
+        unit, _ = rows.locate(selection.starts)
+        selection = replace(selection, starts=selection.starts[mine[unit]])
+    alive = rows.counts > 0
+    report = Report(
+        step=str(step),
+        units=int(alive.sum()),
+        pruned=int((alive & ~mine).sum()),
+        proven=int((alive & mine).sum()),
+        read=0,
+        read_bytes=0,
+        rows_before=before,
+        rows_after=selection.num_items,
+    )
+    return replace(selection, reports=(*selection.reports, report))
 
 
 def _not_null(name: str) -> Where:
@@ -367,4 +390,4 @@ def _in_parallel(function: Callable[[int], Any], units: np.ndarray, what: str, t
         return [function(unit) for unit in numbers]
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-select") as pool:
         results = pool.map(function, numbers)
-        return list(tqdm(results, what, len(numbers), leave=False, delay=_PROGRESS_AFTER_S, unit="row group"))
+        return list(progress(results, what, len(numbers), unit="row group"))

@@ -124,6 +124,8 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         _ = drive.permute("image", dims=("H", "W")).element
     with pytest.raises(PipelineError, match="expected a shape that fits"):
         _ = drive.pad("points", shape=(5, 4)).element
+    with pytest.raises(PipelineError, match=r"expected shape=, because rows are not batched"):
+        _ = drive.pad("points").element
     with pytest.raises(FieldNotFoundError, match="field 'nope'"):
         _ = drive.pad("nope").element
     with pytest.raises(PipelineError, match=r"it reads the stored values of 'speed', which that changes"):
