@@ -42,6 +42,9 @@ ROOMS = {
     "order": set(),
     "engine": {"schema", "layout", "selection", "order"},
     "sidecar": {"schema", "layout", "selection", "order", "engine"},
+    # Not on the data path: other people's interface over the rooms, and tools over whole datasets.
+    "petastorm": {"schema", "layout", "write", "selection", "order", "engine"},
+    "tools": {"schema", "layout", "write", "selection", "petastorm"},
 }
 
 

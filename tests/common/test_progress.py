@@ -1,0 +1,23 @@
+"""The progress bar: never in the way of the items, and only there when they take long."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from parquetry.common import progress as module
+from parquetry.common.progress import progress
+
+
+def test_quick_work_gives_its_items_and_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    before = threading.active_count()
+    assert list(progress(iter("abc"), "reading", 3, unit="file")) == ["a", "b", "c"]
+    assert capsys.readouterr().err == ""
+    assert threading.active_count() == before
+
+
+def test_slow_work_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "AFTER_S", -1.0)
+    assert list(progress(range(5), "reading", 5, unit="file")) == [0, 1, 2, 3, 4]
+    assert "reading" in capsys.readouterr().err
