@@ -6,8 +6,8 @@ import mmap
 import os
 import pickle
 import struct
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -18,26 +18,56 @@ from .channel import memory_file
 _TAIL = struct.Struct("<QQ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedWindow:
-    """A window in shared memory.
+    """A window in shared memory. Thread-safe.
 
-    Attributes:
+    Its memory is freed when it is closed and nobody holds it: a job that is on its way to a worker when the iteration
+    ends must not lose the descriptor that it is about to send.
+
+    Args:
         number: names the window between reader and workers.
         rows: as planned; its cells stay with the reader.
         source: which pipeline of a mix it belongs to.
-        descriptor: owned; see `close`.
+        descriptor: owned.
     """
 
-    number: int
-    rows: WindowRows
-    source: int
-    descriptor: int
-    num_bytes: int
+    def __init__(self, *, number: int, rows: WindowRows, source: int, descriptor: int) -> None:
+        self.number = number
+        self.rows = rows
+        self.source = source
+        self.descriptor = descriptor
+        self._users = 1
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the owner gave the window up."""
+        return self._closed
+
+    def hold(self) -> bool:
+        """Keeps the memory until `release`; False if the window is closed already."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        """Ends what `hold` began."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            os.close(self.descriptor)
 
     def close(self) -> None:
-        """Frees the memory once no worker maps it any more."""
-        os.close(self.descriptor)
+        """Gives up the owner's hold. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.release()
 
 
 def export_window(
@@ -55,9 +85,7 @@ def export_window(
             meta = pickle.dumps((ends, list(places), list(rows.rows)), protocol=5)
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
-        return ExportedWindow(
-            number=number, rows=rows, source=source, descriptor=descriptor, num_bytes=os.fstat(descriptor).st_size
-        )
+        return ExportedWindow(number=number, rows=rows, source=source, descriptor=descriptor)
     except BaseException:
         os.close(descriptor)
         raise

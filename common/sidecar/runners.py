@@ -10,6 +10,7 @@ import logging
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from ..engine.fetch import Fetcher
 from ..engine.jobs import Handle, Job, sources_of
 from ..engine.recipe import MixedRecipe, Recipe
 from ..engine.window import WindowRows
-from ..errors import SidecarError
+from ..errors import PipelineError, SidecarError
 from .exported import ExportedWindow, export_window
 from .protocol import BatchHeader
 from .slots import SlotMemory, write_table
@@ -160,6 +161,20 @@ class WorkerRunner:
         self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int
     ) -> BatchHeader:
         windows: list[ExportedWindow] = [handle.future.result() for handle in handles]
+        held = [window for window in windows if window.hold()]
+        try:
+            if len(held) < len(windows):
+                raise PipelineError("iteration was closed.")
+            return self._run(worker, job, windows, slot, first, elements)
+        finally:
+            for window in held:
+                window.release()
+                if window.closed:
+                    worker.stale.append(window.number)  # it may have been sent after it was given up
+
+    def _run(
+        self, worker: _Worker, job: Job, windows: Sequence[ExportedWindow], slot: Slot, first: int, elements: int
+    ) -> BatchHeader:
         message = {
             "do": "job",
             "slot": slot.number,
@@ -191,7 +206,7 @@ class _Worker:
 
     def __init__(self, request: dict[str, Any], process: WorkerProcess) -> None:
         self._request = request
-        self.stale: list[int] = []
+        self.stale: deque[int] = deque()
         self.status = "not started"
         self._closed = False
         self._use(process)
@@ -250,8 +265,7 @@ class _Worker:
             self._slots.add(slot.number)
 
     def _take_stale(self) -> list[int]:
-        taken, self.stale = self.stale, []
-        return taken
+        return [self.stale.popleft() for _ in range(len(self.stale))]
 
     def _note_death(self) -> None:
         self.status = self._process.status()

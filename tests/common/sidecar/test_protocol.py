@@ -102,7 +102,7 @@ def test_the_page_has_every_role_and_dtype() -> None:
     roles = dict(re.findall(r"^\| (\d) \| ([A-Z_]+) \| ", TEXT, re.MULTILINE))
     assert {int(number): name for number, name in roles.items()} == {role.value: role.name for role in Role}
     (line,) = re.findall(r"^\| 4 \| u16 \| dtype \| (.*) \|$", TEXT, re.MULTILINE)
-    assert dict((name, int(code)) for code, name in re.findall(r"(\d+) (\w+)", line)) == protocol.DTYPE_CODES
+    assert {name: int(code) for code, name in re.findall(r"(\d+) (\w+)", line)} == protocol.DTYPE_CODES
 
 
 @pytest.mark.parametrize(("title", "form"), [("## Message", protocol.HEADER), ("## Batch", protocol.BATCH)])
