@@ -190,11 +190,9 @@ def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
 
 
 def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
-    """The Arrow schemas that occur, each with the first file that has it; of an indexed dataset only the first
-    file's.
-    """
+    """The Arrow schemas that occur, each with the first file that has it."""
     if dataset.index is not None:
-        return [_arrow_schema(dataset, 0)]
+        return dataset.index.schemas
     seen: list[int] = []
     for file, footer in enumerate(dataset.footers):
         if not any(footer.schema.equals(dataset.footer(other).schema) for other in seen):

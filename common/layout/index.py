@@ -22,7 +22,7 @@ from ..errors import DatasetError
 from .chunk_statistics import ChunkStatistics
 from .files import FileListing
 from .index_file import IndexFile
-from .index_format import INDEX_NAME
+from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
@@ -65,6 +65,11 @@ class RowGroupIndex:
         self.group = group
         self.rows = self._ordered(pa.chunked_array([part.rows for part in parts])).to_numpy(zero_copy_only=False)
         self._bytes = lru_cache(maxsize=4)(self._sum_bytes)
+
+    @property
+    def schemas(self) -> list[tuple[str, pa.Schema]]:
+        """The Arrow schemas that occur, each with the first file (relative path) that has it."""
+        return [(path, schema_from_text(text)) for part in self._parts for path, text in part.description.schemas]
 
     def statistics(self, name: str) -> ChunkStatistics | None:
         """The statistics of one column; ``None`` if only the footers can tell."""

@@ -7,6 +7,7 @@ counts -1 where unknown. Files without row groups stand in the description.
 
 from __future__ import annotations
 
+import base64
 import json
 import zlib
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ class IndexDescription:
         unbounded: fields with statistics whose bounds are unknown, because the files do not agree on the type.
         complete: whether ``fields`` are all that any file has.
         empty: ``(relative path, size, mtime_ns)`` of each file without row groups.
+        schemas: ``(relative path, serialised Arrow schema)`` of the first file with each schema that occurs.
     """
 
     fields: tuple[str, ...]
@@ -50,6 +52,7 @@ class IndexDescription:
     unbounded: tuple[str, ...]
     complete: bool
     empty: tuple[tuple[str, int, int], ...]
+    schemas: tuple[tuple[str, str], ...]
 
     def covers(self, names: Sequence[str]) -> bool:
         """Whether all that the footers say about these fields is in the index."""
@@ -81,7 +84,18 @@ class IndexDescription:
             unbounded=tuple(value["unbounded"]),
             complete=bool(value["complete"]),
             empty=tuple((str(path), int(size), int(mtime)) for path, size, mtime in value["empty"]),
+            schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
         )
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """An Arrow schema as text."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def schema_from_text(text: str) -> pa.Schema:
+    """The inverse of `schema_to_text`."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def index_schema(leaves: Sequence[str], bounds: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:

@@ -32,7 +32,7 @@ from .chunk_statistics import (
     to_bounds,
 )
 from .files import DataFile, FileListing, list_files
-from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema
+from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
 
 _PROGRESS_AFTER_S = 2.0
 _FILES_AT_A_TIME = 64
@@ -150,6 +150,7 @@ class _Lines:
         self._unbounded: set[str] = set()
         self._exact: dict[str, bool] = {}
         self._empty: list[tuple[str, int, int]] = []
+        self._schemas: list[tuple[str, pq.ParquetSchema]] = []
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
 
     def description(self) -> IndexDescription:
@@ -161,6 +162,7 @@ class _Lines:
             unbounded=tuple(sorted(self._unbounded)),
             complete=self._all_fields and not self._extra,
             empty=tuple(self._empty),
+            schemas=tuple((path, schema_to_text(schema.to_arrow_schema())) for path, schema in self._schemas),
         )
 
     def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
@@ -170,6 +172,9 @@ class _Lines:
         for file, count in zip(files, counts, strict=True):
             if not count:
                 self._empty.append((file.relative, file.size_bytes, file.mtime_ns))
+        for file, footer in zip(files, footers, strict=True):
+            if not any(footer.schema.equals(schema) for _, schema in self._schemas):
+                self._schemas.append((file.relative, footer.schema))
         places = [leaf_columns(footer) for footer in footers]
         self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
         columns: dict[str, Any] = {
