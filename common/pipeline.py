@@ -268,9 +268,9 @@ class Pipeline:
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
             canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
                 each global batch stay the same.
-            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset, whatever
-                is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are then as
-                long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
+            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset,
+                whatever is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are
+                then as long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
         """
         shards, own = resolve_rank(num_shards, index)
         if policy == "rowgroup_modulo":

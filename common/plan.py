@@ -21,7 +21,7 @@ from .engine.rebatch import Rebatcher
 from .engine.recipe import Recipe, TransformStep
 from .engine.shaping import PadStep
 from .engine.window import WindowRows
-from .errors import EmptySelectionError, PipelineError, StateError
+from .errors import EmptySelectionError, StateError
 from .flow import build_recipe, element_of
 from .layout.dataset import StoredDataset
 from .order.epoch import EpochOrder, OrderSpec
@@ -92,12 +92,6 @@ class BasePlan:
     def element(self) -> Element:
         """What one step gives."""
         batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
-        padded = [output.name for output in self.recipe.outputs if output.padded]
-        if batch is None and padded:
-            raise PipelineError(
-                f"pad: expected shape= for the fields {padded}, or batch() behind, because there is no batch whose "
-                "largest value could be the shape."
-            )
         if batch is None:
             return element_of(self.recipe, None, static_batch=False)
         return element_of(self.recipe, batch, static_batch=batch.drop_remainder or self._endless_before_batch())

@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 # The same examples on every machine and in every run; a deadline would turn a busy machine into a failure.
+COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
+settings.register_profile("reproducible", derandomize=True, **COMMON)
 settings.register_profile(
-    "reproducible", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+    "search", derandomize=False, **COMMON
+)  # for --hypothesis-profile=search: other examples each time
 settings.load_profile("reproducible")
 
 

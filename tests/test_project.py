@@ -42,9 +42,9 @@ ROOMS = {
     "order": set(),
     "engine": {"schema", "layout", "selection", "order"},
     "sidecar": {"schema", "layout", "selection", "order", "engine"},
-    # Not on the data path: other people's interface over the rooms, and tools over whole datasets.
-    "petastorm": {"schema", "layout", "write", "selection", "order", "engine"},
-    "tools": {"schema", "layout", "write", "selection", "petastorm"},
+    # Not on the data path: tools over whole datasets, and Petastorm's interface on this engine.
+    "tools": {"schema", "layout", "write", "selection", "order", "engine"},
+    "petastorm": {"schema", "layout", "write", "selection", "order", "engine", "tools"},
 }
 
 

@@ -172,11 +172,12 @@ def match_unischema_fields(schema: Unischema, field_regex: Sequence[str]) -> lis
     """The fields whose whole name matches one of the regexes, in schema order."""
     names = list(schema.fields)
     full = {name for pattern in field_regex or () for name in names if _fullmatch(pattern, name)}
-    prefix = {name for pattern in field_regex or () for name in names if re.match(pattern, name)}
-    if full != prefix:
+    regexes = [pattern for pattern in field_regex or () if pattern not in names]  # a name never meant more than itself
+    prefix = {name for pattern in regexes for name in names if re.match(pattern, name)}
+    if prefix - full:
         warnings.warn(
             "schema_fields behavior has changed in Petastorm 0.5: a pattern must match the entire field name. This "
-            f"affects the following fields: {', '.join(sorted(full ^ prefix))}",
+            f"affects the following fields: {', '.join(sorted(prefix - full))}",
             UserWarning,
             stacklevel=2,
         )

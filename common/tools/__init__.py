@@ -1,1 +1,26 @@
 """Tools over whole datasets: `migrate`, `copy`, `generate_metadata`; ``python -m parquetry.common.tools`` runs them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .copying import CopyReport, copy
+    from .generating import generate_metadata
+    from .migrating import Migration, migrate
+
+__all__ = ["CopyReport", "Migration", "copy", "generate_metadata", "migrate"]
+
+_HOMES = {"CopyReport": "copying", "copy": "copying", "generate_metadata": "generating"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name, "migrating")
+    return getattr(import_module(f".{home}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

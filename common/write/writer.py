@@ -171,6 +171,18 @@ class DatasetWriter:
             for chunk in column_chunks(columns, column_length(self._schema, columns)):
                 self._store(encode_columns(self._schema, chunk, first_row=self._rows))
 
+    def write_stored(self, table: pa.Table) -> None:
+        """Writes columns that are encoded already: one for each field, in the Arrow type that its codec stores.
+
+        Raises:
+            EncodeError: a partition key that cannot be a directory's name.
+        """
+        self._check_open()
+        self._encode_waiting()
+        with self._aborting():
+            for batch in table.combine_chunks().to_batches():
+                self._store({name: batch.column(name) for name in table.column_names})
+
     def close(self) -> None:
         """Finishes the files and makes the dataset visible. Idempotent.
 

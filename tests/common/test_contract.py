@@ -109,6 +109,7 @@ CASES: dict[str, list[Call]] = {
     "shard none shuffle": [call("select", "id"), call("shard", 4, 2, even="none"), call("shuffle", 3, seed=4)],
     "shard pad shuffle": [call("select", "id"), call("shard", 4, 2), call("shuffle", 3, seed=4), call("repeat", 2)],
     "shard take shuffle": [call("select", "id"), call("shard", 4, 2), call("take", 5), call("shuffle", 3, seed=4), call("skip", 1)],
+    "canonical shard take shuffle": [call("select", "id"), call("shard", 2, 1, canonical_shards=6), call("take", 9), call("shuffle", 3, seed=4)],
     "shuffle shard canonical": [call("select", "id"), call("shuffle", 3, seed=4), call("shard", 2, 1, canonical_shards=6), call("batch", 3)],
     "shuffle take shard": [call("select", "id"), call("shuffle", 3, seed=4), call("take", 9), call("shard", 2, 1)],
     "repeat take shard": [call("select", "id"), call("repeat", 2), call("take", 33), call("shard", 2, 1)],
@@ -148,6 +149,43 @@ def test_threads_give_what_a_list_comprehension_gives(strict: Built, name: str) 
 @pytest.mark.parametrize("name", CASES)
 def test_threads_give_what_a_list_comprehension_gives_where_values_are_null(full: Built, name: str) -> None:
     check(full, CASES[name], THREADS.elements)
+
+
+def _slow(row: dict[str, Any]) -> bool:
+    return row["speed"] is not None and row["speed"] < 8
+
+
+def _slow_batch(batch: dict[str, Any]) -> Any:
+    return batch["speed"] < 8
+
+
+NULL_CASES: dict[str, list[Call]] = {
+    "where, null is not true": [call("where", pc.field("speed") < 8, model=_slow)],
+    "where, and neither is its negation": [
+        call("where", ~(pc.field("speed") < 8), model=lambda row: row["speed"] is not None and row["speed"] >= 8)
+    ],
+    "where null": [call("where", pc.field("label").is_null(), model=lambda row: row["label"] is None)],
+    "where rows": [call("where", _slow, fields=["speed"], model=_slow)],
+    "where batch": [call("where", _slow_batch, fields=["speed"], batched=True, model=_slow)],
+    "drop": [call("nulls", "drop", "label", "codes"), call("ngram", length=2), call("batch", 3)],
+    "fill": [call("nulls", "fill", "speed", value=-2.5), call("nulls", "fill", "label", value="?"), call("batch", 3)],
+    "mask": [call("nulls", "mask", "codes", model_zero=[]), call("nulls", "mask", "names", model_zero=["", ""])],
+    "mask in windows": [call("select", "id", "speed"), call("nulls", "mask", "speed", model_zero=0.0), call("ngram", length=2)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NULL_CASES)
+def test_nulls_are_what_their_policy_says(full: Built, name: str) -> None:
+    check(full, NULL_CASES[name], THREADS.elements)
+
+
+def test_a_cache_is_shared_by_pipelines_of_other_fields_and_stages(full: Built, tmp_path: Path) -> None:
+    cache = call("cache", str(tmp_path))
+    for _ in range(2):
+        check(full, [call("select", "id"), cache], THREADS.elements)
+        check(full, [call("select", "id", "label", "image"), cache, call("shuffle", 4, seed=1)], THREADS.elements)
+        check(full, [cache, OVER_SIX, call("ngram", length=2)], THREADS.elements)
+        check(full, [call("select", "image", "id"), cache, call("batch", 4)], THREADS.elements)
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_an_expression_of_another_type_is_refused(built: Built) -> None:
 
 
 def test_a_condition_that_is_none_is_refused(built: Built) -> None:
-    with pytest.raises(PipelineError, match="expected literals and functions .*not a condition"):
+    with pytest.raises(PipelineError, match=r"expected literals and functions .*not a condition"):
         next(iter(built.pipeline().where(pc.add(pc.field("id"), 1))))
 
 
@@ -417,7 +417,7 @@ def test_an_error_of_ours_inside_a_transform_stays_what_it_is(built: Built) -> N
     def refuse(row: dict[str, Any]) -> dict[str, Any]:
         raise DecodeError("a point cloud without points")
 
-    with pytest.raises(DecodeError, match="^a point cloud without points$"):
+    with pytest.raises(DecodeError, match=r"^a point cloud without points$"):
         next(iter(built.pipeline("id").transform(refuse)))
 
 
@@ -479,7 +479,7 @@ def test_lists_of_another_fixed_length_are_refused(tmp_path: Path) -> None:
 
 
 def test_padding_to_the_largest_value_needs_a_batch(built: Built) -> None:
-    with pytest.raises(PipelineError, match=r"pad: expected shape= for the fields \['tags'\], or batch\(\) behind"):
+    with pytest.raises(PipelineError, match=r"pad: field 'tags': expected shape=, because rows are not batched"):
         next(iter(built.pipeline("tags").pad("tags")))
     assert len(list(built.pipeline("tags").pad("tags").batch(4))) == 5
     assert len(list(built.pipeline("tags").pad("tags", shape=[3]))) == 17

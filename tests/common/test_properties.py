@@ -269,7 +269,7 @@ def test_every_row_comes_once_in_an_epoch_and_epochs_differ(files: list[list[int
 def test_epoch_k_is_the_same_alone_and_after_others(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files) as built:
         assume(built.rows)
-        views = [each for each in data.draw(chains(KEPT, "x", ("shuffle", "shard", "batch", "where", "take")), "calls")]
+        views = data.draw(chains(KEPT, "x", ("shuffle", "shard", "batch", "where", "take")), "calls")
         pipeline = apply(built.pipeline("id"), views)
         try:
             in_a_row = [_ids([_plain(value) for value in pipeline]) for _ in range(3)]
@@ -363,7 +363,7 @@ def test_all_ranks_take_the_same_number_of_steps_whatever_a_filter_leaves(
         parts = [pipeline.shard(ranks, rank, even=even).batch(2) for rank in range(ranks)]
         if left == 0 or (even == "drop" and left < ranks):
             for part in parts:
-                with pytest.raises(EmptySelectionError, match="expected at least one item|leaves nothing"):
+                with pytest.raises(EmptySelectionError, match=r"expected at least one item|leaves nothing"):
                     next(iter(part))
             return
         found = [THREADS.elements(part) for part in parts]

@@ -1,0 +1,88 @@
+"""``python -m parquetry.common.tools migrate|copy|generate-metadata``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from ..errors import ParquetryError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one tool; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        print(_run(options))
+    except (ParquetryError, ValueError) as error:
+        print(f"{options.tool}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace) -> str:
+    from . import copy, generate_metadata, migrate  # --help needs none of them
+
+    if options.tool == "migrate":
+        report = str(migrate(options.url, options.dry_run, keep_petastorm=options.keep_petastorm))
+        return f"dry run, nothing was written. {report}" if options.dry_run else report
+    if options.tool == "generate-metadata":
+        schema = generate_metadata(options.url, overwrite=options.overwrite)
+        return f"{options.url}: schema of {len(schema)} fields: {', '.join(schema.fields)}."
+    report_of_copy = copy(
+        options.source,
+        options.target,
+        field_regex=options.field_regex,
+        not_null_fields=options.not_null_fields or (),
+        where=None if options.where is None else _dnf(options.where),
+        partition_by=options.partition_by,
+        row_group_rows=options.row_group_rows,
+        files=options.files,
+        overwrite=options.overwrite,
+        petastorm_compatible=options.petastorm_compatible,
+        progress=not options.no_progress,
+    )
+    return f"{options.target}: {report_of_copy}"
+
+
+def _dnf(text: str) -> list[object]:
+    """JSON lists as DNF tuples: ``[["speed", ">", 3]]``, or a list of such lists."""
+    terms = json.loads(text)
+    if terms and isinstance(terms[0], str):
+        terms = [terms]
+    if terms and isinstance(terms[0][0], list):
+        return [[tuple(term) for term in group] for group in terms]
+    return [tuple(term) for term in terms]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m parquetry.common.tools", description="Tools over whole datasets.")
+    tools = parser.add_subparsers(dest="tool", required=True)
+
+    migrate = tools.add_parser("migrate", help="turn Petastorm's pickled metadata into JSON, in place")
+    migrate.add_argument("url")
+    migrate.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    migrate.add_argument("--keep-petastorm", action="store_true", help="leave Petastorm's keys beside the new ones")
+
+    generate = tools.add_parser("generate-metadata", help="write the schema of plain Parquet files")
+    generate.add_argument("url")
+    generate.add_argument("--overwrite", action="store_true", help="replace a schema that is there")
+
+    copy = tools.add_parser("copy", help="copy some fields and rows of a dataset; run again to go on")
+    copy.add_argument("source")
+    copy.add_argument("target")
+    copy.add_argument("--field-regex", nargs="+", metavar="REGEX", help="fields to copy; all if not given")
+    copy.add_argument("--not-null-fields", nargs="+", metavar="FIELD", help="only rows where none of these is null")
+    copy.add_argument("--where", metavar="JSON", help='only rows for which this holds, such as [["speed", ">", 3]]')
+    copy.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields that become directories")
+    copy.add_argument("--row-group-rows", type=int, metavar="N")
+    copy.add_argument("--files", type=int, default=1, metavar="N")
+    copy.add_argument("--overwrite", action="store_true", help="replace a dataset that is at the target")
+    copy.add_argument("--petastorm-compatible", action="store_true", help="write Petastorm's metadata too")
+    copy.add_argument("--no-progress", action="store_true")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""`CopyJob`: the stripes of a copy under a hidden name in the target, and their way to their final names.
+
+``.parquetry-copy/job.json`` says which copy this is and how far it has come; ``stripe-00012`` is a finished dataset, or
+nothing. A copy that is interrupted at any point goes on from there; readers see the files only when all are there.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError
+from ..schema.field import Unischema
+from ..write.petastorm import petastorm_metadata
+from ..write.staging import COMMON_METADATA, storage_errors
+from .metadata_file import write_metadata
+
+WORK = ".parquetry-copy"
+_JOB = "job.json"
+
+
+class CopyJob:
+    """One copy into ``root``.
+
+    Args:
+        fingerprint: names the source, the selection and the layout; only the same copy goes on.
+        overwrite: whether a dataset at the target is replaced, and another copy that was begun there forgotten.
+
+    Raises:
+        DatasetError: there is a dataset, or another copy was begun, and ``overwrite`` is not set.
+    """
+
+    def __init__(self, filesystem: pafs.FileSystem, root: str, fingerprint: str, *, overwrite: bool) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._work = posixpath.join(root, WORK)
+        self._fingerprint = fingerprint
+        self._overwrite = overwrite
+        with storage_errors("writing", root):
+            self._moving = self._begin()
+
+    def place(self, stripe: int) -> str:
+        """The directory that a stripe is written to."""
+        return posixpath.join(self._work, f"stripe-{stripe:05d}")
+
+    def has(self, stripe: int) -> bool:
+        """Whether a stripe is finished."""
+        return self._moving or self._is_file(posixpath.join(self.place(stripe), COMMON_METADATA))
+
+    def complete(self, stripes: int, schema: Unischema, arrow: pa.Schema, *, petastorm_compatible: bool) -> int:
+        """Gives the files their names and writes ``_common_metadata``; returns the number of data files."""
+        with storage_errors("finishing", self._root):
+            if not self._moving:
+                self._remove_old()
+                self._note(moving=True)
+                self._moving = True
+            for stripe in range(stripes):
+                for path in self._files_of(self.place(stripe)):
+                    directory, name = posixpath.split(path[len(self.place(stripe)) + 1 :])
+                    name = name if stripes == 1 else name.replace("part-", f"part-{stripe:05d}-", 1)
+                    final = posixpath.join(self._root, directory, name)
+                    self._filesystem.create_dir(posixpath.dirname(final), recursive=True)
+                    self._filesystem.move(path, final)
+            files = [path for path in self._files_of(self._root) if not path.startswith(f"{self._work}/")]
+            metadata = dict(arrow.metadata or {})
+            if petastorm_compatible:
+                counts = {path[len(self._root) + 1 :]: self._row_groups(path) for path in files}
+                metadata.update(petastorm_metadata(schema, counts))
+            write_metadata(self._filesystem, self._root, arrow, metadata)
+            self._filesystem.delete_dir(self._work)
+        return len(files)
+
+    def _begin(self) -> bool:
+        """Notes the job; says whether its files are being moved already."""
+        path = posixpath.join(self._work, _JOB)
+        if self._is_file(path):
+            with self._filesystem.open_input_stream(path) as stream:
+                found = json.loads(stream.read())
+            if found["fingerprint"] == self._fingerprint:
+                return bool(found["moving"])
+            if not self._overwrite:
+                raise DatasetError(
+                    f"copy to '{self._root}': expected the same copy to go on, found another one that was begun. "
+                    f"Delete {self._work}, or pass overwrite=True."
+                )
+            self._filesystem.delete_dir(self._work)
+        visible = self._visible()
+        if visible and not self._overwrite:
+            raise DatasetError(
+                f"copy to '{self._root}': expected nothing there, got {len(visible)} entries such as '{visible[0]}'. "
+                "Choose another target, or pass overwrite=True."
+            )
+        self._filesystem.create_dir(self._work, recursive=True)
+        self._note(moving=False)
+        return False
+
+    def _note(self, *, moving: bool) -> None:
+        with self._filesystem.open_output_stream(posixpath.join(self._work, _JOB)) as stream:
+            stream.write(json.dumps({"fingerprint": self._fingerprint, "moving": moving}).encode())
+
+    def _visible(self) -> list[str]:
+        entries = self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))
+        names = (posixpath.basename(info.path.rstrip("/")) for info in entries)
+        return sorted(name for name in names if not name.startswith("."))
+
+    def _remove_old(self) -> None:
+        for name in self._visible():
+            path = posixpath.join(self._root, name)
+            if self._is_file(path):
+                self._filesystem.delete_file(path)
+            else:
+                self._filesystem.delete_dir(path)
+
+    def _files_of(self, directory: str) -> Iterator[str]:
+        infos = self._filesystem.get_file_info(pafs.FileSelector(directory, recursive=True, allow_not_found=True))
+        files = (info.path for info in infos if info.type == pafs.FileType.File)
+        yield from sorted(path for path in files if posixpath.basename(path).startswith("part-"))
+
+    def _row_groups(self, path: str) -> int:
+        return int(pq.read_metadata(path, filesystem=self._filesystem).num_row_groups)
+
+    def _is_file(self, path: str) -> bool:
+        return bool(self._filesystem.get_file_info(path).type == pafs.FileType.File)

@@ -1,0 +1,113 @@
+"""`migrate`: a Petastorm dataset's pickled metadata becomes JSON, in place; the data files are not touched.
+
+Before: ``_common_metadata`` with a pickled schema, pickled indexes, and row-group counts (or none, where a data file's
+own metadata holds the schema). After: the same facts as JSON under parquetry's keys, and no pickle. A reader sees one
+or the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import SchemaError
+from ..layout.dataset import StoredDataset
+from ..schema.field import Unischema
+from ..schema.metadata import SCHEMA_KEY, schema_from_metadata, schema_to_metadata
+from ..schema.petastorm_metadata import (
+    ROW_GROUP_COUNTS_KEY,
+    ROW_GROUP_INDEXES_KEY,
+    row_group_indexes_from_petastorm,
+    schema_from_petastorm,
+)
+from ..schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_SCHEMA_KEY
+from .index_json import indexes_to_metadata
+from .metadata_file import read_metadata, write_metadata
+
+_OLD_KEYS = (PETASTORM_SCHEMA_KEY, ROW_GROUP_INDEXES_KEY, ROW_GROUP_COUNTS_KEY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """What `migrate` did, or would do.
+
+    Attributes:
+        path: the metadata file.
+        schema: the dataset's schema.
+        indexes: names of the row-group indexes that became JSON.
+        removed: keys that are gone.
+        changed: whether there was anything to do.
+    """
+
+    path: str
+    schema: Unischema
+    indexes: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: bool
+
+    def __str__(self) -> str:
+        if not self.changed:
+            return f"{self.path}: nothing to do, the schema of {len(self.schema)} fields is JSON already."
+        indexes = f", row-group indexes {', '.join(self.indexes)}" if self.indexes else ""
+        return (
+            f"{self.path}: schema '{self.schema.name}' of {len(self.schema)} fields{indexes} as JSON; "
+            f"without the keys {', '.join(self.removed) or 'of Petastorm (there were none)'}."
+        )
+
+
+def migrate(
+    url: str | os.PathLike[str],
+    dry_run: bool = False,
+    *,
+    keep_petastorm: bool = False,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Migration:
+    """Rewrites the metadata of a Petastorm dataset as JSON, atomically.
+
+    Args:
+        url: the dataset's directory.
+        dry_run: only says what would be done.
+        keep_petastorm: leaves Petastorm's keys beside the new ones, so that Petastorm still reads the dataset.
+
+    Raises:
+        SchemaError: a dataset without Petastorm's schema, or with a pickle that is damaged or hostile.
+        DatasetError: nothing is at the URL, or the file system refused; the old metadata is untouched then.
+    """
+    dataset = StoredDataset([os.fspath(url)], filesystem=filesystem, storage_options=storage_options)
+    root = dataset.roots[0]
+    stored = read_metadata(dataset.filesystem, root)
+    metadata: dict[bytes, bytes] = dict(stored.metadata or {}) if stored is not None else {}
+    where = f"{root}/_common_metadata"
+    schema = schema_from_metadata(metadata, where=where)
+    old = [key for key in _OLD_KEYS if key in metadata]
+    if schema is not None and (keep_petastorm or not old):
+        return Migration(path=where, schema=schema, indexes=(), removed=(), changed=False)
+    schema = schema or schema_from_petastorm(metadata, where=where) or _schema_of_files(dataset)
+    indexes = row_group_indexes_from_petastorm(metadata, where=where)
+    removed = () if keep_petastorm else tuple(key.decode() for key in old)
+    kept = {key: value for key, value in metadata.items() if keep_petastorm or key not in _OLD_KEYS}
+    new = {**kept, **schema_to_metadata(schema), **indexes_to_metadata(indexes)}
+    if not dry_run:
+        write_metadata(dataset.filesystem, root, _columns(stored, dataset), new)
+    return Migration(path=where, schema=schema, indexes=tuple(indexes), removed=removed, changed=True)
+
+
+def _schema_of_files(dataset: StoredDataset) -> Unischema:
+    """The schema that a data file carries; raises `SchemaError` if it carries none."""
+    footer = dataset.footer(0)
+    for metadata in (footer.metadata, footer.schema.to_arrow_schema().metadata):
+        if metadata and (PETASTORM_SCHEMA_KEY in metadata or SCHEMA_KEY in metadata):
+            return dataset.schema
+    raise SchemaError(
+        f"dataset {dataset.roots[0]}: expected Petastorm's metadata, found none. "
+        "For plain Parquet, or if the metadata was lost, use generate-metadata."
+    )
+
+
+def _columns(stored: pa.Schema | None, dataset: StoredDataset) -> pa.Schema:
+    return stored if stored is not None else dataset.footer(0).schema.to_arrow_schema()

@@ -1,0 +1,231 @@
+"""`make_batch_reader`: columns of row groups, as Petastorm gives them where it is right."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common.errors import PipelineError, TransformError
+from parquetry.common.petastorm import TransformSpec, make_batch_reader
+from parquetry.common.petastorm import reader as reader_module
+from parquetry.common.petastorm.ngram import NGram
+from parquetry.common.petastorm.predicates import in_lambda, in_set
+
+REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
+COUNT = 40
+GROUND = datetime.datetime(2005, 2, 25, 3, 30)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """40 rows of plain Parquet in row groups of 16, 16 and 8."""
+    table = pa.table(
+        {
+            "id": pa.array(range(COUNT), pa.int32()),
+            "text": [f"hello_{i}" for i in range(COUNT)],
+            "maybe": [None if i % 5 == 0 else f"m{i}" for i in range(COUNT)],
+            "half": [i * 0.66 for i in range(COUNT)],
+            "gaps": pa.array([None if i % 4 == 0 else float(i) for i in range(COUNT)], pa.float32()),
+            "holes": pa.array([None if i % 4 == 0 else i + 2**53 for i in range(COUNT)], pa.int64()),
+            "flag": [i % 2 == 0 for i in range(COUNT)],
+            "raw": [bytes([i, 0]) for i in range(COUNT)],
+            "price": [decimal.Decimal(i) / 8 for i in range(COUNT)],
+            "day": pa.array([datetime.date(2019, 1, 2)] * COUNT, pa.date32()),
+            "when": pa.array([GROUND + datetime.timedelta(hours=i) for i in range(COUNT)], pa.timestamp("us", "UTC")),
+            "vector": pa.array([list(range(i, i + 3)) for i in range(COUNT)], pa.list_(pa.int32())),
+            "ragged": pa.array([None if i == 9 else list(range(i % 3)) for i in range(COUNT)], pa.list_(pa.int64())),
+            "small": pa.array(list(range(COUNT)), pa.uint16()),
+        }
+    )
+    (tmp_path / "plain").mkdir()
+    pq.write_table(table, tmp_path / "plain" / "part.parquet", row_group_size=16)
+    return f"file://{tmp_path}/plain"
+
+
+def batches(url: str, **options: Any) -> list[Any]:
+    options = {"reader_pool_type": "dummy", "shuffle_row_groups": False, **options}
+    with make_batch_reader(url, **options) as reader:
+        assert reader.batched_output
+        return list(reader)
+
+
+@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+def test_each_row_group_is_a_named_tuple_of_columns(url: str, pool: str) -> None:
+    read = batches(url, reader_pool_type=pool, workers_count=2)
+    assert [len(batch.id) for batch in read] == [16, 16, 8]
+    first = read[0]
+    np.testing.assert_array_equal(first.id, np.arange(16, dtype=np.int32), strict=True)
+    np.testing.assert_array_equal(first.text, np.array([f"hello_{i}" for i in range(16)]), strict=True)
+    assert first.maybe.tolist() == [None if i % 5 == 0 else f"m{i}" for i in range(16)]
+    np.testing.assert_array_equal(first.half, np.array([i * 0.66 for i in range(16)]), strict=True)
+    assert first.gaps.dtype == np.float32
+    assert np.isnan(first.gaps[::4]).all()
+    assert first.holes.dtype == np.int64
+    assert first.holes.tolist() == [None if i % 4 == 0 else i + 2**53 for i in range(16)]
+    assert first.flag.dtype == bool
+    assert first.raw.tolist() == [bytes([i, 0]) for i in range(16)]
+    assert first.price.tolist() == [decimal.Decimal(i) / 8 for i in range(16)]
+    assert first.day.tolist() == [datetime.date(2019, 1, 2)] * 16
+    assert first.when.dtype == np.dtype("datetime64[ns]")
+    assert first.when[1] == np.datetime64("2005-02-25T04:30")
+    np.testing.assert_array_equal(first.vector, np.arange(16)[:, None] + np.arange(3), strict=False)
+    assert first.vector.dtype == np.int32
+    assert first.ragged[9] is None
+    assert first.ragged[2].tolist() == [0, 1]
+    assert first.small.dtype == np.uint16
+
+
+def test_columns_are_selected_by_regex_and_the_rest_is_not_there(url: str) -> None:
+    assert batches(url, schema_fields=["id", "h.*f"])[0]._fields == ("id", "half")
+    with pytest.raises(RuntimeError, match="No fields matching the criteria"):
+        batches(url, schema_fields=["bogus"])
+
+
+def test_rows_are_shuffled_with_all_their_columns(url: str) -> None:
+    for parts in (1, 3):
+        read = batches(
+            url, shuffle_rows=True, seed=2, shuffle_row_drop_partitions=parts, schema_fields=["id", "text", "half"]
+        )
+        ids = np.concatenate([batch.id for batch in read])
+        assert sorted(ids.tolist()) == list(range(COUNT))
+        assert ids.tolist() != sorted(ids.tolist())
+        for batch in read:
+            assert batch.text.tolist() == [f"hello_{i}" for i in batch.id]
+            np.testing.assert_array_equal(batch.half, np.array([i * 0.66 for i in batch.id.tolist()]))
+
+
+def test_filters_shards_and_epochs_apply_to_row_groups(url: str) -> None:
+    read = batches(url, filters=[("half", ">", 6.0), ("id", "<", 20)], schema_fields=["id"], num_epochs=2)
+    assert [batch.id.tolist() for batch in read] == [list(range(10, 16)), list(range(16, 20))] * 2
+    assert [b.id[0] for b in batches(url, cur_shard=1, shard_count=2)] == [16]
+
+
+def test_row_groups_without_a_row_left_do_not_come(url: str) -> None:
+    read = batches(url, predicate=in_set({20, 35}, "id"), schema_fields=["id"])
+    assert [batch.id.tolist() for batch in read] == [[20], [35]]
+
+
+def test_encoded_columns_of_a_declared_schema_come_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "_told", set())
+    with pytest.warns(UserWarning, match="Please use make_reader"):
+        read = batches(str(REAL), schema_fields=["id", "count_u16", "png", "drive"])
+    assert [len(batch.id) for batch in read] == [8, 8, 4] * 3
+    assert read[0].png[0][:4] == b"\x89PNG"
+    assert read[0].count_u16.dtype == np.int32
+    assert set(read[3].drive) == {"d1"}
+
+
+def test_nested_columns_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1, 2], "deep": [{"a": 1}, {"a": 2}]}), tmp_path / "part.parquet")
+    with pytest.warns(UserWarning, match=r"ignoring columns that Petastorm's readers do not support: \['deep.a'\]"):
+        (batch,) = batches(str(tmp_path))
+    assert batch._fields == ("id",)
+
+
+def test_partitions_are_typed_by_their_directories(tmp_path: Path) -> None:
+    for value in ("0", "1"):
+        (tmp_path / f"key={value}" / "name=x").mkdir(parents=True)
+        pq.write_table(pa.table({"id": [int(value)]}), tmp_path / f"key={value}" / "name=x" / "part.parquet")
+    read = batches(str(tmp_path))
+    assert [(b.id[0], b.key[0], b.name[0]) for b in read] == [(0, 0, "x"), (1, 1, "x")]
+    assert read[0].key.dtype == np.int64
+    assert batches(str(tmp_path), schema_fields=["id"])[0]._fields == ("id",)
+
+
+def test_windows_need_rows(url: str) -> None:
+    with pytest.raises(PipelineError, match="Use make_reader for windows"):
+        make_batch_reader(url, NGram({0: ["id"]}, 1, "id"))
+
+
+# --- transforms -------------------------------------------------------------------------------------------------------
+
+
+def test_fields_are_removed_and_selected_without_pandas(url: str) -> None:
+    removed = batches(url, schema_fields=["id", "half", "text"], transform_spec=TransformSpec(removed_fields=["half"]))
+    assert removed[0]._fields == ("id", "text")
+    selected = batches(url, transform_spec=TransformSpec(selected_fields=["text", "id"]))
+    assert selected[0]._fields == ("text", "id")
+
+
+def test_a_function_gets_and_gives_the_row_group_as_a_data_frame(url: str) -> None:
+    pd = pytest.importorskip("pandas")
+
+    def change(frame: Any) -> Any:
+        assert isinstance(frame, pd.DataFrame)
+        assert (frame["id"] % 2 == 0).all()
+        frame["double"] = frame["half"] * 2
+        frame["matrix"] = frame["id"].map(lambda i: np.full((2, 3), i, dtype=np.float64))
+        return frame.drop(columns=["half"])
+
+    spec = TransformSpec(
+        change,
+        edit_fields=[("double", np.float32, (), False), ("matrix", np.float32, (2, 3), False)],
+        removed_fields=["half"],
+    )
+    for pool in ("dummy", "process"):
+        read = batches(
+            url,
+            schema_fields=["id", "half", "text"],
+            transform_spec=spec,
+            predicate=in_lambda(["id"], lambda id: id % 2 == 0),
+            reader_pool_type=pool,
+            workers_count=1,
+        )
+        assert read[0]._fields == ("id", "text", "double", "matrix")
+        assert read[0].double.dtype == np.float32
+        assert read[0].matrix.dtype == np.float32
+        assert read[0].matrix.shape == (8, 2, 3)
+        np.testing.assert_array_equal(read[0].matrix[:, 0, 0], read[0].id)
+        assert read[0].text.tolist() == [f"hello_{i}" for i in range(0, 16, 2)]
+
+
+def test_a_function_may_change_how_many_rows_there_are(url: str) -> None:
+    pytest.importorskip("pandas")
+    spec = TransformSpec(lambda frame: frame[frame["id"] % 16 == 3])
+    assert [batch.id.tolist() for batch in batches(url, schema_fields=["id"], transform_spec=spec)] == [[3], [19], [35]]
+    nothing = TransformSpec(lambda frame: frame[frame["id"] < 0])
+    assert batches(url, schema_fields=["id"], transform_spec=nothing) == []
+
+
+def test_integers_with_nulls_pass_through_a_frame_unrounded(url: str) -> None:
+    pytest.importorskip("pandas")
+    read = batches(url, schema_fields=["id", "holes"], transform_spec=TransformSpec(lambda frame: frame))
+    assert read[0].holes.tolist() == [None if i % 4 == 0 else i + 2**53 for i in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda frame: frame.drop(columns=["new"]), "expected the function to return the fields"),
+        (lambda frame: frame.assign(more=1), "expected the function to return the fields"),
+        (lambda frame: {"id": [1]}, "expected the function to return a DataFrame"),
+        (lambda frame: frame.assign(new="x"), "field 'new': expected dtype float32"),
+        (
+            lambda frame: frame.assign(new=[np.zeros(2)] * len(frame)),
+            r"field 'new': expected shape \(\), got \(2,\)",
+        ),
+    ],
+)
+def test_what_a_function_declares_is_what_it_must_give(url: str, change: Any, text: str) -> None:
+    pytest.importorskip("pandas")
+    spec = TransformSpec(
+        lambda frame: change(frame.assign(new=np.float32(1))), edit_fields=[("new", np.float32, (), False)]
+    )
+    with pytest.raises(TransformError, match=text):
+        batches(url, schema_fields=["id"], transform_spec=spec)
+
+
+def test_a_function_without_pandas_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr("parquetry.common.petastorm.frames.importlib.import_module", absent)
+    with pytest.raises(PipelineError, match="pip install pandas"):
+        batches(url, schema_fields=["id"], transform_spec=TransformSpec(lambda frame: frame))
