@@ -268,7 +268,7 @@ def decode_array(field: Any, data: Any) -> np.ndarray:
 def _check_array(field: UnischemaField, value: Any) -> None:
     """Petastorm's two refusals, in words that name the field."""
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype is not decimal.Decimal else None
-    if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SU" and value.dtype != dtype:
+    if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SUM" and value.dtype != dtype:
         raise EncodeError(f"field '{field.name}': Unexpected type {value.dtype}, expected {dtype}.")
     shape = np.shape(value)
     fits = len(shape) == len(field.shape) and all(

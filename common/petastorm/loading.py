@@ -174,7 +174,8 @@ class RowGroupLoader:
         names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
         order = self._order(job, len(windows))
         places = inverse.reshape(windows.shape[:2])
+        steps_of: Any = (places if order is None else places[order]).tolist()
         return [
             tuple(tuple(rows[place][name] for name in chosen) for place, chosen in zip(steps, names, strict=True))
-            for steps in (places if order is None else places[order]).tolist()
+            for steps in steps_of
         ]

@@ -68,7 +68,7 @@ class NGram:
     def convert_fields(self, unischema: Unischema, field_list: Sequence[Any]) -> list[UnischemaField]:
         """Field objects, and the fields that regexes match."""
         patterns = [item for item in field_list if isinstance(item, str)]
-        objects = [item for item in field_list if isinstance(item, tuple)]
+        objects: list[Any] = [item for item in field_list if isinstance(item, tuple)]
         if len(patterns) + len(objects) != len(field_list):
             raise PipelineError(f"NGram: expected UnischemaField values or regular expressions, got {field_list!r}.")
         matched = match_unischema_fields(unischema, patterns)

@@ -235,7 +235,7 @@ class Reader:
     def _size_of(self, job: Job) -> int:
         """About how much memory a job's result takes."""
         fields = self._loader.fields
-        rows = len(job.rows) if job.rows is not None else int(np.prod(np.shape(job.windows)[:2]))
+        rows = len(job.rows) if job.rows is not None else int(np.prod(np.asarray(job.windows).shape[:2]))
         total = max(int(self._loader.dataset.row_groups.rows[job.unit]), 1)
         stored = decoded_bytes(self._loader.dataset, job.unit, [field.name for field in fields]) * rows // total
         if self._loader.batched:

@@ -94,7 +94,7 @@ def copy(
     """
     pipeline = Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
-    pipeline = pipeline.nulls("drop", *_as_list(not_null_fields)) if not_null_fields else pipeline
+    pipeline = pipeline.nulls("drop", *(_as_list(not_null_fields) or [])) if not_null_fields else pipeline
     dataset = pipeline.dataset
     fields = [dataset.schema[name] for name in dataset.match(_as_list(field_regex))]
     keys = _as_list(partition_by) or []

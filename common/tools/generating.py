@@ -48,8 +48,9 @@ def generate_metadata(
     if schema is None:
         dataset.match(None)
         schema = dataset.schema
-    elif hasattr(schema, "to_parquetry"):
-        schema = schema.to_parquetry()
+    else:
+        convert: Any = getattr(type(schema), "to_parquetry", None)  # a schema of parquetry.common.petastorm
+        schema = schema if convert is None else convert(schema)
     missing = [
         name for name in schema.fields if name not in dataset.partitions and name.split(".")[0] not in arrow.names
     ]

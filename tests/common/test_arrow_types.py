@@ -21,6 +21,7 @@ from parquetry.common.errors import DecodeError, FieldNotFoundError, SchemaError
 
 DATES = [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1), datetime.date(1970, 1, 1)]
 MAPS = [[("k", 1)], None, [], [("a", 3), ("b", None)]]
+H = np.float16  # older pyarrow takes no Python floats for half floats
 A_MAP = pa.map_(pa.string(), pa.int64())
 
 # name: (column, what a reader hands out, dtype, shape)
@@ -66,14 +67,14 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
     "list": (pa.array([[1, 2], None, [], [3]]), [[1, 2], None, [], [3]], np.int64, (None,)),
     "large_list": (pa.array([[1, 2], None, [], [3]], pa.large_list(pa.int8())), [[1, 2], None, [], [3]], np.int8, (None,)),
     "list_bool": (pa.array([[True, False], None, [], [True]]), [[True, False], None, [], [True]], np.bool_, (None,)),
-    "list_half": (pa.array([[1.5, 2], None, [], [3]], pa.list_(pa.float16())), [[1.5, 2.0], None, [], [3.0]], np.float16, (None,)),
+    "list_half": (pa.array([[H(1.5), H(2)], None, [], [H(3)]], pa.list_(pa.float16())), [[1.5, 2.0], None, [], [3.0]], np.float16, (None,)),
     "list_string": (pa.array([["a", ""], None, [], ["é"]]), [["a", ""], None, [], ["é"]], str, (None,)),
     "list_time": (pa.array([[1, 2], None, [], [3]], pa.list_(pa.timestamp("us"))), [[1, 2], None, [], [3]], "datetime64[us]", (None,)),
     "list_decimal": (pa.array([[Decimal("1.50")], None, [], [Decimal(-1)]], pa.list_(pa.decimal128(9, 2))), [["1.5"], None, [], ["-1"]], Decimal, (None,)),
     "fixed_list": (pa.array([[1, 2], None, [0, 0], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], None, [0, 0], [3, 4]], np.int32, (2,)),
     "fixed_list_full": (pa.array([[1, 2], [5, 6], [0, 0], [3, 4]], pa.list_(pa.int32(), 2)), [[1, 2], [5, 6], [0, 0], [3, 4]], np.int32, (2,)),
     "fixed_list_string": (pa.array([["a", "b"], None, ["", "c"], ["d", "e"]], pa.list_(pa.string(), 2)), [["a", "b"], None, ["", "c"], ["d", "e"]], str, (2,)),
-    "fixed_list_half": (pa.array([[1, 2], None, [0, 0], [3, 4]], pa.list_(pa.float16(), 2)), [[1.0, 2.0], None, [0.0, 0.0], [3.0, 4.0]], np.float16, (2,)),
+    "fixed_list_half": (pa.array([[H(1), H(2)], None, [H(0)] * 2, [H(3), H(4)]], pa.list_(pa.float16(), 2)), [[1.0, 2.0], None, [0.0, 0.0], [3.0, 4.0]], np.float16, (2,)),
     "list_list": (pa.array([[[1, 2], [3, 4]], None, [], [[5, 6]]]), [[[1, 2], [3, 4]], None, [], [[5, 6]]], np.int64, (None, None)),
     "list_of_fixed": (pa.array([[[1, 2], [3, 4]], None, [], [[5, 6]]], pa.list_(pa.list_(pa.int8(), 2))), [[[1, 2], [3, 4]], None, [], [[5, 6]]], np.int8, (None, 2)),
     "fixed_of_fixed": (pa.array([[[1, 2], [3, 4]], None, [[0, 0], [1, 1]], [[5, 6], [7, 8]]], pa.list_(pa.list_(pa.int8(), 2), 2)), [[[1, 2], [3, 4]], None, [[0, 0], [1, 1]], [[5, 6], [7, 8]]], np.int8, (2, 2)),
@@ -282,7 +283,7 @@ def test_spark_files_with_int96_time_stamps_read_as_nanoseconds(tmp_path: Path) 
         (pa.array([0, 5, 10, 16], pa.uint64()), 5.9, 2),
         (pa.array([-(2**63), 0, 2**63 - 1, 2**63 - 1]), 2**63 - 1, 2),
         (pa.array([0, 0.5, 1.0, 1.75], pa.float32()), 0.5, 2),
-        (pa.array([0, 0.5, 1.0, 1.75], pa.float16()), 0.5, 2),
+        (pa.array([H(0), H(0.5), H(1), H(1.75)]), 0.5, 2),
         (pa.array([float("-inf"), 0.0, 1.0, float("inf")]), float("inf"), 3),
         (pa.array([float("-inf"), float("-inf"), 1.0, 1.0]), 2.0, 2),
         (pa.array([Decimal("0"), Decimal("0.1"), Decimal("0.2"), Decimal("0.4")], pa.decimal128(9, 1)), 0.15, 2),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faces import import_framework
 
 from parquetry.common import RaggedArray
 from parquetry.common.testing import assert_resumable, assert_same
@@ -158,7 +159,7 @@ def test_equal_elements_of_every_kind_are_equal() -> None:
 
 
 def test_tensors_of_both_frameworks_compare_by_value() -> None:
-    torch = pytest.importorskip("torch")
+    torch = import_framework("torch")
     assert_same({"t": torch.arange(3)}, {"t": torch.arange(3)})
     with pytest.raises(AssertionError, match=r"expected \[0, 1, 2\], got \[1, 2, 3\]"):
         assert_same(torch.arange(3) + 1, torch.arange(3))
@@ -169,7 +170,7 @@ def test_tensors_of_both_frameworks_compare_by_value() -> None:
 
 
 def test_ragged_tensors_of_tensorflow_compare_by_value() -> None:
-    tf = pytest.importorskip("tensorflow")
+    tf = import_framework("tensorflow")
     assert_same(tf.ragged.constant([[1], [2, 3]]), tf.ragged.constant([[1], [2, 3]]))
     with pytest.raises(AssertionError, match=r"\[1\]"):
         assert_same(tf.ragged.constant([[1], [2]]), tf.ragged.constant([[1], [2, 3]]))

@@ -58,11 +58,11 @@ def test_a_worker_that_dies_again_over_the_same_row_group_is_an_error() -> None:
 
 def test_an_exception_that_cannot_travel_arrives_as_its_text() -> None:
     def fail(row: Any) -> Any:
-        class Odd(Exception):
+        class OddError(Exception):
             def __init__(self, one: int, two: int) -> None:
                 super().__init__("odd one")
 
-        raise Odd(1, 2)
+        raise OddError(1, 2)
 
     with pytest.raises(TransformError, match="odd one"):
         read(TransformSpec(fail))
@@ -71,7 +71,7 @@ def test_an_exception_that_cannot_travel_arrives_as_its_text() -> None:
 def test_functions_that_cannot_travel_are_refused_at_once() -> None:
     lock = threading.Lock()
     with pytest.raises(PipelineError, match="cannot travel to another process"):
-        read(TransformSpec(lambda row: row if lock else row))
+        read(TransformSpec(lambda row: {**row, "id": id(lock)}))
 
 
 def test_stopping_ends_the_processes(tmp_path: Path) -> None:

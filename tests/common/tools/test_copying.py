@@ -1,0 +1,243 @@
+"""`copy`: fields, rows, layout, and going on after an interruption."""
+
+from __future__ import annotations
+
+import decimal
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import CompressedImageCodec, Pipeline, TensorCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.errors import DatasetError, FieldNotFoundError, SchemaError
+from parquetry.common.tools import copy, copying
+
+REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
+COUNT = 40
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    fields = [
+        UnischemaField("id", np.int64),
+        UnischemaField("drive", str),
+        UnischemaField("name", str, nullable=True),
+        UnischemaField("image", np.uint8, (16, 16, 3), CompressedImageCodec("jpeg", 50)),
+        UnischemaField("grid", np.float32, (2, 2)),
+        UnischemaField("price", decimal.Decimal),
+    ]
+    images = np.random.default_rng(1).integers(0, 255, (COUNT, 16, 16, 3)).astype(np.uint8)
+    rows = [
+        {
+            "id": i,
+            "drive": f"d{i // 20}",
+            "name": None if i % 4 == 0 else f"n{i}",
+            "image": images[i],
+            "grid": np.full((2, 2), i, np.float32),
+            "price": decimal.Decimal(i) / 8,
+        }
+        for i in range(COUNT)
+    ]
+    write_dataset(tmp_path / "source", Unischema("s", fields), rows, row_group_rows=8, partition_by=("drive",))
+    return tmp_path / "source"
+
+
+def rows_of(place: Path, **options: Any) -> list[dict[str, Any]]:
+    return list(Pipeline(place, executor="threads", **options))
+
+
+def row_groups_of(place: Path) -> list[int]:
+    sizes = []
+    for path in sorted(place.rglob("*.parquet")):
+        footer = pq.read_metadata(path)
+        sizes += [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+    return sizes
+
+
+def quiet(source: Path, target: Path, **options: Any) -> Any:
+    return copy(source, target, progress=False, **options)
+
+
+def test_everything_is_copied_in_the_same_partitions(source: Path, tmp_path: Path) -> None:
+    report = quiet(source, tmp_path / "target")
+    assert (report.rows, report.files, report.resumed_stripes) == (COUNT, 2, 0)
+    np.testing.assert_equal(rows_of(tmp_path / "target"), rows_of(source))
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["_common_metadata", "drive=d0", "drive=d1"]
+    assert "40 rows of 6 fields in 2 files" in str(report)
+
+
+def test_stored_bytes_are_copied_and_not_compressed_again(source: Path, tmp_path: Path) -> None:
+    quiet(source, tmp_path / "target", partition_by=())
+    before = pa.concat_tables([pq.read_table(path, partitioning=None) for path in sorted(source.rglob("*.parquet"))])
+    after = pq.read_table(tmp_path / "target" / "part-00000.parquet")
+    assert after.column("image").to_pylist() == before.column("image").to_pylist()
+    assert after.schema.field("price").type == before.schema.field("price").type
+
+
+def test_a_petastorm_dataset_is_copied_with_its_values(tmp_path: Path) -> None:
+    quiet(REAL, tmp_path / "target")
+    np.testing.assert_equal(rows_of(tmp_path / "target"), rows_of(REAL))
+    assert b"parquetry.unischema.v1" in pq.read_schema(tmp_path / "target" / "_common_metadata").metadata
+
+
+def test_fields_and_rows_are_chosen(source: Path, tmp_path: Path) -> None:
+    report = quiet(
+        source,
+        tmp_path / "target",
+        field_regex=["id", "pri.*"],
+        not_null_fields="name",
+        where=(pc.field("id") > 10) & (pc.field("drive") == "d0"),
+    )
+    wanted = [i for i in range(11, 20) if i % 4]
+    assert [row["id"] for row in rows_of(tmp_path / "target")] == wanted
+    assert list(report.schema.fields) == ["id", "price"]
+    assert report.rows == len(wanted)
+
+
+def test_dnf_tuples_choose_rows_too(source: Path, tmp_path: Path) -> None:
+    quiet(source, tmp_path / "target", field_regex="id", where=[("id", "in", [3, 30])])
+    assert [row["id"] for row in rows_of(tmp_path / "target")] == [3, 30]
+
+
+def test_the_layout_is_new(source: Path, tmp_path: Path) -> None:
+    quiet(source, tmp_path / "one", partition_by=(), row_group_rows=15)
+    assert row_groups_of(tmp_path / "one") == [15, 15, 10]
+    quiet(source, tmp_path / "other", field_regex=["id", "name"], partition_by="name", where=[("id", "<", 4)])
+    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == [
+        "_common_metadata",
+        "name=__HIVE_DEFAULT_PARTITION__",
+        "name=n1",
+        "name=n2",
+        "name=n3",
+    ]
+
+
+def test_nothing_to_copy_makes_an_empty_dataset(source: Path, tmp_path: Path) -> None:
+    report = quiet(source, tmp_path / "target", where=[("id", "<", 0)], partition_by=())
+    assert report.rows == 0
+    assert Pipeline(tmp_path / "target").schema.fields.keys() == Pipeline(source).schema.fields.keys()
+
+
+def test_stripes_keep_the_order_of_rows(source: Path, tmp_path: Path) -> None:
+    report = quiet(source, tmp_path / "target", partition_by=(), stripe_bytes=1)
+    assert report.files == 6
+    assert [row["id"] for row in rows_of(tmp_path / "target")] == list(range(COUNT))
+
+
+class InterruptedCopyError(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 2, 5])
+def test_an_interrupted_copy_is_not_seen_and_goes_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    target = tmp_path / "target"
+    real, done = copying.to_stored, []
+
+    def interrupted(*arguments: Any) -> Any:
+        if len(done) == after:
+            raise InterruptedCopyError
+        done.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(copying, "to_stored", interrupted)
+    options: dict[str, Any] = {"partition_by": (), "stripe_bytes": 1, "row_group_rows": 4}
+    with pytest.raises(InterruptedCopyError):
+        quiet(source, target, **options)
+    with pytest.raises(DatasetError, match="expected Parquet files"):
+        rows_of(target)
+    monkeypatch.setattr(copying, "to_stored", real)
+    report = quiet(source, target, **options)
+    assert report.resumed_stripes == after
+    np.testing.assert_equal(
+        [{**row, "drive": None} for row in rows_of(target)], [{**row, "drive": None} for row in rows_of(source)]
+    )
+    assert not any(path.name.startswith(".") for path in target.iterdir())
+
+
+def test_a_copy_interrupted_while_files_get_their_names_goes_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+
+    def fail(*arguments: Any) -> None:
+        raise InterruptedCopyError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("parquetry.common.tools.copy_job.write_metadata", fail)
+        with pytest.raises(InterruptedCopyError):
+            quiet(source, target, stripe_bytes=1)
+    report = quiet(source, target, stripe_bytes=1)
+    assert report.rows == COUNT
+    np.testing.assert_equal(rows_of(target), rows_of(source))
+
+
+def test_another_copy_that_was_begun_is_not_mixed_in(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "target"
+
+    def fail(*arguments: Any) -> None:
+        raise InterruptedCopyError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "to_stored", fail)
+        with pytest.raises(InterruptedCopyError):
+            quiet(source, target)
+    with pytest.raises(DatasetError, match="found another one that was begun"):
+        quiet(source, target, where=[("id", "<", 5)])
+    assert quiet(source, target, where=[("id", "<", 5)], overwrite=True).rows == 5
+
+
+def test_a_dataset_at_the_target_stays_unless_it_is_to_go(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    quiet(source, target)
+    with pytest.raises(DatasetError, match="expected nothing there"):
+        quiet(source, target, field_regex="id")
+    assert len(rows_of(target)[0]) == 6
+    quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
+    assert rows_of(target) == [{"id": i} for i in range(7)]
+
+
+def test_a_copy_may_be_for_petastorm(source: Path, tmp_path: Path) -> None:
+    quiet(source, tmp_path / "target", field_regex=["id", "drive", "image"], petastorm_compatible=True, stripe_bytes=1)
+    keys = pq.read_schema(tmp_path / "target" / "_common_metadata").metadata
+    assert b"dataset-toolkit.unischema.v1" in keys
+    assert keys[b"dataset-toolkit.num_row_groups_per_file.v1"].count(b"part-") == 6
+    with pytest.raises(SchemaError, match="field 'grid': Petastorm has no TensorCodec"):
+        quiet(source, tmp_path / "other", petastorm_compatible=True)
+    assert isinstance(Pipeline(source).schema.grid.storage, TensorCodec)
+
+
+def test_a_progress_bar_counts_rows(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    copy(source, tmp_path / "target")
+    assert "40/40" in capfd.readouterr().err
+    quiet(source, tmp_path / "other")
+    assert capfd.readouterr().err == ""
+
+
+def test_fields_that_are_not_there_are_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(FieldNotFoundError, match="bogus"):
+        quiet(source, tmp_path / "target", field_regex="bogus")
+    with pytest.raises(FieldNotFoundError, match="bogus"):
+        quiet(source, tmp_path / "target", not_null_fields=["bogus"])
+    assert not (tmp_path / "target").exists()
+
+
+def test_a_source_that_changed_is_copied_anew(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise InterruptedCopyError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copying, "to_stored", fail)
+        with pytest.raises(InterruptedCopyError):
+            quiet(source, tmp_path / "target")
+    shutil.copy(next(source.rglob("*.parquet")), source / "drive=d1" / "more.parquet")
+    with pytest.raises(DatasetError, match="found another one that was begun"):
+        quiet(source, tmp_path / "target")
