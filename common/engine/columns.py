@@ -239,8 +239,10 @@ def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: 
         part = part.flatten()
     if part.null_count and len(shape) > 1:
         raise _null_inside(field, describe(start + _first_null(part) // int(np.prod(shape[1:], dtype=np.int64))))
-    if part.null_count:
-        part = part.fill_null(False if pa.types.is_boolean(part.type) else 0)
+    if part.null_count:  # by hand, because older Arrow fills no half floats
+        present = pa.Array.from_buffers(part.type, len(part), [None, part.buffers()[1]], offset=part.offset)
+        numbers = np.where(part.is_valid().to_numpy(zero_copy_only=False), present.to_numpy(zero_copy_only=False), 0)
+        return numbers.astype(delivered_dtype(field.dtype), copy=False).reshape(shape)
     return part.to_numpy(zero_copy_only=False).reshape(shape)
 
 

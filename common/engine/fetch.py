@@ -5,7 +5,7 @@ The columns come from storage, or from the local cache; rows that are not wanted
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -142,7 +142,8 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
             f"{place}: expected readable columns {[field.name for field in fields]}, got: {error}. "
             "The file is damaged or was replaced since it was opened."
         ) from error
-    return pa.table([_column(table, field, place) for field in fields], names=[field.name for field in fields])
+    held = dict(zip(table.column_names, table.columns, strict=True))
+    return pa.table([_column(table, held, field, place) for field in fields], names=[field.name for field in fields])
 
 
 def _top(name: str, arrow: pa.Schema) -> str:
@@ -157,9 +158,9 @@ def _top(name: str, arrow: pa.Schema) -> str:
     return path
 
 
-def _column(table: pa.Table, field: UnischemaField, place: str) -> pa.ChunkedArray:
-    if field.name in table.column_names:
-        return _without_views(table.column(field.name))
+def _column(table: pa.Table, held: Mapping[str, pa.ChunkedArray], field: UnischemaField, place: str) -> pa.ChunkedArray:
+    if field.name in held:
+        return _without_views(held[field.name])
     top, *path = _path(field.name, pa.struct(list(table.schema))) or [""]
     if top:
         column = table.column(top)

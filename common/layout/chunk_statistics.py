@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,15 +96,12 @@ def is_exact(minimum: list[Any]) -> bool | None:
     return None if sample is None else isinstance(sample, _EXACT_KINDS)
 
 
-def belongs(leaf: str, names: Sequence[str]) -> bool:
-    """Whether the values of a Parquet leaf column are part of one of the fields."""
-    for name in names:
-        if leaf == name or leaf.startswith(name + "."):
-            return True
-        top, dot, part = name.rpartition(".")
-        if dot and part in ("key", "value") and leaf == f"{top}.key_value.{part}":
-            return True
-    return False
+def belongs(leaf: str, names: Collection[str]) -> bool:
+    """Whether the values of a Parquet leaf column are part of one of the fields; of many, give a set."""
+    if leaf in names or any(leaf[:place] in names for place, letter in enumerate(leaf) if letter == "."):
+        return True
+    top, found, part = leaf.rpartition(".key_value.")
+    return bool(found) and part in ("key", "value") and f"{top}.{part}" in names
 
 
 def leaf_columns(footer: pq.FileMetaData) -> dict[str, int]:

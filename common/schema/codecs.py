@@ -106,9 +106,10 @@ class ListCodec(Codec):
 
     def arrow_type(self, field: UnischemaField) -> pa.DataType:
         result = arrow_scalar_type(field.dtype, field=field.name)
-        for length in reversed(field.shape):
-            # Parquet cannot read fixed-size lists of no elements back.
-            result = pa.list_(result, length) if length else pa.list_(result)
+        for axis, length in reversed(list(enumerate(field.shape))):
+            # Parquet cannot read fixed-size lists of no elements back, and older pyarrow writes none that are null.
+            variable = not length or (axis == 0 and field.nullable)
+            result = pa.list_(result) if variable else pa.list_(result, length)
         return result
 
     def encode(self, field: UnischemaField, value: Any) -> Any:

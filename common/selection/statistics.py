@@ -52,11 +52,12 @@ def _bytes(dataset: StoredDataset, unit: int, names: Sequence[str], kind: Litera
         return int(indexed[unit])
     groups = dataset.row_groups
     group = dataset.footer(int(groups.file[unit])).row_group(int(groups.group[unit]))
+    wanted = frozenset(names)
     chunks = [group.column(number) for number in range(group.num_columns)]
     return sum(
         chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size
         for chunk in chunks
-        if belongs(chunk.path_in_schema, names)
+        if belongs(chunk.path_in_schema, wanted)
     )
 
 

@@ -7,6 +7,7 @@ first rows. A window is ``span`` consecutive wanted rows of one sequence; a sequ
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,7 +59,7 @@ def gap_too_wide(stamps: np.ndarray, max_gap: Any) -> np.ndarray:
     earlier, later = stamps[:-1], stamps[1:]
     if stamps.dtype.kind in "iu":  # the difference of two 64-bit integers may overflow; later >= earlier is known
         gap = later.astype(np.uint64) - earlier.astype(np.uint64)
-        return (later > earlier) & (gap > np.uint64(min(int(np.floor(max_gap)), (1 << 64) - 1)))
+        return (later > earlier) & (gap > np.uint64(min(math.floor(max_gap), (1 << 64) - 1)))
     with np.errstate(invalid="ignore", over="ignore"):  # between equal infinities there is no gap
         return later - earlier > max_gap
 

@@ -86,7 +86,11 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
 def reader(directory: Path, column: pa.Array, **options: Any) -> Pipeline:
     """A pipeline over a file with ``x`` and ``id``, in row groups of three rows and one."""
     table = pa.table({"id": pa.array(range(len(column))), "x": column})
-    return Pipeline(write_table(directory, table, row_group_size=3, **options), executor="threads", workers=2)
+    try:
+        url = write_table(directory, table, row_group_size=3, **options)
+    except pa.ArrowNotImplementedError as error:
+        pytest.skip(f"this pyarrow cannot write the column: {error}")
+    return Pipeline(url, executor="threads", workers=2)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,10 +113,20 @@ def test_every_type_gives_its_values_whatever_stage_asks_for_them(tmp_path: Path
 
 
 def test_every_type_keeps_its_values_in_the_sidecar(tmp_path: Path) -> None:
-    table = pa.table({"id": pa.array(range(4)), **{name: case[0] for name, case in CASES.items()}})
-    pipeline = Pipeline(write_table(tmp_path, table, row_group_size=3), executor="sidecar", workers=1)
+    cases = {name: case for name, case in CASES.items() if _can_write(case[0], tmp_path)}
+    table = pa.table({"id": pa.array(range(4)), **{name: case[0] for name, case in cases.items()}})
+    pipeline = Pipeline(write_table(tmp_path / "data", table, row_group_size=3), executor="sidecar", workers=1)
     rows = [{name: plain(value) for name, value in row.items()} for row in pipeline]
-    assert {name: [row[name] for row in rows] for name in CASES} == {name: case[1] for name, case in CASES.items()}
+    assert len(cases) > 40
+    assert {name: [row[name] for row in rows] for name in cases} == {name: case[1] for name, case in cases.items()}
+
+
+def _can_write(column: pa.Array, directory: Path) -> bool:
+    try:
+        write_table(directory, pa.table({"x": column}), "trial")
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("name", ["date64", "null", "list of struct", "deeper null"])
