@@ -247,6 +247,7 @@ def _reader(
         parts=parts,
         num_epochs=num_epochs,
         look_ahead=pool[1] + pool[2] if pool[0] != "dummy" else 1,
+        workers=pool[1],
         diagnostics={"zmq_copy_buffers": zmq_copy_buffers, "reader_pool_type": pool[0], "workers_count": pool[1]},
     )
 

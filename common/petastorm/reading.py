@@ -41,6 +41,7 @@ class Reader:
         parts: int,
         num_epochs: int | None,
         look_ahead: int,
+        workers: int,
         diagnostics: dict[str, Any],
     ) -> None:
         self._loader = loader
@@ -51,6 +52,7 @@ class Reader:
         self._parts = parts
         self.num_epochs = num_epochs
         self._look_ahead = look_ahead
+        self._workers = workers
         self._settings = diagnostics
         self._lock = threading.Lock()
         self._order: JobOrder | None = None
@@ -205,11 +207,17 @@ class Reader:
             )
 
     def _fill(self) -> None:
-        """Submits jobs up to the look-ahead, and to the limit of memory, but always one."""
+        """Submits jobs up to the look-ahead, and to the limit of memory, but always one.
+
+        Few are queued at a time, because what is queued when the program ends is done before it does.
+        """
         if self._jobs is None:
             self._jobs = self._all_jobs()
-        while len(self._in_flight) < self._look_ahead and (
-            not self._in_flight or self._in_flight_bytes < DEFAULT_MEMORY_BYTES
+        undone = sum(not future.done() for _, _, future in self._in_flight)
+        while not self._in_flight or (
+            len(self._in_flight) < self._look_ahead
+            and undone <= self._workers
+            and self._in_flight_bytes < DEFAULT_MEMORY_BYTES
         ):
             job = next(self._jobs, None)
             if job is None:
@@ -218,6 +226,7 @@ class Reader:
             self._in_flight.append((job, size, self._pool.submit(job)))
             self._in_flight_bytes += size
             self._submitted += 1
+            undone += 1
 
     def _all_jobs(self) -> Iterator[Job]:
         if self._order is None:

@@ -349,8 +349,8 @@ def test_the_look_ahead_is_bounded() -> None:
         next(reader)
         diagnostics = reader.diagnostics
     assert diagnostics["items_consumed"] == 1
-    assert diagnostics["items_produced"] == 3
-    assert diagnostics["items_inprocess"] + diagnostics["output_queue_size"] == 2
+    assert 2 <= diagnostics["items_produced"] <= 3
+    assert diagnostics["items_inprocess"] + diagnostics["output_queue_size"] == diagnostics["items_produced"] - 1
 
 
 def test_a_reader_says_what_it_gives() -> None:
