@@ -24,7 +24,7 @@ from rich.console import Console
 from parquetry.common import Pipeline
 
 REQUIRED_ACCURACY = 0.95
-EPOCHS = 12
+EPOCHS = 15
 BATCH_SIZE = 64
 WINDOW = 4
 MAX_GAP_MS = 150
