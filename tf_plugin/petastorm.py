@@ -42,10 +42,9 @@ _TF_DTYPES = {
     decimal.Decimal: tf.string,
 }
 _WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
-# It begins as Petastorm's own warning does, because users filter warnings by their beginning.
 _AGAIN = (
-    "Running multiple iterations over make_petastorm_dataset is not recommend for performance issue: every one reads "
-    "the data anew. Give num_epochs to make_reader, or call cache() on the dataset before repeat()."
+    "make_petastorm_dataset: the dataset is iterated once more, so its reader starts again and reads all data anew. "
+    "Give num_epochs to make_reader, or call cache() on the dataset before repeat()."
 )
 
 
