@@ -57,7 +57,13 @@ def group_rows(path: Path) -> list[int]:
 
 def values(root: Path, column: str = "i") -> list[Any]:
     """The column over all files in order of path."""
-    return [value for path in data_files(root) for value in pq.ParquetFile(root / path).read()[column].to_pylist()]
+    files = [pq.ParquetFile(root / path) for path in data_files(root)]
+    return [
+        value
+        for file in files
+        for group in range(file.num_row_groups)  # pyarrow 18 cannot read a whole file that has no row groups
+        for value in file.read_row_group(group, [column])[column].to_pylist()
+    ]
 
 
 def everything(root: Path) -> list[str]:
