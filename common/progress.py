@@ -10,8 +10,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from tqdm import tqdm
-
 AFTER_S = 2.0
 _Item = TypeVar("_Item")
 
@@ -26,6 +24,8 @@ def progress(items: Iterable[_Item], what: str, total: int, *, unit: str) -> Ite
             if bar is not None:
                 bar.update()
             elif time.monotonic() - begin > AFTER_S:
+                from tqdm import tqdm  # not at the start of every process
+
                 bar = tqdm(total=total, desc=what, initial=done, leave=False, unit=unit)
     finally:
         if bar is not None:

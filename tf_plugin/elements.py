@@ -110,6 +110,7 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
 def structured(leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset of nested dicts from the source's flat tuples, by a native ``map``."""
 
+    @tf.autograph.experimental.do_not_convert  # nothing to convert, and converted code goes through a temporary file
     def to_element(*tensors: tf.Tensor) -> Any:
         values, at = [], 0
         for leaf in leaves:

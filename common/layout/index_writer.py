@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from ..errors import DatasetError
 from ..schema.field import match_names
@@ -108,6 +107,8 @@ def _write(listing: FileListing, path: str, lines: _Lines) -> None:
 
 
 def _tables(listing: FileListing, lines: _Lines) -> Iterator[pa.Table]:
+    from tqdm import tqdm  # readers of an index import this module too
+
     progress = tqdm(
         desc="indexing row groups", total=len(listing.files), leave=False, delay=_PROGRESS_AFTER_S, unit="file"
     )

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import acero
 
 from ..errors import FieldNotFoundError, PipelineError
 from ..schema.field import no_such_field
@@ -408,6 +407,8 @@ def _column(branch: pa.ChunkedArray | dict[str, Any]) -> pa.ChunkedArray:
 
 
 def _evaluate(table: pa.Table, expression: pc.Expression) -> np.ndarray:
+    from pyarrow import acero  # imports pandas where that is installed: only for those who filter by an expression
+
     rows = "#"
     while rows in table.column_names:
         rows += "#"

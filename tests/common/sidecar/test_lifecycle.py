@@ -5,12 +5,10 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import select
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import psutil
 import pytest
 from builders import Built, build
 from faces import SIDECAR, THREADS
+from processes import WITHIN_S, gone
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import DecodeError, PipelineError, SidecarError, TransformError
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.skipif(
 
 CHEAP = ("id", "small", "vector", "label")  # decoded in threads of the reader
 COSTLY = ("id", "image", "points", "tags")  # decoded in worker processes
-WITHIN_S = 5.0  # two seconds are promised; a busy machine gets some more
 
 
 @pytest.fixture(scope="module")
@@ -67,28 +65,6 @@ def _runs(process: psutil.Process, module: str) -> bool:
         return False
 
 
-def gone(pids: list[int], within_s: float) -> list[int]:
-    """The processes that have not ended after a while; waits without polling."""
-    left = {}
-    for pid in pids:
-        try:
-            left[os.pidfd_open(pid)] = pid
-        except ProcessLookupError:
-            continue
-    poll = select.poll()
-    for descriptor in left:
-        poll.register(descriptor, select.POLLIN)
-    end = time.monotonic() + within_s
-    alive = dict(left)
-    while alive and time.monotonic() < end:
-        for descriptor, _ in poll.poll(max(0.0, end - time.monotonic()) * 1000):
-            poll.unregister(descriptor)
-            alive.pop(descriptor)
-    for descriptor in left:
-        os.close(descriptor)
-    return list(alive.values())
-
-
 def ids(batches: Any) -> list[int]:
     """The ``id`` of every row."""
     return [number for batch in batches for number in batch["id"].tolist()]
@@ -118,7 +94,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "os._exit", "raise", "Ctrl-C"])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit", "raise", "Ctrl-C"])
 def test_the_end_of_the_trainer_is_the_end_of_all_its_processes(built: Built, tmp_path: Path, how: str) -> None:
     script = tmp_path / "trainer.py"
     script.write_text(textwrap.dedent(TRAINER))
@@ -128,8 +104,8 @@ def test_the_end_of_the_trainer_is_the_end_of_all_its_processes(built: Built, tm
     assert trainer.stdout is not None
     children = [int(pid) for pid in trainer.stdout.readline().split()]
     assert len(children) == 3  # a reader and two workers
-    if how == "SIGKILL":
-        trainer.kill()
+    if how in ("SIGTERM", "SIGKILL"):
+        (trainer.terminate if how == "SIGTERM" else trainer.kill)()
     _, errors = trainer.communicate(timeout=30)
     assert gone(children, WITHIN_S) == []
     assert ("the training loop failed" in errors) == (how == "raise")
