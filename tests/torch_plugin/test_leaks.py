@@ -13,19 +13,22 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from parquetry.common.sidecar.client import IDLE
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 FIELDS = ["id", "points"]
 LOOPS: dict[str, tuple[int, Callable[[str], Any]]] = {
-    "pipe": (300, lambda url: ParquetPipe(url, FIELDS, workers=1).shuffle(10, seed=5).batch(16)),
-    "node": (60, lambda url: Loader(ParquetNode(url, FIELDS).shuffle(10, seed=5).batch(16))),
-    "loader": (60, lambda url: DataLoader(ParquetPipe(url, FIELDS).shuffle(10, seed=5).batch(16), batch_size=None)),
+    "pipe": (1000, lambda url: ParquetPipe(url, FIELDS, workers=1).shuffle(10, seed=5).batch(16)),
+    "node": (300, lambda url: Loader(ParquetNode(url, FIELDS).shuffle(10, seed=5).batch(16))),
+    "loader": (300, lambda url: DataLoader(ParquetPipe(url, FIELDS).shuffle(10, seed=5).batch(16), batch_size=None)),
+    "sidecar": (300, lambda url: ParquetPipe(url, FIELDS, executor="sidecar", workers=1).batch(16)),
     "workers": (4, lambda url: StatefulDataLoader(ParquetPipe(url, FIELDS).batch(16), batch_size=None, num_workers=2)),
 }
 
 
 @pytest.mark.parametrize(("epochs", "make"), LOOPS.values(), ids=LOOPS)
 def test_short_epochs_leave_nothing_behind(url: str, epochs: int, make: Callable[[str], Any]) -> None:
+    IDLE.close()  # sidecars of other tests
     elements, process = make(url), psutil.Process()
     for _ in range(max(2, epochs // 10)):  # what is made once, and kept
         _epoch(elements, whole=True)
@@ -51,7 +54,7 @@ def _epoch(elements: Any, *, whole: bool) -> None:
 def _counts(process: psutil.Process) -> dict[str, int]:
     gc.collect()
     for thread in threading.enumerate():  # threads of an iteration that was closed end by themselves
-        if thread.name.startswith("parquetry"):
+        if thread.name.startswith("parquetry") and thread.name != "parquetry-stderr":  # lives with its sidecar
             thread.join(5)
     return {
         "processes": len(process.children(recursive=True)),
