@@ -72,8 +72,8 @@ class IterationCounter:
         return number
 
     def go_on_after(self, number: int) -> None:
-        """After a restored iterator: the next one is the epoch after it."""
-        self._next = max(self._next, number + 1)
+        """After a restored iterator: the next one is the epoch after it, whatever was read before."""
+        self._next = number + 1
 
 
 class _Opened:

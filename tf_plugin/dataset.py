@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
+from parquetry.common.iteration import PipelineIterator
 from parquetry.common.selection.column_predicates import ColumnPredicate
 from parquetry.common.sidecar.request import open_request
 
@@ -72,7 +73,7 @@ class ParquetDataset(tf.data.Dataset):
     def _carry(self, pipeline: Pipeline, *, state: str = "") -> None:
         load_ops()  # a missing compiler is told where the dataset is made, not where it is first read
         self._pipeline = pipeline
-        self._state = state
+        self._state = self._begins_at = state
         self._built: tf.data.Dataset | None = None
         self._dataset_key = ""
         super().__init__(None)
@@ -129,9 +130,16 @@ class ParquetDataset(tf.data.Dataset):
                 that leaves rows out and a restart, only that is a count which anyone can know.
 
         Raises:
-            tf.errors.FailedPreconditionError: no iterator has begun, or the element is too long ago.
+            tf.errors.FailedPreconditionError: no iterator has given an element yet and ``elements`` is not 0, or the
+                element is too long ago.
         """
-        return self._progress(elements, since_restart=since_restart)[0]
+        try:
+            return self._progress(elements, since_restart=since_restart)[0]
+        except tf.errors.FailedPreconditionError as error:
+            if elements or "an iterator that has begun, got none" not in error.message:
+                raise
+        # An iterator begins with its first element; the first one will begin here.
+        return json.loads(self._begins_at) if self._begins_at else PipelineIterator(self._pipeline, 0).state_dict()
 
     def start_next_at(self, state: Mapping[str, Any] | str) -> None:
         """The next iterator of this very dataset, and of all that tf.data made of it, goes on from ``state``.
@@ -142,6 +150,7 @@ class ParquetDataset(tf.data.Dataset):
         self._dataset()
         text = state if isinstance(state, str) else json.dumps(dict(state))
         load_ops().parquetry_parquet_dataset_set_state(dataset_key=self._dataset_key, state=text)
+        self._begins_at = text
 
     def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
         """The state, and how many elements the latest iterator had before it when it began (-1 endless, -2 unknown)."""

@@ -8,58 +8,28 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.compute as pc
 import pytest
 from builders import Built, build
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from resume_cases import CASES, RESUME_NAMES
 
-from parquetry.common import Pipeline, UnischemaField, mix
+from parquetry.common import Pipeline, mix
 from parquetry.common.errors import EmptySelectionError, StateError
 from parquetry.common.iteration import StepIterator, batch_to_numpy
 from parquetry.common.testing import assert_resumable
 
-NAMES = ("id", "drive", "ts", "speed", "label", "image", "points", "tags", "codes")
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build(tmp_path_factory.mktemp("resume"), [[3, 1, 4], [2], [0], [5, 2]], names=NAMES)
+    return build(tmp_path_factory.mktemp("resume"), [[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
 
 
-def _double(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "double": row["id"] * 2}
-
-
-DOUBLE = [UnischemaField("double", np.int64)]
-CASES = {
-    "rows": lambda p: p,
-    "rows with nulls in windows": lambda p: p.ngram(length=2),
-    "batches": lambda p: p.batch(4),
-    "full batches": lambda p: p.batch(4, drop_remainder=True),
-    "filter": lambda p: p.where(pc.field("id") > 3).batch(2),
-    "filter by a function": lambda p: p.where(lambda row: row["id"] % 2 == 0, fields=["id"]),
-    "shuffle": lambda p: p.shuffle(4, seed=1),
-    "shuffle and batch over two passes": lambda p: p.shuffle(4, seed=1).repeat(2).batch(5),
-    "batch, then two passes": lambda p: p.shuffle(4, seed=1).batch(5).repeat(2),
-    "shards": lambda p: p.shuffle(3, seed=2).shard(3, 1).batch(2),
-    "a shard of its own": lambda p: p.shard(3, 2, even="none").shuffle(3, seed=2).repeat(2),
-    "canonical shards": lambda p: p.shuffle(3, seed=2).shard(2, 1, canonical_shards=4).batch(3).repeat(2),
-    "windows by offset": lambda p: p.ngram({-1: ["id", "image"], 1: ["tags"]}, timestamp="ts", max_gap=600).batch(3),
-    "shuffled windows": lambda p: p.select("id", "points").ngram(length=3).shuffle(3, seed=4).batch(2),
-    "take and skip": lambda p: p.skip(2).shuffle(4, seed=1).take(9).skip(1),
-    "take and skip of batches": lambda p: p.shuffle(4, seed=1).batch(2).skip(1).take(5),
-    "transform": lambda p: p.select("id").transform(_double, DOUBLE),
-    "transform of batches": lambda p: p.select("id").batch(4).transform(_double, DOUBLE),
-    "transform before windows": lambda p: p.select("id").transform(_double, DOUBLE).ngram(length=2).batch(3),
-    "null policies": lambda p: p.nulls("mask", "speed").nulls("drop", "label").pad("points").batch(3),
-}  # fmt: skip
-
-
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_stage_goes_on_exactly_at_every_step(built: Built, name: str) -> None:
-    assert_resumable(lambda: iter(CASES[name](built.pipeline())))
+def test_every_stage_goes_on_exactly_at_every_step(built: Built, name: str, executor: str) -> None:
+    assert_resumable(lambda: iter(CASES[name](built.pipeline(executor=executor, workers=1))))
 
 
 @pytest.mark.parametrize("name", ["shuffle and batch over two passes", "shuffled windows"])
@@ -277,7 +247,7 @@ def test_a_state_of_another_pipeline_is_refused_with_the_difference(built: Built
 
 
 def test_a_state_of_another_dataset_is_refused(built: Built, tmp_path: Path) -> None:
-    other = build(tmp_path, [[3, 1, 4], [2], [0], [5, 3]], names=NAMES)
+    other = build(tmp_path, [[3, 1, 4], [2], [0], [5, 3]], names=RESUME_NAMES)
     with pytest.raises(StateError, match="belongs to another dataset"):
         iter(other.pipeline()).load_state_dict(iter(built.pipeline()).state_dict())
 

@@ -79,14 +79,14 @@ class DatasetRegistry {
     return entries_[key].next_iteration++;
   }
 
-  // The iteration is underway: later iterators come after it, also when it was restored.
-  // Gives the number under which `Jump` knows it.
-  int64_t SetStarted(const std::string& key, const Started& started) {
+  // The iteration is underway. After one that was restored the next iterator is the epoch after it, whatever was read
+  // before. Gives the number under which `Jump` knows it.
+  int64_t SetStarted(const std::string& key, const Started& started, bool restored) {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[key];
     const auto state = ParseJsonObject(started.State(0));
     const int64_t iteration = state ? IntegerMember(*state, "iteration", -1) : -1;
-    if (iteration >= entry.next_iteration) entry.next_iteration = iteration + 1;
+    if (iteration >= entry.next_iteration || (restored && iteration >= 0)) entry.next_iteration = iteration + 1;
     entry.latest.emplace(started);
     return ++entry.starts;
   }

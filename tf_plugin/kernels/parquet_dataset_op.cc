@@ -326,7 +326,7 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     if (Error error = sidecar_->Start(std::max<int64_t>(iteration_, 0), state, merge, &canceller_, &started)) {
       return ToStatus(error);
     }
-    if (splits_ == nullptr) start_ = registry.SetStarted(request_.dataset_key, started);
+    if (splits_ == nullptr) start_ = registry.SetStarted(request_.dataset_key, started, state != nullptr);
     consumed_ = started.consumed;
     given_ = 0;
     started_ = std::move(started);

@@ -121,7 +121,7 @@ class ParquetSplitProvider : public tensorflow::data::SplitProvider {
     const Error error = sidecar->Start(iteration, state, false, &canceller_, &started);
     ReturnSidecar(std::move(sidecar));
     if (error) return ToStatus(error);
-    registry.SetStarted(request_.dataset_key, started);
+    registry.SetStarted(request_.dataset_key, started, state != nullptr);
     started_ = started;
     return absl::OkStatus();
   }

@@ -1,0 +1,155 @@
+"""Every stage, stopped before every step and gone on with: by state, by checkpoint, and in the other faces."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from builders import Built, build
+from resume_cases import CASES, RESUME_NAMES
+
+from parquetry.common import Pipeline, mix
+from parquetry.common.testing import assert_resumable
+from parquetry.tf_plugin import ParquetDataset
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("resume"), [[3, 1, 4], [2], [0], [5, 2]], names=RESUME_NAMES)
+
+
+class ByState:
+    """An iterator of a dataset whose state is asked of the dataset; the dataset's next iterator goes on from one."""
+
+    def __init__(self, dataset: ParquetDataset) -> None:
+        self._dataset = dataset
+        self._iterator: Iterator[Any] | None = None
+        self._loaded: dict[str, Any] | None = None
+        self._taken = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        element = next(self._iterator)
+        self._taken += 1
+        return element
+
+    def state_dict(self) -> dict[str, Any]:
+        if not self._taken and self._loaded is not None:
+            return self._loaded
+        return self._dataset.state_dict(self._taken, since_restart=True)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._dataset.start_next_at(state)
+        self._iterator, self._loaded, self._taken = None, state, 0
+
+
+class ByCheckpoint:
+    """An iterator of a dataset that is saved to files, and restored from them."""
+
+    def __init__(self, dataset: tf.data.Dataset, directory: Path) -> None:
+        self._iterator = iter(dataset)
+        self._directory = directory
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def state_dict(self) -> str:
+        path = self._directory / f"state-{sum(1 for _ in self._directory.iterdir())}"
+        return tf.train.Checkpoint(iterator=self._iterator).write(str(path))
+
+    def load_state_dict(self, state: str) -> None:
+        tf.train.Checkpoint(iterator=self._iterator).read(state).assert_consumed()
+
+
+def pipeline_of(built: Built, name: str) -> Pipeline:
+    base = built.pipeline(workers=1)
+    return CASES[name](base if name == "null policies" else base.select("id", "drive", "ts", "image"))
+
+
+FITTING = [name for name in CASES if name not in ("windows by offset", "shuffled windows", "null policies")]
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_every_stage_goes_on_exactly_at_every_step(built: Built, name: str) -> None:
+    dataset = ParquetDataset.from_pipeline(pipeline_of(built, name))
+    assert_resumable(lambda: ByState(dataset))
+
+
+@pytest.mark.parametrize("name", ["shuffle and batch over two passes", "canonical shards"])
+def test_every_step_can_be_restored_from_a_checkpoint(built: Built, name: str, tmp_path: Path) -> None:
+    dataset = ParquetDataset.from_pipeline(pipeline_of(built, name))
+    assert_resumable(lambda: ByCheckpoint(dataset, tmp_path))
+
+
+BEHIND: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
+    "map and prefetch": lambda d: d.map(lambda row: row["id"]).prefetch(2),
+    "another batch": lambda d: d.unbatch().batch(3),
+    "another shuffle": lambda d: d.unbatch().shuffle(4, seed=1, reshuffle_each_iteration=False).batch(2),
+    "repeat": lambda d: d.map(lambda row: row["id"]).repeat(2),
+    "zip": lambda d: tf.data.Dataset.zip((d, tf.data.Dataset.range(100))),
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_what_tensorflow_does_behind_the_source_is_restored_with_it(built: Built, name: str, tmp_path: Path) -> None:
+    # Before its first element TensorFlow's shuffle has no iterator of its input, whose epoch it therefore cannot save.
+    anew = name != "another shuffle"
+    dataset = BEHIND[name](ParquetDataset(built.url, ["id"]).shuffle(5, 3, reshuffle_each_iteration=anew).batch(6))
+    assert_resumable(lambda: ByCheckpoint(dataset, tmp_path))
+
+
+def test_a_mix_goes_on_exactly(built: Built) -> None:
+    sources = [built.pipeline("id").shuffle(4, seed=1), built.pipeline("id").repeat(2)]
+    dataset = ParquetDataset.from_pipeline(mix(sources, weights=[2, 1], seed=5, stop="all").batch(4))
+    assert_resumable(lambda: ByState(dataset))
+
+
+def test_an_endless_dataset_goes_on_in_any_pass(built: Built) -> None:
+    dataset = ParquetDataset(built.url, ["id"]).shuffle(5, seed=3).repeat().batch(4)
+    assert_resumable(lambda: ByState(dataset), steps=14)
+
+
+CROSSING = ["shuffle and batch over two passes", "filter", "shards", "canonical shards"]
+
+
+@pytest.mark.parametrize("other", ["plain Python", "PyTorch"])
+@pytest.mark.parametrize("name", CROSSING)
+def test_a_state_crosses_to_the_other_faces_and_back_at_every_step(built: Built, name: str, other: str) -> None:
+    pipeline = pipeline_of(built, name)
+    dataset = ParquetDataset.from_pipeline(pipeline)
+    numbers = [element["id"].numpy().tolist() for element in dataset]
+
+    def over_there() -> Any:
+        if other == "plain Python":
+            return iter(pipeline.with_options())
+        pytest.importorskip("torch")
+        from parquetry.torch_plugin import ParquetPipe
+
+        return iter(ParquetPipe.from_pipeline(pipeline.with_options()))
+
+    beginning = over_there().state_dict()
+    assert [element["id"].tolist() for element in over_there()] == numbers
+    for step in range(1, len(numbers) + 1):
+        here = ByState(dataset)
+        here.load_state_dict(beginning)
+        assert [element["id"].numpy().tolist() for element in itertools.islice(here, step)] == numbers[:step]
+        there = over_there()
+        there.load_state_dict(here.state_dict())
+        assert [element["id"].tolist() for element in there] == numbers[step:]
+        there = over_there()
+        for _ in itertools.islice(there, step):
+            pass
+        here = ByState(dataset)
+        here.load_state_dict(there.state_dict())
+        assert [element["id"].numpy().tolist() for element in here] == numbers[step:]
