@@ -4,20 +4,29 @@
 #   make demo         writes a real dataset, trains a Keras and a torch model from it
 #   make test         the whole test suite, both frameworks installed
 #   make check        ruff and mypy
-#   make bench        speed against the decoder's own limit
+#   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
+#   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
+#   make bench-peers  environments with what `make bench` compares with; without them their cells stay blank
 #   make test-common  the suite of common, in an environment with neither framework
 #   make test-tf217   the suite of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
+#   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one that it can be run with
+#   make test-spark   the suite of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
 #   make clean        removes everything that the targets made
 
 PYTHON ?= python3
 PYTHON_TF217 ?= $(PYTHON)
+PYTHON_TF216 ?= $(PYTHON_TF217)
 
 VENV := .venv
 VENV_COMMON := .venv-common
 VENV_TF217 := .venv-tf217
+VENV_TF216 := .venv-tf216
+VENV_SPARK := .venv-spark
+BENCH_PEERS := .venv-bench .venv-bench-mosaic .venv-bench-petastorm
+BENCH ?=
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo test check bench test-common test-tf217 clean
+.PHONY: demo test check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.op-built
@@ -34,17 +43,28 @@ check: $(VENV)/.installed
 	MYPYPATH=build/installed $(VENV)/bin/python -m mypy -p parquetry
 
 bench: $(VENV)/.op-built
-	$(VENV)/bin/python benchmarks/quick.py
+	$(VENV)/bin/python -m benchmarks.run $(BENCH)
+
+bench-quick: $(VENV)/.op-built
+	$(VENV)/bin/python -m benchmarks.run --name quick --workloads a --contenders threads,sidecar,tf-eager,pipe,pipe-loader
+
+bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
 test-common: $(VENV_COMMON)/.installed
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
 	$(VENV_COMMON)/bin/python -m pytest tests/common
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest tests/tf_plugin $(addprefix tests/common/,schema write layout selection engine test_resume.py)
+	$(VENV_TF217)/bin/python -m pytest tests/tf_plugin $(addprefix tests/common/,schema write layout selection engine arrow_stream test_resume.py)
+
+test-tf216: $(VENV_TF216)/.op-built
+	$(VENV_TF216)/bin/python -m pytest tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream
+
+test-spark: $(VENV_SPARK)/.op-built
+	$(VENV_SPARK)/bin/python -m pytest tests/spark
 
 clean:
-	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
+	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) $(VENV_TF216) $(BENCH_PEERS) $(VENV_SPARK) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-data bench-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -60,7 +80,25 @@ $(VENV_COMMON)/.installed: setup.py pyproject.toml constraints.txt
 
 $(VENV_TF217)/.installed: setup.py pyproject.toml constraints-tf217.txt
 	$(call new_venv,$(PYTHON_TF217),$(VENV_TF217))
-	$(VENV_TF217)/bin/python -m pip install -c constraints-tf217.txt tensorflow-io -e ".[tensorflow,test]"
+	$(VENV_TF217)/bin/python -m pip install -c constraints-tf217.txt -e ".[tensorflow-io,test]"
+	touch $@
+
+$(VENV_TF216)/.installed: setup.py pyproject.toml constraints-tf216.txt
+	$(call new_venv,$(PYTHON_TF216),$(VENV_TF216))
+	$(VENV_TF216)/bin/python -m pip install -c constraints-tf216.txt -e ".[tensorflow-io,test]"
+	touch $@
+
+$(VENV_SPARK)/.installed: setup.py pyproject.toml constraints-spark.txt
+	$(call new_venv,$(PYTHON),$(VENV_SPARK))
+	$(VENV_SPARK)/bin/python -m pip install -c constraints-spark.txt -e ".[spark,tensorflow,torch,test]"
+	touch $@
+
+.venv-bench/.installed: benchmarks/peers/bench.txt
+.venv-bench-mosaic/.installed: benchmarks/peers/mosaic.txt
+.venv-bench-petastorm/.installed: benchmarks/peers/petastorm.txt
+$(addsuffix /.installed,$(BENCH_PEERS)):
+	$(call new_venv,$(PYTHON_TF217),$(@D))
+	$(@D)/bin/python -m pip install -r $<
 	touch $@
 
 %/.op-built: %/.installed $(KERNELS)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .engine.images import ImageStep
 from .engine.outputs import OutputField
 from .order.quality import shuffle_quality
 from .plan import BasePlan, Plan
@@ -35,6 +36,7 @@ def explain(pipeline: Pipeline) -> str:
             *_storage(plan),
             *_selection(plan),
             *_order(plan),
+            *_decoding(plan),
             *_elements(plan),
         ]
     )
@@ -44,8 +46,12 @@ def _storage(plan: Plan) -> list[str]:
     groups = plan.dataset.row_groups
     size = sum(file.size_bytes for file in plan.dataset.files)
     partitions = f", partitioned by {', '.join(plan.dataset.partitions)}" if plan.dataset.partitions else ""
+    table = plan.dataset.table
+    deleted = sum(map(len, plan.dataset.deleted.values()))
+    shown = "" if table is None else f"{table}: "
+    partitions += f", {deleted:,} of them deleted" if deleted else ""
     return [
-        f"storage: {len(plan.dataset.files):,} files, {_bytes(size)}, {len(groups):,} row groups, "
+        f"storage: {shown}{len(plan.dataset.files):,} files, {_bytes(size)}, {len(groups):,} row groups, "
         f"{int(groups.rows.sum()):,} rows{partitions}"
     ]
 
@@ -54,8 +60,8 @@ def _selection(plan: Plan) -> list[str]:
     selection = plan.selection
     lines = []
     for report in selection.reports:
-        pruned = f", {report.pruned:,} pruned by partitions and statistics" if report.pruned else ""
-        proven = f", {report.proven:,} proven by them" if report.proven else ""
+        pruned = f", {report.pruned:,} pruned ({report.pruned_by})" if report.pruned else ""
+        proven = f", {report.proven:,} proven without a read" if report.proven else ""
         read = f", {report.read:,} read ({_bytes(report.read_bytes)})" if report.read else ", none read"
         lines.append(
             f"selection: {report.step}: {report.rows_before:,} -> {report.rows_after:,} of {report.units:,} row groups"
@@ -108,6 +114,20 @@ def _order(plan: Plan) -> list[str]:
         )
     if plan.order.cache is not None:
         lines.append(f"cache: {plan.order.cache.directory}")
+    return lines
+
+
+def _decoding(plan: Plan) -> list[str]:
+    """What is done to stored columns on their way into the batch."""
+    lines = []
+    for each in plan.recipe.inputs:
+        if isinstance(each.step, ImageStep):
+            steps = [*each.step.names, *(["permute"] if each.step.axes is not None else [])]
+            lines.append(f"decode: {each.step.field.name}: {', '.join(steps)}, on the way into the batch")
+        elif each.step is not None:
+            names = [field.name for field in each.step.fields]
+            shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+            lines.append(f"decode: {each.step.output.name}: {len(names)} fields side by side ({shown})")
     return lines
 
 

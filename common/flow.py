@@ -12,10 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from .engine.images import ImageStep
 from .engine.outputs import Element, OutputField, Path, output_of
-from .engine.recipe import Form, MixedRecipe, Projection, Recipe, Step, TransformStep, WindowStep
+from .engine.recipe import Form, Input, MixedRecipe, Projection, Recipe, Step, TransformStep, WindowStep
 from .engine.shaping import NullStep, PadStep, PermuteStep
 from .errors import PipelineError
+from .folding import folded
+from .image_flow import check_alike, image_step, joined, named_interpolations, pack_step
+from .image_stages import ImageStage, Pack, RandomStage
 from .schema.codecs import ScaledDecimalCodec
 from .schema.field import UnischemaField, match_names
 from .stages import EVERY_FIELD, Batch, Decimals, Ngram, Nulls, Pad, Permute, Select, Stage, Transform
@@ -34,6 +38,8 @@ class _Flow:
     window: WindowStep | None = None
     item_steps: list[Step] = field(default_factory=list)
     batched: bool = False
+    seed: int | None = None
+    calls: int = 0
 
     def open(self) -> None:
         """Fixes which fields are read, once something other than ``select`` follows."""
@@ -119,9 +125,68 @@ class _Flow:
                     f"got {stage.dims}. Declare them with UnischemaField(dims=...)."
                 )
             axes = tuple(output.dims.index(name) for name in stage.dims)
-            self._steps().append(PermuteStep(number=number, axes=axes))
             shape = tuple(output.shape[axis] for axis in axes)
             self.outputs[number] = replace(output, shape=shape, dims=tuple(stage.dims))
+            place = self._image_step(number)
+            before = None if place is None else self._steps()[place]
+            if place is not None and isinstance(before, ImageStep) and before.axes is None:
+                self._steps()[place] = replace(before, axes=axes, output=self.outputs[number])
+            else:
+                self._steps().append(PermuteStep(number=number, axes=axes))
+
+    def images(self, stage: ImageStage) -> None:
+        """Changes the images of some fields."""
+        self.open()
+        self.calls += 1
+        numbers = self._matching(stage.patterns)
+        check_alike(stage, [self.outputs[number] for number in numbers])
+        named_interpolations(stage, [self.outputs[number] for number in numbers])
+        seed: tuple[int, ...] | None = None
+        if isinstance(stage, RandomStage):  # calls of one given seed draw alike, those of none each by itself
+            drawn = stage.seed if self.seed is None else self.seed
+            seed = (drawn, self.calls) if stage.drawn else (stage.seed,)
+        for number in numbers:
+            step = image_step(stage, number, self.outputs[number], seed, self.calls if len(numbers) > 1 else None)
+            self.outputs[number] = step.output
+            place = self._image_step(number)
+            before = None if place is None else self._steps()[place]
+            both = joined(before, step) if isinstance(before, ImageStep) else None
+            if place is not None and both is not None:
+                self._steps()[place] = both
+            else:
+                self._steps().append(step)
+
+    def _image_step(self, number: int) -> int | None:
+        """Where the step stands that a further one of column ``number`` may become one with."""
+        steps = self._steps()
+        for place in range(len(steps) - 1, -1, -1):
+            step = steps[place]
+            if not isinstance(step, ImageStep | PermuteStep):
+                return None
+            if step.number == number:
+                return place if isinstance(step, ImageStep) else None
+        return None
+
+    def pack(self, stage: Pack) -> None:
+        """Puts numeric columns side by side."""
+        self.open()
+        names = list(dict.fromkeys(str(output.path[-1]) for output in self.outputs))
+        chosen = list(dict.fromkeys(name for pattern in stage.patterns for name in match_names(pattern, names)))
+        groups: dict[Path, list[int]] = {}  # of windows with fields for each offset: one matrix each
+        for name in chosen:
+            for number, output in enumerate(self.outputs):
+                if output.path[-1] == name:
+                    groups.setdefault(output.path[:-1], []).append(number)
+        for prefix in groups:
+            numbers = [
+                number
+                for name in chosen
+                for number, output in enumerate(self.outputs)
+                if output.path == (*prefix, name)
+            ]
+            step = pack_step(stage, self.outputs, numbers)
+            self._steps().append(step)
+            self.outputs = [*(self.outputs[number] for number in step.keep), step.output]
 
     def nulls(self, stage: Nulls) -> None:
         """Gives nulls of some columns a policy."""
@@ -200,6 +265,10 @@ class _Flow:
             self.permute(stage)
         elif isinstance(stage, Decimals):
             self.decimals(stage)
+        elif isinstance(stage, ImageStage):
+            self.images(stage)
+        elif isinstance(stage, Pack):
+            self.pack(stage)
         elif isinstance(stage, Batch):
             self.open()
             self.batched = True
@@ -208,14 +277,14 @@ class _Flow:
         return self.row_steps if self.window is None and not self.batched else self.item_steps
 
 
-def build_recipe(stages: Sequence[Stage], resolve: ResolveFields) -> Recipe:
-    """The recipe of a pipeline.
+def build_recipe(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> Recipe:
+    """The recipe of a pipeline, whose random stages follow ``seed`` where they were given none.
 
     Raises:
         FieldNotFoundError: a name or regex that matches nothing where it stands.
         SchemaError: a selected column that cannot become a tensor.
     """
-    flow = _Flow(resolve=resolve)
+    flow = _Flow(resolve=resolve, seed=seed)
     for stage in stages:
         flow.apply(stage)
     flow.open()
@@ -229,8 +298,22 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields) -> Recipe:
         window=flow.window,
         item_steps=tuple(flow.item_steps),
         outputs=tuple(flow.outputs),
+        inputs=(),
     )
-    return _without_unused(recipe)
+    return _with_inputs(_without_unused(recipe))
+
+
+def _with_inputs(recipe: Recipe) -> Recipe:
+    """Lets stored columns go straight through the steps that can take them so."""
+    if recipe.row_steps or recipe.window is None:
+        inputs = [Input(leaves=(number,)) for number in range(len(recipe.fields))]
+    else:
+        inputs = [Input(leaves=(number,)) for number in range(len(recipe.window.leaves))]
+    inputs, steps = folded(inputs, recipe.row_steps or recipe.item_steps)
+    if recipe.row_steps:
+        steps = steps or [Projection(keep=tuple(range(len(inputs))))]  # they are made by rows all the same
+        return replace(recipe, inputs=tuple(inputs), row_steps=tuple(steps))
+    return replace(recipe, inputs=tuple(inputs), item_steps=tuple(steps))
 
 
 def _companion(output: OutputField, suffix: str, dtype: np.dtype, shape: tuple[int, ...]) -> OutputField:
@@ -280,10 +363,10 @@ def _refuse_open_padding(flow: _Flow, stages: Sequence[Stage]) -> None:
 
 
 def mixed_steps(
-    stages: Sequence[Stage], outputs: tuple[OutputField, ...]
+    stages: Sequence[Stage], outputs: tuple[OutputField, ...], seed: int | None
 ) -> tuple[tuple[Step, ...], tuple[OutputField, ...]]:
     """The steps that follow a mix whose sources give ``outputs``, and what comes out of them."""
-    flow = _Flow(resolve=lambda patterns: [], fields=[], outputs=list(outputs))
+    flow = _Flow(resolve=lambda patterns: [], fields=[], outputs=list(outputs), seed=seed)
     for stage in stages:
         flow.apply(stage)
     return (*flow.row_steps, *flow.item_steps), tuple(flow.outputs)

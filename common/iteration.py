@@ -15,7 +15,7 @@ from .engine.rebatch import Emission, Rebatcher
 from .engine.threads import ThreadedEngine
 from .errors import StateError
 from .plan import START
-from .state import parse_state, state_of
+from .state import canonical_shards_of, parse_state, state_of
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -106,9 +106,13 @@ class StepIterator:
         """
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
-        found = parse_state(self.pipeline.plan(), state, worker=self.worker, workers=self.workers, strict=strict)
-        shuffle = self.pipeline.plan().order.shuffle
-        if shuffle is not None and found.seed is not None and found.seed != shuffle.seed:
+        plan = self.pipeline.plan()
+        canonical_shards = canonical_shards_of(plan, state)
+        if canonical_shards is not None:
+            self.pipeline = self.pipeline.with_canonical_shards(canonical_shards)
+            plan = self.pipeline.plan()
+        found = parse_state(plan, state, worker=self.worker, workers=self.workers, strict=strict)
+        if found.seed is not None and found.seed != plan.seed:
             self.pipeline = self.pipeline.with_seed(found.seed)
         self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
         self.position = found.consumed
@@ -191,6 +195,10 @@ def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any,
 def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
     """Starts the executor that the pipeline asks for."""
     pipeline = steps.pipeline
+    if pipeline.address is not None:
+        from .arrow_stream.client import ServedSource
+
+        return ServedSource(steps, strict_nulls=strict_nulls)
     plan = pipeline.plan()
     plan.check_not_empty()
     if executor_of(pipeline) == "sidecar":

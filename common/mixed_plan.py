@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,17 @@ from .engine.recipe import MixedRecipe
 from .engine.window import WindowRows
 from .errors import PipelineError, SchemaError
 from .flow import mixed_steps
+from .order.keyed import raw_words
 from .order.mixing import SOURCE_SHIFT, MixView, Stop
 from .order.positions import RowView
 from .plan import BasePlan, Draw, Plan, WindowKey, row_stages, rows_viewed
 from .stage_order import order_stages
-from .stages import Stage, positive_integer
+from .stages import Stage, positive_integer, with_canonical_shards
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
+
+_SOURCE_KEY = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +37,17 @@ class Mixture:
         weights: how often each source is drawn, relative to the others.
         seed: of the draws.
         stop: ``"first"``: end where a drawn source has no more rows; ``"all"``: go on with the others.
+        drawn: nobody chose ``seed``, so other processes have another.
+        drawn_seed: what every seed that nobody chose is made of: that of the draws, and those of the sources' shuffles;
+            ``None`` if all of them were given.
     """
 
     sources: tuple[Pipeline, ...]
     weights: tuple[float, ...]
     seed: int
     stop: Stop
+    drawn: bool = field(default=False, compare=False, repr=False)
+    drawn_seed: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         positive_integer("mix", "number of pipelines", len(self.sources))
@@ -54,6 +62,23 @@ class Mixture:
                 raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
             if source.mixture is not None:
                 raise PipelineError("mix: expected pipelines of files, got another mix. Mix all sources at once.")
+
+    @property
+    def has_drawn_seeds(self) -> bool:
+        """Whether some seed in the mix was chosen by nobody."""
+        return self.drawn or any(source.drawn_seed is not None for source in self.sources)
+
+    def with_drawn_seed(self, seed: int) -> Mixture:
+        """A copy in which every seed that nobody chose follows ``seed``."""
+        sources = tuple(
+            source if source.drawn_seed is None else source.with_seed(_seed_of_source(seed, number))
+            for number, source in enumerate(self.sources)
+        )
+        return replace(self, sources=sources, seed=seed if self.drawn else self.seed, drawn_seed=seed)
+
+
+def _seed_of_source(seed: int, number: int) -> int:
+    return int(raw_words(1, _SOURCE_KEY, seed, number)[0] >> np.uint64(2))
 
 
 class MixedPlan(BasePlan):
@@ -78,7 +103,7 @@ class MixedPlan(BasePlan):
             _check_same(outputs, source.outputs, number)
         nullable = [any(source.outputs[k].nullable for source in sources) for k in range(len(outputs))]
         outputs = tuple(replace(output, nullable=flag) for output, flag in zip(outputs, nullable, strict=True))
-        steps, outputs = mixed_steps(self.order.flow, outputs)
+        steps, outputs = mixed_steps(self.order.flow, outputs, self.mixture.drawn_seed or self.mixture.seed)
         return MixedRecipe(sources=sources, item_steps=steps, outputs=outputs)
 
     @cached_property
@@ -91,6 +116,20 @@ class MixedPlan(BasePlan):
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
         """The rows of this rank."""
         return rows_viewed(row_stages(self.order), self.mix_view)
+
+    @property
+    def seed(self) -> int | None:
+        return self.mixture.drawn_seed
+
+    @property
+    def seed_is_drawn(self) -> bool:
+        return self.mixture.drawn_seed is not None
+
+    def with_seed(self, seed: int) -> MixedPlan:
+        return MixedPlan(self.mixture.with_drawn_seed(seed), self.stages)
+
+    def with_canonical_shards(self, count: int) -> MixedPlan:
+        return MixedPlan(self.mixture, with_canonical_shards(self.stages, count))
 
     @property
     def fingerprint(self) -> str:

@@ -11,15 +11,22 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.compute as pc
 
+from .arrow_stream.address import ServerAddress
+from .arrow_stream.sendable import check_sendable
+from .arrow_stream.served_plan import ServedPlan
 from .engine.outputs import Element
 from .errors import PipelineError
 from .functions import UserFunction
+from .image_stages import drawn_seed as drawn_image_seed
+from .image_stages import with_seed
+from .image_verbs import ImageVerbs
 from .iteration import PipelineIterator
 from .layout.dataset import StoredDataset
+from .layout.table import Table
 from .mixed_plan import MixedPlan, Mixture
 from .order.epoch import Even
 from .order.mixing import Stop
@@ -52,7 +59,11 @@ from .stages import (
     WhereFunction,
     normalise_gap,
     stage_from_json,
+    with_canonical_shards,
 )
+
+if TYPE_CHECKING:
+    from .tables.source import TableSource
 
 _LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -84,11 +95,11 @@ class _Opened:
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline:
+class Pipeline(ImageVerbs):
     """Rows of a Parquet dataset, and what is to be done with them.
 
     Args:
-        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
+        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them; or a pipeline.
         fields: names or regexes of the fields wanted; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
@@ -96,6 +107,8 @@ class Pipeline:
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
         executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
             sidecar for pipelines with user functions.
+        address: instead of a URL: ``unix:PATH``, ``tcp://127.0.0.1:PORT`` or a `ServerAddress`: the batches of a
+            pipeline that a server makes; see ``docs/arrow-stream.md``.
 
     Raises:
         PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
@@ -109,13 +122,15 @@ class Pipeline:
     executor: str | None = None
     filesystem: Any = field(default=None, hash=False)
     mixture: Mixture | None = None
+    table: Table | None = None
+    address: ServerAddress | None = None
     _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
     _plans: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     _iterations: IterationCounter = field(default_factory=IterationCounter, compare=False, repr=False)
 
     def __init__(
         self,
-        url_or_urls: Urls,
+        url_or_urls: Urls | Pipeline | None = None,
         fields: Iterable[str | UnischemaField] | None = None,
         *,
         filesystem: Any = None,
@@ -123,12 +138,29 @@ class Pipeline:
         workers: int | None = None,
         memory_limit: int | None = None,
         executor: str | None = None,
+        address: Any = None,
     ) -> None:
         _check_options(workers, memory_limit, executor)
+        if (url_or_urls is None) == (address is None):
+            raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both or neither.")
+        if address is not None and (filesystem is not None or storage_options):
+            raise PipelineError(
+                "Pipeline: expected no filesystem and storage_options; with address= the server has them."
+            )
+        served = None if address is None else ServerAddress.of(address)
+        url_or_urls = url_or_urls if served is None else served.url
+        assert url_or_urls is not None
         if isinstance(fields, str | UnischemaField):
             fields = [fields]
+        if isinstance(url_or_urls, Pipeline):
+            if filesystem is not None or storage_options:
+                raise PipelineError("Pipeline: a pipeline that is given has its own filesystem and storage_options.")
+            given = url_or_urls if fields is None else url_or_urls.select(*fields)
+            options = {"workers": workers, "memory_limit": memory_limit, "executor": executor}
+            _copy(given.with_options(**{name: value for name, value in options.items() if value is not None}), self)
+            return
         values = {
-            "urls": _as_urls(url_or_urls, local=filesystem is None),
+            "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
             "stages": () if fields is None else (Select(tuple(fields)),),  # type: ignore[arg-type]  # checked there
             "storage_options": tuple(sorted((storage_options or {}).items())),
             "workers": workers,
@@ -136,12 +168,131 @@ class Pipeline:
             "executor": executor,
             "filesystem": filesystem,
             "mixture": None,
+            "table": None,
+            "address": served,
             "_opened": _Opened(),
             "_plans": {},
             "_iterations": IterationCounter(),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    # --- tables ---
+
+    @classmethod
+    def from_delta(
+        cls,
+        uri: str | os.PathLike[str],
+        version: Any = None,
+        fields: Any = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Rows of a Delta table (extra ``delta``): its file list, partition values, deletion vectors, column mapping.
+
+        Args:
+            version: a number, or a time (``datetime`` or ISO text); ``None`` = the newest version now. The pipeline
+                keeps the version that it found.
+            filesystem: where to read files instead of the table's own storage.
+            storage_options: options for deltalake.
+            options: ``workers``, ``memory_limit``, ``executor``.
+
+        Raises:
+            DatasetError: no such table or version, or a feature that cannot be honoured.
+        """
+        from .tables.delta import open_delta
+
+        source = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
+        return cls._from_table(source, fields, options)
+
+    @classmethod
+    def from_iceberg(
+        cls,
+        table: Any,
+        snapshot_id: int | None = None,
+        fields: Any = None,
+        *,
+        catalog_options: Mapping[str, Any] | None = None,
+        filesystem: Any = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Rows of an Iceberg table (extra ``iceberg``): its files, deletes of every kind, columns by field id.
+
+        Args:
+            table: a ``pyiceberg`` table, or ``"catalog.namespace.table"``.
+            snapshot_id: ``None`` = the current snapshot now. The pipeline keeps the snapshot that it found.
+            catalog_options: properties for the catalog of a name.
+            filesystem: where to read files instead of the table's own storage.
+            options: ``workers``, ``memory_limit``, ``executor``.
+
+        Raises:
+            DatasetError: no such table or snapshot, or a feature that cannot be honoured.
+        """
+        from .tables.iceberg import open_iceberg
+
+        source = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
+        return cls._from_table(source, fields, options)
+
+    @classmethod
+    def from_huggingface_parquet(
+        cls,
+        path: str | os.PathLike[str],
+        split: str | None = None,
+        fields: Any = None,
+        *,
+        config: str | None = None,
+        image_shape: Sequence[int | None] = (None, None, 3),
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Rows of a folder of Parquet files as Hugging Face lays it out; images decode.
+
+        Args:
+            path: a local folder, or a URL such as ``hf://datasets/user/name``.
+            split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be left out where there is only one.
+            config: the folder of the configuration, where there are several.
+            image_shape: of the fields with the feature ``Image``.
+            options: ``workers``, ``memory_limit``, ``executor``.
+
+        Raises:
+            DatasetError: a folder, split or configuration that is not there, or is not the only one.
+        """
+        from .tables.huggingface import open_huggingface
+
+        source = open_huggingface(
+            path,
+            split,
+            config=config,
+            image_shape=tuple(image_shape),
+            filesystem=filesystem,
+            storage_options=storage_options,
+        )
+        return cls._from_table(source, fields, {"storage_options": storage_options, **options})
+
+    @classmethod
+    def from_pandas(cls, frame: Any, fields: Any = None, **options: Any) -> Pipeline:
+        """Rows of a pandas data frame (extra ``frames``), without its index.
+
+        The frame is written once, under a name made of its content, to the cache directory, where other processes find
+        it; equal frames have equal fingerprints.
+        """
+        from .tables.frames import keep_pandas
+
+        return cls(keep_pandas(frame), fields, **options)
+
+    @classmethod
+    def from_polars(cls, frame: Any, fields: Any = None, **options: Any) -> Pipeline:
+        """Rows of a polars ``DataFrame`` or ``LazyFrame`` (extra ``frames``); see `from_pandas`."""
+        from .tables.frames import keep_polars
+
+        return cls(keep_polars(frame), fields, **options)
+
+    @classmethod
+    def _from_table(cls, source: TableSource, fields: Any, options: Mapping[str, Any]) -> Pipeline:
+        return cls(source.url, fields, filesystem=source.filesystem, **options)._replace(table=source.table)
 
     # --- verbs ---
 
@@ -342,13 +493,35 @@ class Pipeline:
         order_stages(stages, mixed=self.mixture is not None)
         return self._replace(stages=tuple(stages))
 
+    @property
+    def drawn_seed(self) -> int | None:
+        """The seed that was drawn because nobody gave one (see `shuffle`, `mix`); ``None`` if all were given."""
+        if self.mixture is not None:
+            return self.mixture.drawn_seed
+        if self.address is not None:
+            return self.plan().seed if self.plan().seed_is_drawn else None
+        shuffle = next((stage for stage in self.stages if isinstance(stage, Shuffle)), None)
+        if shuffle is None:
+            return drawn_image_seed(self.stages)
+        return shuffle.seed if shuffle.drawn else None
+
     def with_seed(self, seed: int) -> Pipeline:
-        """A copy whose shuffle has this seed."""
-        stages = [replace(stage, seed=seed) if isinstance(stage, Shuffle) else stage for stage in self.stages]
-        return self.with_stages(stages)
+        """A copy whose shuffle has this seed; of a mix, one whose drawn seeds follow it."""
+        if self.mixture is not None:
+            return self._replace(mixture=self.mixture.with_drawn_seed(seed))
+        if self.address is not None:
+            return self._replace(address=replace(self.address, seed=seed))
+        return self.with_stages(with_seed(self.stages, seed))
+
+    def with_canonical_shards(self, count: int) -> Pipeline:
+        """A copy in which a shard without ``canonical_shards`` has this many."""
+        return self.with_stages(with_canonical_shards(self.stages, count))
 
     def accepts(self, verb: str) -> bool:
         """Whether the verb may follow here."""
+        plan = None if self.address is None else self.plan()
+        if isinstance(plan, ServedPlan):
+            return verb in plan.accepts
         return accepts(self.stages, verb, mixed=self.mixture is not None)
 
     # --- what it gives ---
@@ -358,9 +531,17 @@ class Pipeline:
         """The stored dataset; opened when first used, and shared by the pipelines derived from this one."""
         if self.mixture is not None:
             return self.mixture.sources[0].dataset
+        if self.address is not None:
+            raise PipelineError(
+                f"Pipeline(address={self.address.url!r}): expected what needs no dataset, got dataset or schema, "
+                "which only the server has. element says what arrives, explain() what the server reads."
+            )
         if self._opened.dataset is None:
             self._opened.dataset = StoredDataset(
-                self.urls, filesystem=self.filesystem, storage_options=dict(self.storage_options)
+                self.urls,
+                filesystem=self.filesystem,
+                storage_options=dict(self.storage_options),
+                table=self.table,
             )
         return self._opened.dataset
 
@@ -372,10 +553,13 @@ class Pipeline:
     def plan(self) -> BasePlan:
         """The plan; made once."""
         if "plan" not in self._plans:
-            mixture = self.mixture
-            made = Plan(self.dataset, self.stages) if mixture is None else MixedPlan(mixture, self.stages)
-            self._plans["plan"] = made
+            self._plans["plan"] = self._make_plan()
         return self._plans["plan"]
+
+    def _make_plan(self) -> BasePlan:
+        if self.address is not None:
+            return ServedPlan(self.address, self.stages)
+        return Plan(self.dataset, self.stages) if self.mixture is None else MixedPlan(self.mixture, self.stages)
 
     @property
     def element(self) -> Element:
@@ -402,6 +586,9 @@ class Pipeline:
 
     def explain(self) -> str:
         """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
+        plan = None if self.address is None else self.plan()
+        if isinstance(plan, ServedPlan):
+            return plan.explain()
         from .explain import explain  # only when asked: it measures the shuffle
 
         return explain(self)
@@ -424,6 +611,8 @@ class Pipeline:
             "executor": self.executor,
             "filesystem": None if self.filesystem is None else UserFunction(_Constant(self.filesystem)).to_json(),
             "mixture": None if self.mixture is None else _mixture_to_json(self.mixture),
+            "table": None if self.table is None else self.table.to_json(),
+            "address": None if self.address is None else self.address.to_json(),
         }
 
     @classmethod
@@ -433,17 +622,19 @@ class Pipeline:
             raise PipelineError(f"stored pipeline: expected version 1, got {value.get('version')!r}. Update parquetry.")
         stored = value.get("filesystem")
         pipeline = cls(
-            value["urls"],
+            value["urls"] if value.get("address") is None else None,
+            address=value.get("address"),
             filesystem=None if stored is None else UserFunction.from_json(stored)(),
             storage_options=value["storage_options"],
             workers=value["workers"],
             memory_limit=value["memory_limit"],
             executor=value["executor"],
         )
-        mixture = value.get("mixture")
+        mixture, table = value.get("mixture"), value.get("table")
         return pipeline._replace(
             stages=tuple(stage_from_json(stage) for stage in value["stages"]),
             mixture=None if mixture is None else _mixture_from_json(mixture),
+            table=None if table is None else Table.from_json(table),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -454,24 +645,31 @@ class Pipeline:
             sources = ", ".join(str(source) for source in self.mixture.sources)
             shown = f"mix([{sources}], weights={list(self.mixture.weights)}, stop={self.mixture.stop!r})"
         else:
-            shown = f"Pipeline({(self.urls[0] if len(self.urls) == 1 else list(self.urls))!r})"
+            where = repr(self.urls[0] if len(self.urls) == 1 else list(self.urls))
+            where = where if self.address is None else f"address={self.address.url!r}"
+            shown = f"Pipeline({where})" if self.table is None else f"Pipeline({where}, {self.table})"
         return shown + "".join(f"\n  .{stage}" for stage in self.stages)
 
     def __repr__(self) -> str:
         return str(self)
 
+    def _with_stage(self, stage: Stage) -> Pipeline:
+        return self._with(stage)
+
     def _with(self, stage: Stage) -> Pipeline:
+        if self.address is not None:
+            check_sendable(stage.verb)
         stages = (*self.stages, stage)
         order = order_stages(stages, mixed=self.mixture is not None)
         if isinstance(stage, Shard | Shuffle):
-            _warn_of_drawn_seed(order)
+            _warn_of_drawn_seed(order, self.mixture)
         return self._replace(stages=stages)
 
     def _replace(self, **changes: Any) -> Pipeline:
         result = object.__new__(Pipeline)
         for item in fields(self):
             object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))
-        if changes.keys() & {"urls", "stages", "mixture", "filesystem", "storage_options"}:
+        if changes.keys() & {"urls", "stages", "mixture", "filesystem", "storage_options", "table", "address"}:
             object.__setattr__(result, "_plans", {})
         object.__setattr__(result, "_iterations", IterationCounter())
         return result
@@ -488,21 +686,29 @@ def mix(
     Args:
         pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields.
         weights: how often each is drawn, relative to the others; ``None`` = equally.
-        seed: of the draws; ``None`` draws one here and keeps it.
+        seed: of the draws; ``None`` draws one here and keeps it. Shuffles of the pipelines that were given no seed
+            follow the one that is drawn here, so that one number in a state brings all of them back.
         stop: ``"first"`` ends where a drawn pipeline has no more rows, ``"all"`` when every one is used up.
 
     Raises:
         PipelineError: batched pipelines, weights that do not fit.
     """
     sources = tuple(getattr(item, "pipeline", item) for item in pipelines)
+    if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
+        raise PipelineError("mix: expected pipelines over files, got one that is served. Let the server serve the mix.")
     if not sources or not all(isinstance(source, Pipeline) for source in sources):
         raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
     mixture = Mixture(
         sources=sources,
         weights=tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(sources))),
-        seed=secrets.randbits(62) if seed is None else seed,
+        seed=0 if seed is None else seed,
         stop=stop,
+        drawn=seed is None,
     )
+    if mixture.has_drawn_seeds:
+        mixture = mixture.with_drawn_seed(secrets.randbits(62))
+        if any(isinstance(stage, Shard) and stage.num_shards > 1 for source in sources for stage in source.stages):
+            _warn("mix", mixture.drawn_seed)
     urls = [url for source in sources for url in source.urls]
     return Pipeline(urls, filesystem=sources[0].filesystem)._replace(
         mixture=mixture,
@@ -518,21 +724,39 @@ def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
         "weights": list(mixture.weights),
         "seed": mixture.seed,
         "stop": mixture.stop,
+        "drawn": mixture.drawn,
+        "drawn_seed": mixture.drawn_seed,
     }
 
 
 def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
     sources = tuple(Pipeline.from_json(source) for source in value["sources"])
-    return Mixture(sources=sources, weights=tuple(value["weights"]), seed=value["seed"], stop=value["stop"])
+    return Mixture(
+        sources=sources,
+        weights=tuple(value["weights"]),
+        seed=value["seed"],
+        stop=value["stop"],
+        drawn=value["drawn"],
+        drawn_seed=value["drawn_seed"],
+    )
 
 
-def _warn_of_drawn_seed(order: StageOrder) -> None:
-    if order.shard is not None and order.shuffle is not None and order.shuffle.drawn and order.shard.num_shards > 1:
-        _LOGGER.warning(
-            "shuffle(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: "
-            "give all of them one seed.",
-            order.shuffle.seed,
-        )
+def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
+    if order.shard is None or order.shard.num_shards == 1:
+        return
+    if mixture is not None and mixture.drawn_seed is not None:
+        _warn("mix", mixture.drawn_seed)
+    elif order.shuffle is not None and order.shuffle.drawn:
+        _warn("shuffle", order.shuffle.seed)
+
+
+def _warn(verb: str, seed: int | None) -> None:
+    _LOGGER.warning(
+        "%s(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: "
+        "give all of them one seed.",
+        verb,
+        seed,
+    )
 
 
 class _Constant:
@@ -543,6 +767,11 @@ class _Constant:
 
     def __call__(self) -> Any:
         return self._value
+
+
+def _copy(source: Pipeline, target: Pipeline) -> None:
+    for item in fields(source):
+        object.__setattr__(target, item.name, getattr(source, item.name))
 
 
 def _from_json(value: dict[str, Any]) -> Pipeline:

@@ -23,6 +23,7 @@ from .engine.shaping import PadStep
 from .engine.window import WindowRows
 from .errors import EmptySelectionError, StateError
 from .flow import build_recipe, element_of
+from .image_stages import drawn_seed, with_seed
 from .layout.dataset import StoredDataset
 from .order.epoch import EpochOrder, OrderSpec
 from .order.positions import Batches, BatchView, Epoch, Repeat, Resumed, RowView, Shard, Slice, Strided
@@ -31,7 +32,7 @@ from .selection.select import Selection, evaluate
 from .selection.statistics import decoded_bytes
 from .selection.store import load_selection, save_selection, selection_key
 from .stage_order import StageOrder, order_stages
-from .stages import Batch, Ngram, Skip, Stage, Take, WhereFunction
+from .stages import Batch, Ngram, Skip, Stage, Take, WhereFunction, with_canonical_shards
 from .stages import Repeat as RepeatStage
 from .stages import Shard as ShardStage
 from .where_function import test_rows
@@ -56,11 +57,15 @@ class WindowKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all)."""
+    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all).
+
+    ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
+    """
 
     key: WindowKey
     items: np.ndarray
     places: np.ndarray | None
+    turn: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +92,8 @@ class BasePlan:
     order: StageOrder
     recipe: Recipe
     row_view: RowView
+    hashes: tuple[str, str] | None = None
+    """Names of all stages, and of those that decide the order, where another process has them; see `state`."""
 
     @cached_property
     def element(self) -> Element:
@@ -175,6 +182,10 @@ class BasePlan:
             return self.row_view
         raise StateError("state: a mix cannot go on with another number of ranks. Use as many as before.")
 
+    def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
+        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        raise NotImplementedError
+
     def elements_from(self, origin: Origin) -> int | None:
         """Elements that are left at a global position; ``None`` = endless."""
         if origin == START:
@@ -211,7 +222,26 @@ class BasePlan:
                 return 1
         return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
 
+    @property
+    def seed(self) -> int | None:
+        """The seed that a state carries: of the shuffle; of a mix, that of all seeds which nobody chose."""
+        return drawn_seed(self.stages) if self.order.shuffle is None else self.order.shuffle.seed
+
+    @property
+    def seed_is_drawn(self) -> bool:
+        """Whether nobody chose that seed, so that another process has another."""
+        shuffle = self.order.shuffle
+        return self.seed is not None if shuffle is None else shuffle.drawn
+
     # --- what subclasses add ---
+
+    def with_seed(self, seed: int) -> BasePlan:
+        """The same plan with another seed."""
+        raise NotImplementedError
+
+    def with_canonical_shards(self, count: int) -> BasePlan:
+        """The same plan; a shard without ``canonical_shards`` has this many."""
+        raise NotImplementedError
 
     @property
     def fingerprint(self) -> str:
@@ -276,7 +306,7 @@ class Plan(BasePlan):
     @cached_property
     def recipe(self) -> Recipe:  # type: ignore[override]  # computed once
         """How rows become elements."""
-        recipe = build_recipe(self.order.flow, self._resolve)
+        recipe = build_recipe(self.order.flow, self._resolve, self.seed)
         for step in self.order.selection:
             if isinstance(step, WhereFunction):
                 self._resolve(step.fields)
@@ -293,6 +323,16 @@ class Plan(BasePlan):
     @cached_property
     def selection(self) -> Selection:
         """Exactly which rows or windows are wanted."""
+        selection = self.whole_selection
+        return self._fixed_part(selection) if self.order.part else selection
+
+    def adopt(self, selection: Selection) -> None:
+        """Takes a `whole_selection` that was computed elsewhere, before this plan computes its own."""
+        self.__dict__["whole_selection"] = selection
+
+    @cached_property
+    def whole_selection(self) -> Selection:
+        """What the selection's steps leave, before ``shard().take()`` cuts a fixed part of it."""
         key = selection_key(self.dataset, self.order.selection)
         selection = load_selection(key) if key is not None else None
         if selection is None:
@@ -303,9 +343,9 @@ class Plan(BasePlan):
                 test=self._test_rows,
                 threads=self.fetch_threads(_SELECT_THREADS),
             )
-            if key is not None and self.order.selection:
+            if key is not None:
                 save_selection(key, selection)
-        return self._fixed_part(selection) if self.order.part else selection
+        return selection
 
     def _read_stored(self, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
         return Fetcher(self.dataset, fields).stored(unit)
@@ -372,6 +412,12 @@ class Plan(BasePlan):
     def fingerprint(self) -> str:
         return self.dataset.fingerprint
 
+    def with_seed(self, seed: int) -> Plan:
+        return Plan(self.dataset, with_seed(self.stages, seed))
+
+    def with_canonical_shards(self, count: int) -> Plan:
+        return Plan(self.dataset, with_canonical_shards(self.stages, count))
+
     @property
     def remote(self) -> bool:
         return self.dataset.filesystem.type_name != "local"
@@ -379,7 +425,8 @@ class Plan(BasePlan):
     def fetchers(self) -> list[Fetcher]:
         cache = self.order.cache
         kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
-        return [Fetcher(self.dataset, self.recipe.fields, kept, reuse=self.recipe.shares_rows)]
+        recipe = self.recipe
+        return [Fetcher(self.dataset, recipe.fields, kept, reuse=recipe.shares_rows, packs=recipe.packs)]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """The global order of an epoch."""
@@ -442,6 +489,9 @@ class Plan(BasePlan):
         shuffle = self.order.shuffle
         if shuffle is None or not shuffle.reshuffle_each_iteration:
             return 0
+        return self._turn(iteration, passes)
+
+    def _turn(self, iteration: int, passes: int) -> int:
         return iteration * ((self.batch_view or self.row_view).passes or 1) + passes
 
     # --- elements ---
@@ -462,7 +512,7 @@ class Plan(BasePlan):
                 if len(places) == len(index):
                     where = None
                 key = WindowKey(epoch=epoch, stream=stream, window=window)
-                result.append(Draw(key=key, items=local, places=where))
+                result.append(Draw(key=key, items=local, places=where, turn=self._turn(iteration, number)))
         return result
 
     def window_rows(self, key: WindowKey) -> WindowRows:

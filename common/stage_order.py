@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from .errors import PipelineError
 from .functions import UserFunction
+from .image_stages import ImageStage, Normalize, Pack, Resize
 from .selection.expression import FieldRef, parse_expression, walk
 from .stages import (
     Batch,
@@ -75,7 +76,7 @@ class StageOrder:
             self.cache = stage
             return
         self._check_lengths(stage)
-        if isinstance(stage, Select | Transform | Ngram | Batch | Nulls | Pad | Permute | Decimals):
+        if isinstance(stage, Select | Transform | Ngram | Batch | Nulls | Pad | Permute | Decimals | ImageStage | Pack):
             self.flow.append(stage)
         if isinstance(stage, Where | WhereFunction | WhereColumn) or _drops(stage):
             self._add_filter(stage)
@@ -205,6 +206,10 @@ def _changes(stage: Stage, name: str) -> bool:
         return stage.output is None or any(field.name == name for field in stage.output)
     if isinstance(stage, Nulls):
         return stage.policy == "fill" and _matches(stage.patterns, name)
+    if isinstance(stage, ImageStage):
+        return _matches(stage.patterns, name)
+    if isinstance(stage, Pack):
+        return stage.name == name
     return isinstance(stage, Decimals) and stage.form != "text" and _matches(stage.patterns, name)
 
 
@@ -221,6 +226,9 @@ _SAMPLES: dict[str, Stage] = {
     "pad": Pad(("x",)),
     "permute": Permute(("x",), ("x",)),
     "decimals": Decimals("text", ("x",)),
+    "resize": Resize(("x",), (1, 1)),
+    "normalize": Normalize(("x",), (0.0,), (1.0,)),
+    "pack": Pack("x", ("x",)),
     "ngram": Ngram(length=1),
     "shard": Shard(1, 0),
     "shuffle": Shuffle(1, 0),

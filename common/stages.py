@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -386,6 +386,14 @@ class Skip(Stage):
 
     def __post_init__(self) -> None:
         count_or_zero("skip", "count", self.count)
+
+
+def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
+    """The stages with this many canonical shards, where nobody chose how many."""
+    return [
+        replace(stage, canonical_shards=count) if isinstance(stage, Shard) and stage.canonical_shards is None else stage
+        for stage in stages
+    ]
 
 
 def is_integer(value: Any) -> bool:

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .errors import StateError
+from .image_stages import ImageStage, Pack
 from .mixed_plan import MixedPlan
-from .plan import START, BasePlan, Origin, Plan
+from .plan import START, BasePlan, Origin
 from .stages import (
     Batch,
     Cache,
@@ -41,7 +42,7 @@ class State:
         fingerprint: of the dataset.
         pipeline: hash of the stages.
         order: hash of those stages that decide which rows come in which order.
-        seed: of the shuffle.
+        seed: of the shuffle; of a mix, that of all seeds which nobody chose.
         iteration: which iterator of the pipeline it is; decides the epoch.
         consumed: elements handed out since ``origin``.
         origin: ``[passes, rows]``: the global position from which this number of ranks began.
@@ -78,13 +79,13 @@ def state_of(
     plan: BasePlan, *, iteration: int, consumed: int, origin: Origin = START, worker: int = 0, workers: int = 1
 ) -> State:
     """The state of an iterator over a plan."""
-    shuffle, shard = plan.order.shuffle, plan.order.shard
+    shard = plan.order.shard
     return State(
         version=VERSION,
         fingerprint=plan.fingerprint,
         pipeline=plan_hash(plan),
         order=plan_hash(plan, order_only=True),
-        seed=None if shuffle is None else shuffle.seed,
+        seed=plan.seed,
         iteration=iteration,
         consumed=consumed,
         origin=[origin.passes, origin.rows],
@@ -94,6 +95,18 @@ def state_of(
         worker=worker,
         workers=workers,
     )
+
+
+def canonical_shards_of(plan: BasePlan, text: str | dict[str, Any]) -> int | None:
+    """The canonical shards that a state brings along where nobody chose the plan's; ``None`` if they are the same.
+
+    They are those of the ranks that the job was begun with: the rows that are left are cut as they were.
+    """
+    shard = plan.order.shard
+    if shard is None or shard.canonical_shards is not None:
+        return None
+    count = _read(text).canonical_shards
+    return count if isinstance(count, int) and count >= 1 and count != shard.num_shards else None
 
 
 def parse_state(
@@ -108,13 +121,9 @@ def parse_state(
     Raises:
         StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
     """
-    try:
-        value = json.loads(text) if isinstance(text, str | bytes) else dict(text)
-        found = State(**value)
-    except (TypeError, ValueError) as error:
-        raise StateError(f"state: expected what state_dict() returned, got {str(text)[:80]!r} ({error}).") from error
+    found = _read(text)
     own = state_of(plan, iteration=0, consumed=0, worker=worker, workers=workers)
-    if plan.order.shuffle is not None and plan.order.shuffle.drawn:
+    if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # nobody chose this plan's seed: the state's is taken over
     for name, what in (
         ("version", "format version"),
@@ -141,6 +150,14 @@ def parse_state(
     return _on_other_ranks(plan, found, own)
 
 
+def _read(text: str | dict[str, Any]) -> State:
+    try:
+        value = json.loads(text) if isinstance(text, str | bytes) else dict(text)
+        return State(**value)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"state: expected what state_dict() returned, got {str(text)[:80]!r} ({error}).") from error
+
+
 def _on_same_rank(found: State, own: State) -> State:
     """The state where a function leaves rows out: it counts rows of its own rank, whatever the batch size."""
     if found.shards != own.shards:
@@ -154,7 +171,7 @@ def _on_same_rank(found: State, own: State) -> State:
 
 def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
     """The state as it is on this plan's ranks: it begins at the rows that all ranks together had taken."""
-    if not isinstance(plan, Plan) or own.workers > 1:
+    if plan.order.mixed or own.workers > 1:
         raise StateError(
             f"state: it belongs to {found.shards[1]} ranks and batch size {found.batch_size}: expected "
             f"{own.shards[1]} and {own.batch_size}. A mix, or one loader worker, goes on with the same only."
@@ -172,14 +189,17 @@ def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
 
 def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
     """A name for the stages, the same in every process; ``order_only`` leaves out what cannot change the order."""
+    if plan.hashes is not None:
+        return plan.hashes[1 if order_only else 0]
     if not isinstance(plan, MixedPlan):
         return _stages_hash(plan.stages, order_only=order_only)
     mixture = plan.mixture
     sources = [
-        (plan_hash(source, order_only=order_only), source.order.shuffle and source.order.shuffle.seed, weight)
+        (plan_hash(source, order_only=order_only), "drawn" if source.seed_is_drawn else source.seed, weight)
         for source, weight in zip(plan.plans, mixture.weights, strict=True)
     ]
-    text = f"{_stages_hash(plan.stages, order_only=order_only)} {sources} {mixture.seed} {mixture.stop}"
+    seed = "drawn" if mixture.drawn else mixture.seed
+    text = f"{_stages_hash(plan.stages, order_only=order_only)} {sources} {seed} {mixture.stop}"
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -195,7 +215,7 @@ def _decides_order(stage: Stage) -> bool:
         return stage.drops
     if isinstance(stage, Nulls):
         return stage.policy == "drop"
-    return not isinstance(stage, Select | Pad | Permute | Decimals)
+    return not isinstance(stage, Select | Pad | Permute | Decimals | ImageStage | Pack)
 
 
 def _text(stage: Stage) -> str:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pytest
+from chains import drawn_case
+from hypothesis import assume
+from hypothesis import strategies as st
+from oracle import apply
 
 from parquetry.common import Pipeline, RaggedArray
 from parquetry.common.engine.outputs import Element, OutputField, flatten, nest
+from parquetry.common.errors import SchemaError
 
 
 class Face(Protocol):
-    """A way to read a pipeline.
+    """A way to read a pipeline; one whose class has verbs of its own has ``over(url)``.
 
     Attributes:
         name: for test ids.
@@ -52,10 +59,20 @@ class NumpyFace:
 
 
 class TensorFlowFace:
-    """`ParquetDataset`."""
+    """`ParquetDataset`, iterated eagerly, or as numpy."""
 
-    name = "tensorflow"
     nulls = False
+
+    def __init__(self, *, as_numpy: bool = False) -> None:
+        self.name = "tensorflow-numpy" if as_numpy else "tensorflow"
+        self._as_numpy = as_numpy
+
+    def over(self, url: str) -> Any:
+        """What has the verbs."""
+        import_framework("tensorflow")
+        from parquetry.tf_plugin import ParquetDataset
+
+        return ParquetDataset(url)
 
     def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
         import_framework("tensorflow")
@@ -63,23 +80,63 @@ class TensorFlowFace:
 
         dataset = ParquetDataset.from_pipeline(pipeline)
         for _ in range(iteration):
-            next(iter(dataset))
-        return [_plain_element(pipeline.element, value) for value in dataset]
+            next(iter(dataset), None)
+        values = dataset.as_numpy_iterator() if self._as_numpy else dataset
+        return [_plain_element(pipeline.element, value, _check_dtype) for value in values]
 
 
 class TorchFace:
-    """`ParquetPipe`."""
+    """`ParquetPipe`, alone, or in a ``DataLoader`` with workers."""
 
-    name = "torch"
     nulls = False
 
-    def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
+    def __init__(self, workers: int | None = None) -> None:
+        self.name = "torch" if workers is None else f"torch-{workers}"
+        self.workers = workers
+
+    def over(self, url: str) -> Any:
+        """What has the verbs."""
         from parquetry.torch_plugin import ParquetPipe
 
-        pipe = ParquetPipe.from_pipeline(pipeline)
+        return ParquetPipe(url)
+
+    def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
+        from torch.utils.data import DataLoader
+
+        from parquetry.torch_plugin import ParquetPipe
+
+        pipe: Any = ParquetPipe.from_pipeline(pipeline)
+        if self.workers is not None:
+            pipe.set_epoch(iteration)
+            loader = DataLoader(pipe, batch_size=None, num_workers=self.workers)
+            return [_plain_element(pipeline.element, value, _check_dtype) for value in loader]
         for _ in range(iteration):
-            next(iter(pipe))
-        return [_plain_element(pipeline.element, value) for value in pipe]
+            next(iter(pipe), None)
+        return [_plain_element(pipeline.element, value, _check_dtype) for value in pipe]
+
+
+class NodeFace:
+    """`ParquetNode`."""
+
+    name = "node"
+    nulls = False
+
+    def over(self, url: str) -> Any:
+        """What has the verbs."""
+        from parquetry.torch_plugin import ParquetNode
+
+        return ParquetNode(url)
+
+    def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
+        from parquetry.torch_plugin import ParquetNode
+
+        node = ParquetNode.from_pipeline(pipeline)
+        node.set_epoch(iteration)
+        node.reset()
+        try:
+            return [_plain_element(pipeline.element, value, _check_dtype) for value in node]
+        finally:
+            node.close()
 
 
 THREADS = NumpyFace("threads")
@@ -162,6 +219,64 @@ def _check_numpy(output: OutputField, value: Any, batched: bool) -> None:
         if value.dtype != object or output.kind != "dense":
             assert len(value.shape) == len(promised), f"{output.name}: promised {promised}, got {value.shape}"
             assert all(want in (None, got) for want, got in zip(promised, value.shape, strict=True))
+
+
+def _check_dtype(output: OutputField, value: Any, batched: bool) -> None:
+    """A framework's values have the dtype that the element promises."""
+    if output.kind == "dense" and not isinstance(value, list):
+        values = getattr(value, "flat_values", value)  # of a tf.RaggedTensor
+        values = values.values() if getattr(values, "is_nested", False) else values
+        for leaf in _leaves(np.asarray(values)):
+            assert leaf.dtype == output.dtype, f"{output.name}: promised {output.dtype}, got {leaf.dtype}"
+
+
+_MIXED_KEYS = "expected no field beside the offsets"
+_EMPTY = r"expected at least one item, got none|leaves nothing"
+_NULL = "expected a value, found null, which a tensor cannot hold"
+
+
+def outcome(run: Callable[[], list[Any]]) -> Any:
+    """What came out, or ``"empty"`` or ``"null"``: the errors that every face raises for the same reason."""
+    try:
+        return run()
+    except Exception as error:
+        message = str(error)
+        if not re.search(f"{_EMPTY}|{_NULL}", message):
+            raise
+    return "empty" if re.search(_EMPTY, message) else "null"
+
+
+def holds_null(value: Any) -> bool:
+    """Whether a plain value is, or holds, ``None``."""
+    if isinstance(value, dict):
+        return any(map(holds_null, value.values()))
+    return any(map(holds_null, value)) if isinstance(value, list) else value is None
+
+
+def run_on_faces(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None:
+    """Draws a dataset, a chain, one of the faces and an epoch, and holds the face to what threads give.
+
+    Threads are held to the oracle in `tests/common`. A face with verbs of its own must make the same pipeline of them.
+    """
+    with drawn_case(data, cache) as (built, calls):
+        face = data.draw(st.sampled_from(faces), "face")
+        iteration = data.draw(st.integers(0, 2), "iteration")
+        pipeline = apply(built.pipeline(), calls)
+        if hasattr(face, "over"):
+            assert apply(face.over(built.url), calls).pipeline.stages == pipeline.stages
+        expected = outcome(lambda: THREADS.elements(pipeline, iteration))
+        keys = {type(output.path[0]) for output in pipeline.element.outputs}
+        if isinstance(face, TensorFlowFace) and len(keys) > 1:
+            with pytest.raises(SchemaError, match=_MIXED_KEYS):
+                face.elements(pipeline, iteration)
+            return
+        if not face.nulls and holds_null(expected):
+            expected = "null"
+        # torch waits seconds for the workers of a loader that an error broke off; that has tests of its own.
+        assume(not (isinstance(expected, str) and isinstance(face, TorchFace) and face.workers))
+        pipeline = pipeline.with_options(memory_limit=data.draw(st.sampled_from([None, 1]), "memory_limit"))
+        found = outcome(lambda: face.elements(pipeline, iteration))
+        assert found == expected, f"{face.name}: expected {expected}, got {found}"
 
 
 def _leaves(value: Any) -> Iterator[Any]:

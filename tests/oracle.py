@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builders import Built, StoredRow
+from hypothesis import settings
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import EmptySelectionError
@@ -46,6 +48,11 @@ class Call:
     def count(self) -> Any:
         """The first argument."""
         return self.args[0] if self.args else None
+
+
+def examples(count: int) -> settings:
+    """Decorates a property test: ``count`` examples, ``PARQUETRY_EXAMPLES`` times as many for a long search."""
+    return settings(max_examples=count * int(os.environ.get("PARQUETRY_EXAMPLES", "1")))
 
 
 def call(verb: str, *args: Any, model: Callable[[Row], Any] | None = None, **options: Any) -> Call:
@@ -87,7 +94,7 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
             rows, windows = (rows[part], None) if windows is None else (rows, windows[part])
         elif each.verb == "nulls" and each.args[0] == "drop":
             rows = [pair for pair in rows if all(pair.stored.values[name] is not None for name in each.args[1:])]
-        elif each.verb in ("select", "transform", "nulls"):
+        elif each.verb in ("select", "transform", "nulls", "pad"):
             change = {"select": _selected, "nulls": _without_nulls}.get(each.verb, lambda call: call.model)(each)
             assert change is not None
             if windows is None:

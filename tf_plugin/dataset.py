@@ -16,16 +16,20 @@ import tensorflow as tf
 
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
+from parquetry.common.image_verbs import ImageVerbs
 from parquetry.common.iteration import PipelineIterator
 from parquetry.common.selection.column_predicates import ColumnPredicate
 from parquetry.common.sidecar.request import open_request
+from parquetry.common.stages import Stage
 
 from .arguments import graph_seed, is_dnf, static, static_text
+from .arrow_feed import ArrowFeed
+from .arrow_versions import Transport, arrow_reader, check_transport
 from .ops import load_ops
 from .source import new_dataset_key, source_dataset
 
 
-class ParquetDataset(tf.data.Dataset):
+class ParquetDataset(ImageVerbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, by field name.
 
     Args:
@@ -36,6 +40,9 @@ class ParquetDataset(tf.data.Dataset):
         workers: processes that decode.
         memory_limit: bytes in flight.
         executor: where user functions run, see `Pipeline`.
+        transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams read by tensorflow-io,
+            with TensorFlow 2.16 and 2.17 only, see ``docs/arrow-stream.md``.
+        address: with ``transport="arrow"``: instead of a URL, a server that makes the batches elsewhere.
 
     Raises:
         ParquetryError: arguments that make no sense, or a dataset that is not there.
@@ -43,7 +50,7 @@ class ParquetDataset(tf.data.Dataset):
 
     def __init__(
         self,
-        url_or_urls: Any,
+        url_or_urls: Any = None,
         fields: Any = None,
         *,
         filesystem: Any = None,
@@ -51,6 +58,8 @@ class ParquetDataset(tf.data.Dataset):
         workers: int | None = None,
         memory_limit: int | None = None,
         executor: str | None = None,
+        transport: Transport = "native",
+        address: Any = None,
     ) -> None:
         pipeline = Pipeline(
             url_or_urls,
@@ -60,18 +69,25 @@ class ParquetDataset(tf.data.Dataset):
             workers=workers,
             memory_limit=memory_limit,
             executor=executor,
+            address=address,
         )
-        self._carry(pipeline)
+        self._carry(pipeline, transport=transport)
 
     @classmethod
-    def from_pipeline(cls, pipeline: Pipeline) -> ParquetDataset:
+    def from_pipeline(cls, pipeline: Pipeline, *, transport: Transport = "native") -> ParquetDataset:
         """The dataset of a pipeline, for example of one made by `mix`."""
         dataset = cls.__new__(cls)
-        dataset._carry(pipeline)
+        dataset._carry(pipeline, transport=transport)
         return dataset
 
-    def _carry(self, pipeline: Pipeline, *, state: str = "") -> None:
-        load_ops()  # a missing compiler is told where the dataset is made, not where it is first read
+    def _with(self, pipeline: Pipeline) -> ParquetDataset:
+        return self.from_pipeline(pipeline, transport=self._transport)
+
+    def _carry(self, pipeline: Pipeline, *, transport: Transport, state: str = "") -> None:
+        # A missing compiler, or versions that do not fit, are told where the dataset is made, not where it is read.
+        check_transport(transport, pipeline)
+        self._transport: Transport = transport
+        self._feed: ArrowFeed | None = None
         self._pipeline = pipeline
         self._state = self._begins_at = state
         self._built: tf.data.Dataset | None = None
@@ -95,6 +111,10 @@ class ParquetDataset(tf.data.Dataset):
     def _dataset(self) -> tf.data.Dataset:
         # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet;
         # and outside of any function that is being traced, because it belongs to this object and not to that function.
+        if self._built is None and self._transport == "arrow":
+            with tf.init_scope():
+                self._feed = ArrowFeed(self._pipeline, arrow_reader(), state=self._state)
+            self._built = self._feed.dataset
         if self._built is None:
             request = open_request(self._pipeline, strict_nulls=True)
             self._dataset_key = new_dataset_key(request)
@@ -105,7 +125,7 @@ class ParquetDataset(tf.data.Dataset):
         return self._built
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self._pipeline, self._state)
+        return _restore, (type(self), self._pipeline, self._state, self._transport)
 
     # --- the pipeline and its state ---
 
@@ -149,12 +169,18 @@ class ParquetDataset(tf.data.Dataset):
         """
         self._dataset()
         text = state if isinstance(state, str) else json.dumps(dict(state))
+        if self._feed is not None:
+            self._feed.start_next_at(text)
+            self._begins_at = text
+            return
         load_ops().parquetry_parquet_dataset_set_state(dataset_key=self._dataset_key, state=text)
         self._begins_at = text
 
     def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
         """The state, and how many elements the latest iterator had before it when it began (-1 endless, -2 unknown)."""
         self._dataset()
+        if self._feed is not None:
+            return self._feed.progress(elements, since_restart=since_restart)
         state, remaining = load_ops().parquetry_parquet_dataset_state(
             dataset_key=self._dataset_key, elements=elements, since_restart=since_restart
         )
@@ -165,49 +191,60 @@ class ParquetDataset(tf.data.Dataset):
 
         The state may come from any face; the first iterator refuses one of another dataset or pipeline.
         """
-        return _restore(type(self), self._pipeline, state if isinstance(state, str) else json.dumps(dict(state)))
+        text = state if isinstance(state, str) else json.dumps(dict(state))
+        return _restore(type(self), self._pipeline, text, self._transport)
+
+    def cardinality(self, name: str | None = None) -> tf.Tensor:
+        """As `tf.data.Dataset.cardinality`: elements of a whole iteration."""
+        self._dataset()
+        if self._feed is not None:
+            return tf.constant(self._feed.cardinality, tf.int64)
+        return super().cardinality(name=name) if name is not None else super().cardinality()
 
     # --- verbs that tf.data does not have ---
 
     def select(self, *names_or_regex: Any) -> ParquetDataset:
         """Keeps the fields of these names, or that a regular expression matches in full."""
-        return self.from_pipeline(self._pipeline.select(*names_or_regex))
+        return self._with(self._pipeline.select(*names_or_regex))
 
     def where(self, predicate: Any, **options: Any) -> ParquetDataset:
         """Keeps the rows for which ``predicate`` holds, see `Pipeline.where`."""
-        return self.from_pipeline(self._pipeline.where(predicate, **options))
+        return self._with(self._pipeline.where(predicate, **options))
 
     def ngram(self, *args: Any, **options: Any) -> ParquetDataset:
         """Windows over consecutive rows, see `Pipeline.ngram`."""
-        return self.from_pipeline(self._pipeline.ngram(*args, **options))
+        return self._with(self._pipeline.ngram(*args, **options))
 
     def transform(self, function: Callable[..., Any], *args: Any, **options: Any) -> ParquetDataset:
         """Python on rows or batches, run in the workers, see `Pipeline.transform`."""
-        return self.from_pipeline(self._pipeline.transform(function, *args, **options))
+        return self._with(self._pipeline.transform(function, *args, **options))
 
     def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> ParquetDataset:
         """Part ``index`` of a train/validation split by a hash of ``field``, see `Pipeline.hash_split`."""
-        return self.from_pipeline(self._pipeline.hash_split(field, fractions, index, seed))
+        return self._with(self._pipeline.hash_split(field, fractions, index, seed))
 
     def nulls(self, policy: str, *names: str, value: Any = None) -> ParquetDataset:
         """What becomes of nulls, which TensorFlow has not: error, drop, fill or mask, see `Pipeline.nulls`."""
-        return self.from_pipeline(self._pipeline.nulls(policy, *names, value=value))
+        return self._with(self._pipeline.nulls(policy, *names, value=value))
 
     def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> ParquetDataset:
         """Makes fields of variable shape dense, and adds their lengths as ``<name>__length``, see `Pipeline.pad`."""
-        return self.from_pipeline(self._pipeline.pad(*names, shape=shape, value=value))
+        return self._with(self._pipeline.pad(*names, shape=shape, value=value))
 
     def fixed(self, *names: str, shape: Sequence[int]) -> ParquetDataset:
         """Declares that every value of some fields has this shape, see `Pipeline.fixed`."""
-        return self.from_pipeline(self._pipeline.fixed(*names, shape=shape))
+        return self._with(self._pipeline.fixed(*names, shape=shape))
 
     def permute(self, *names: str, dims: Sequence[str]) -> ParquetDataset:
         """Puts the axes of fields that declare ``dims`` into another order, see `Pipeline.permute`."""
-        return self.from_pipeline(self._pipeline.permute(*names, dims=dims))
+        return self._with(self._pipeline.permute(*names, dims=dims))
 
     def decimals(self, form: str, *names: str) -> ParquetDataset:
         """How decimal fields are delivered: text, float64 or scaled int64, see `Pipeline.decimals`."""
-        return self.from_pipeline(self._pipeline.decimals(form, *names))
+        return self._with(self._pipeline.decimals(form, *names))
+
+    def _with_stage(self, stage: Stage) -> ParquetDataset:
+        return self._with(self._pipeline._with_stage(stage))
 
     # --- tf.data's verbs ---
 
@@ -223,7 +260,7 @@ class ParquetDataset(tf.data.Dataset):
         """As `tf.data.Dataset.with_options`; ``workers``, ``memory_limit`` and ``executor`` are the pipeline's."""
         dataset: Any = self
         if pipeline_options:
-            dataset = self.from_pipeline(self._pipeline.with_options(**pipeline_options))
+            dataset = self._with(self._pipeline.with_options(**pipeline_options))
         return dataset if options is None else super(ParquetDataset, dataset).with_options(options, name=name)
 
     def shard(
@@ -234,6 +271,7 @@ class ParquetDataset(tf.data.Dataset):
         *,
         even: str | None = None,
         canonical_shards: int | None = None,
+        policy: str | None = None,
     ) -> tf.data.Dataset:
         """As `tf.data.Dataset.shard`, but only this shard is read, and every shard has the same number of elements.
 
@@ -241,14 +279,15 @@ class ParquetDataset(tf.data.Dataset):
             num_shards, index: if neither is given, taken from the launcher's environment, see `Pipeline.shard`.
             even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`.
             canonical_shards: fixes the order for any number of shards that divides it.
+            policy: ``"global"`` (the default), or ``"rowgroup_modulo"``: whole row groups, as Petastorm deals them.
         """
-        options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards}
+        options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards, "policy": policy}
         chosen = {key: value for key, value in options.items() if value is not None}
         numbers = static(num_shards), static(index)
         if num_shards is None or index is None:
-            return self.from_pipeline(self._pipeline.shard(num_shards, index, **chosen))
+            return self._with(self._pipeline.shard(num_shards, index, **chosen))
         if chosen or (None not in numbers and self._pipeline.accepts("shard")):
-            return self.from_pipeline(self._pipeline.shard(*numbers, **chosen))
+            return self._with(self._pipeline.shard(*numbers, **chosen))
         return super().shard(num_shards, index, name=name)
 
     def shuffle(
@@ -267,9 +306,7 @@ class ParquetDataset(tf.data.Dataset):
         known = static_seed is not None or seed is None
         if size is not None and size > 0 and known and self._pipeline.accepts("shuffle"):
             reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
-            return self.from_pipeline(
-                self._pipeline.shuffle(size, seed=static_seed, reshuffle_each_iteration=reshuffle)
-            )
+            return self._with(self._pipeline.shuffle(size, seed=static_seed, reshuffle_each_iteration=reshuffle))
         return super().shuffle(buffer_size, seed, reshuffle_each_iteration, name=name)
 
     def cache(
@@ -284,7 +321,7 @@ class ParquetDataset(tf.data.Dataset):
             return super().cache(filename, name=name)
         options = {} if max_bytes is None else {"max_bytes": max_bytes}
         if directory is not None or options or self._pipeline.accepts("cache"):
-            return self.from_pipeline(self._pipeline.cache(place, **options))
+            return self._with(self._pipeline.cache(place, **options))
         return super().cache(filename, name=name)
 
     def batch(
@@ -298,28 +335,28 @@ class ParquetDataset(tf.data.Dataset):
         """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors."""
         size, drop = static(batch_size), static(drop_remainder)
         if size is not None and drop is not None and self._pipeline.accepts("batch"):
-            return self.from_pipeline(self._pipeline.batch(size, drop_remainder=bool(drop)))
+            return self._with(self._pipeline.batch(size, drop_remainder=bool(drop)))
         return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.repeat`."""
         static_count = -1 if count is None else static(count)
         if static_count is not None and self._pipeline.accepts("repeat"):
-            return self.from_pipeline(self._pipeline.repeat(None if static_count < 0 else static_count))
+            return self._with(self._pipeline.repeat(None if static_count < 0 else static_count))
         return super().repeat(count, name=name)
 
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
-            return self.from_pipeline(self._pipeline.take(static_count))
+            return self._with(self._pipeline.take(static_count))
         return super().take(count, name=name)
 
     def skip(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.skip`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
-            return self.from_pipeline(self._pipeline.skip(static_count))
+            return self._with(self._pipeline.skip(static_count))
         return super().skip(count, name=name)
 
 
@@ -337,7 +374,9 @@ def mix(
     return ParquetDataset.from_pipeline(mix_pipelines(datasets, weights=weights, seed=chosen, stop=stop))
 
 
-def _restore(cls: type[ParquetDataset], pipeline: Pipeline, state: str) -> ParquetDataset:
+def _restore(
+    cls: type[ParquetDataset], pipeline: Pipeline, state: str, transport: Transport = "native"
+) -> ParquetDataset:
     dataset = cls.__new__(cls)
-    dataset._carry(pipeline, state=state)
+    dataset._carry(pipeline, transport=transport, state=state)
     return dataset

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.engine.outputs import Element, OutputField, nest
+from parquetry.common.errors import SchemaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +84,28 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
 
 
 def leaves_of(element: Element) -> tuple[Leaf, ...]:
-    """The leaves of an element, in the order of the protocol's field numbers."""
+    """The leaves of an element, in the order of the protocol's field numbers.
+
+    Raises:
+        SchemaError: fields beside the offsets of windows, for which TensorFlow has no form.
+    """
+    _refuse_mixed_keys(element)
     rows = element.batch_size if element.static_batch else None
     return tuple(
         leaf_of(number, output, batched=element.batched, rows=rows) for number, output in enumerate(element.outputs)
     )
+
+
+def _refuse_mixed_keys(element: Element) -> None:
+    keys = {output.path[0]: output for output in element.outputs}
+    if any(isinstance(key, int) for key in keys):
+        for key, output in keys.items():
+            if isinstance(key, str):
+                raise SchemaError(
+                    f"field '{output.name}': expected no field beside the offsets {[k for k in keys if k != key]} of "
+                    "windows, because TensorFlow sorts the keys of a dict, which must then be of one kind. Use "
+                    "ngram(length=...), or compute the field in map()."
+                )
 
 
 def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
@@ -116,14 +134,14 @@ def structured(leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Datas
         for leaf in leaves:
             values.append(assemble(leaf, tensors[at : at + len(leaf.components)]))
             at += len(leaf.components)
-        return _nest(leaves, values)
+        return nest_leaves(leaves, values)
 
     return source.map(to_element)
 
 
 def structure_of_specs(leaves: Sequence[Leaf]) -> Any:
     """The element spec of leaves that have one component each."""
-    return _nest(leaves, [leaf.components[0].spec for leaf in leaves])
+    return nest_leaves(leaves, [leaf.components[0].spec for leaf in leaves])
 
 
 def flat_components(leaves: Sequence[Leaf]) -> list[Component]:
@@ -133,12 +151,13 @@ def flat_components(leaves: Sequence[Leaf]) -> list[Component]:
     """
     if any(leaf.ragged for leaf in leaves):
         return [component for leaf in leaves for component in leaf.components]
-    return list(tf.nest.flatten(_nest(leaves, [leaf.components[0] for leaf in leaves])))
+    return list(tf.nest.flatten(nest_leaves(leaves, [leaf.components[0] for leaf in leaves])))
 
 
 def _last_variable_axis(shape: tuple[int | None, ...]) -> int:
     return max(axis for axis, size in enumerate(shape) if size is None)
 
 
-def _nest(leaves: Sequence[Leaf], values: Sequence[Any]) -> Any:
+def nest_leaves(leaves: Sequence[Leaf], values: Sequence[Any]) -> Any:
+    """Puts one value for each leaf into the element's nested dict."""
     return nest(leaves, values)  # type: ignore[arg-type]  # it asks for nothing but a path

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.image_verbs import Fields
 
 from .dataset import ParquetDataset
 
@@ -56,6 +57,41 @@ def permute(*names: str, dims: Sequence[str]) -> Stage:
 def decimals(form: str, *names: str) -> Stage:
     """As `ParquetDataset.decimals`."""
     return lambda dataset: _checked(dataset, "decimals").decimals(form, *names)
+
+
+def resize(field: Fields, size: int | Sequence[int], **options: Any) -> Stage:
+    """As `ParquetDataset.resize`."""
+    return lambda dataset: _checked(dataset, "resize").resize(field, size, **options)
+
+
+def random_resized_crop(field: Fields, size: int | Sequence[int], **options: Any) -> Stage:
+    """As `ParquetDataset.random_resized_crop`."""
+    return lambda dataset: _checked(dataset, "random_resized_crop").random_resized_crop(field, size, **options)
+
+
+def center_crop(field: Fields, size: int | Sequence[int]) -> Stage:
+    """As `ParquetDataset.center_crop`."""
+    return lambda dataset: _checked(dataset, "center_crop").center_crop(field, size)
+
+
+def random_crop(field: Fields, size: int | Sequence[int], *, seed: int | None = None) -> Stage:
+    """As `ParquetDataset.random_crop`."""
+    return lambda dataset: _checked(dataset, "random_crop").random_crop(field, size, seed=seed)
+
+
+def random_flip(field: Fields, *args: Any, **options: Any) -> Stage:
+    """As `ParquetDataset.random_flip`."""
+    return lambda dataset: _checked(dataset, "random_flip").random_flip(field, *args, **options)
+
+
+def normalize(field: Fields, *args: Any, **options: Any) -> Stage:
+    """As `ParquetDataset.normalize`."""
+    return lambda dataset: _checked(dataset, "normalize").normalize(field, *args, **options)
+
+
+def pack(name: str, fields: Fields, dtype: Any = None, *, keep: bool = False) -> Stage:
+    """As `ParquetDataset.pack`."""
+    return lambda dataset: _checked(dataset, "pack").pack(name, fields, dtype, keep=keep)
 
 
 def ngram(*args: Any, **options: Any) -> Stage:

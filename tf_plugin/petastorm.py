@@ -67,9 +67,11 @@ def make_petastorm_dataset(reader: Any) -> Any:
 
     # TensorFlow 1's class, which has make_one_shot_iterator() beside all that tf.data.Dataset has.
     flat = tf.compat.v1.data.Dataset.from_generator(rows, output_signature=signature)
-    if ngram is None:
-        return flat.map(lambda *values: schema.make_namedtuple_tf(*values))
-    return flat.map(lambda *values: _unflatten_and_set_shape(schema, ngram, values))
+
+    def named(*values: Any) -> Any:
+        return schema.make_namedtuple_tf(*values) if ngram is None else _unflatten_and_set_shape(schema, ngram, values)
+
+    return flat.map(tf.autograph.experimental.do_not_convert(named))  # plain Python, whose source nobody need rewrite
 
 
 def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:

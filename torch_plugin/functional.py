@@ -47,12 +47,11 @@ def mix(
 ) -> ParquetPipe:
     """Rows of several pipes in one deterministic, weighted order.
 
-    Ranks of a process group must be given the same ``seed``, here and in each ``shuffle()``.
-
     Args:
         pipes: unbatched pipes, nodes or pipelines whose rows have equal fields.
         weights: how often each is drawn, relative to the others; ``None`` = equally.
-        seed: of the draws; ``None`` draws one here and keeps it.
+        seed: of the draws; ``None`` draws one that workers, resumed runs, and the ranks of a process group share;
+            shuffles of the pipes that were given no seed follow it.
         stop: ``"first"`` ends where a drawn pipe has no more rows, ``"all"`` when every one is used up.
 
     Raises:

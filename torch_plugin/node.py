@@ -22,14 +22,14 @@ class ParquetNode(PipelineVerbs, BaseNode):
     verbs of `Pipeline`; each returns a new node.
 
     Args:
-        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor: as for `Pipeline`.
+        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, address: as for `Pipeline`.
     """
 
     _iterator: ElementIterator | None
 
     def __init__(
         self,
-        url_or_urls: Urls,
+        url_or_urls: Urls | Pipeline | None = None,
         fields: Iterable[str | UnischemaField] | None = None,
         *,
         filesystem: Any = None,
@@ -37,6 +37,7 @@ class ParquetNode(PipelineVerbs, BaseNode):
         workers: int | None = None,
         memory_limit: int | None = None,
         executor: str | None = None,
+        address: Any = None,
     ) -> None:
         self._start(
             Pipeline(
@@ -47,6 +48,7 @@ class ParquetNode(PipelineVerbs, BaseNode):
                 workers=workers,
                 memory_limit=memory_limit,
                 executor=executor,
+                address=address,
             )
         )
 

@@ -42,6 +42,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
         executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, but the sidecar for pipelines with user functions
             that are not iterated in a ``DataLoader`` worker.
+        address: instead of a URL, a server that makes the batches; see `Pipeline`.
 
     Raises:
         PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
@@ -49,7 +50,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
 
     def __init__(
         self,
-        url_or_urls: Urls,
+        url_or_urls: Urls | Pipeline | None = None,
         fields: Iterable[str | UnischemaField] | None = None,
         *,
         filesystem: Any = None,
@@ -57,6 +58,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         workers: int | None = None,
         memory_limit: int | None = None,
         executor: str | None = None,
+        address: Any = None,
     ) -> None:
         super().__init__()
         self._start(
@@ -68,6 +70,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
                 workers=workers,
                 memory_limit=memory_limit,
                 executor=executor,
+                address=address,
             )
         )
 
@@ -157,5 +160,6 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         result._seed_shared = self._seed_shared
         result._sharding = self._sharding
         result._only_group = self._only_group
+        result._canonical_shards = self._canonical_shards
         result._shuffling = self._shuffling
         return result

@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.state import parse_state, plan_hash
+from parquetry.common.state import canonical_shards_of, parse_state, plan_hash
 
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, parse
@@ -62,6 +62,7 @@ class PipelineSource(PipelineVerbs):
         self._resume: dict[str, Any] | None = None  # a state for the next iterator
         self._resume_announced = False  # ... which the workers of an announced epoch have been given
         self._progress: Progress | None = None
+        self._canonical_shards: int | None = None  # of a state, where nobody chose how many
         self._parts: dict[Any, Pipeline] = {}
 
     @property
@@ -141,6 +142,7 @@ class PipelineSource(PipelineVerbs):
             StateError: the state belongs to another dataset, pipeline, or part.
         """
         state, at = parse(state_dict), self._loader_placement()
+        self._adopt_streams(canonical_shards_of(self._part(at).plan(), state))
         plan = self._part(at).plan()
         found = parse_state(plan, state, worker=at.worker, workers=at.workers, strict=strict)
         self._adopt(found.seed)
@@ -150,8 +152,7 @@ class PipelineSource(PipelineVerbs):
 
     def resumed(self, progress: Progress) -> None:
         """An iterator was restored: later epochs count on from it."""
-        shuffle = shuffle_of(progress.pipeline)
-        seed = shuffle.seed if shuffle is not None and shuffle.drawn else None
+        seed = progress.pipeline.drawn_seed
         self._adopt(seed)
         self._epochs.resumed(progress.iteration, seed, tell=self._resume is None)
 
@@ -177,8 +178,8 @@ class PipelineSource(PipelineVerbs):
     def set_seed(self, seed: int) -> Self:
         """A loader announces an epoch (``apply_random_seed``).
 
-        The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` was given no seed,
-        and there are several ranks, the loader's seed is taken once, because all ranks share it.
+        The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` (or ``mix()``) was
+        given no seed, and there are several ranks, the loader's seed is taken once, because all ranks share it.
         """
         announced = self._epochs.announcements
         self._adopt(self._epochs.announce())
@@ -250,21 +251,29 @@ class PipelineSource(PipelineVerbs):
         if at.num_shards > 1:
             _LOG.info("%s: part %d of %d, as the loader says", self._pipeline.urls[0], at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
-            shuffle = shuffle_of(pipeline)
-            if shuffle is not None and shuffle.drawn and not self._seed_shared and _world_size() < 2:
-                _LOG.warning("shuffle() without seed= drew one in this process; ranks must be given the same seed.")
+            if pipeline.drawn_seed is not None and not self._seed_shared and _world_size() < 2:
+                verb = "shuffle" if pipeline.mixture is None else "mix"
+                _LOG.warning("%s() without seed= drew one in this process; ranks must be given the same seed.", verb)
+        if self._canonical_shards is not None:
+            pipeline = pipeline.with_canonical_shards(self._canonical_shards)
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
         return pipeline
 
     def _adopt(self, seed: int | None) -> None:
         """Takes the seed of a state, or of all ranks, where nobody chose one."""
-        shuffle = shuffle_of(self._pipeline)
-        if seed is None or shuffle is None or not shuffle.drawn:
+        own = self._pipeline.drawn_seed
+        if seed is None or own is None:
             return
         self._seed_shared = True
-        if seed != shuffle.seed:
+        if seed != own:
             self._pipeline = self._pipeline.with_seed(seed)
+            self._parts.clear()
+
+    def _adopt_streams(self, canonical_shards: int | None) -> None:
+        """Takes the canonical shards of a state, where nobody chose them: the epochs that follow are cut alike."""
+        if canonical_shards is not None:
+            self._canonical_shards = canonical_shards
             self._parts.clear()
 
     def __getstate__(self) -> Any:

@@ -10,10 +10,12 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.engine.outputs import Element
+from parquetry.common.image_verbs import ImageVerbs
 from parquetry.common.order.epoch import Even
+from parquetry.common.stages import Stage
 
 
-class PipelineVerbs:
+class PipelineVerbs(ImageVerbs):
     """What `ParquetPipe` and `ParquetNode` have in common.
 
     A subclass has ``pipeline``, and ``_with``, which makes its like with another pipeline.
@@ -26,6 +28,9 @@ class PipelineVerbs:
 
     def _with(self, pipeline: Pipeline) -> Self:
         raise NotImplementedError
+
+    def _with_stage(self, stage: Stage) -> Self:
+        return self._with(self.pipeline._with_stage(stage))
 
     # --- verbs ---
 
@@ -84,9 +89,13 @@ class PipelineVerbs:
         index: int | None = None,
         even: Even = "pad",
         canonical_shards: int | None = None,
+        policy: Literal["global", "rowgroup_modulo"] = "global",
     ) -> Self:
-        """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows."""
-        return self._with(self.pipeline.shard(num_shards, index, even, canonical_shards))
+        """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows.
+
+        ``policy="rowgroup_modulo"`` deals whole row groups instead; see `Pipeline.shard`.
+        """
+        return self._with(self.pipeline.shard(num_shards, index, even, canonical_shards, policy))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
         """Keeps fetched columns in a local directory: read once, shared by processes."""

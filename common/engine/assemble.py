@@ -15,8 +15,12 @@ from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
 from .arena import Arena
 from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
+from .chance import ItemKeys, concat_keys
 from .columns import CodedColumn
-from .recipe import MixedRecipe, Recipe, TransformStep, WindowStep
+from .image_columns import SizeCheck, apply_images, fits, gather_images
+from .images import ImageStep
+from .pack import PackStep, apply_pack, gather_packed
+from .recipe import Input, MixedRecipe, Recipe, TransformStep, WindowStep
 from .transform import apply_dropping, apply_step
 from .window import LoadedWindow
 
@@ -30,12 +34,14 @@ class Source:
         cells: int64 ``[items, T]``: the window rows of each item.
         places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
         source: which pipeline of a mix the window belongs to.
+        turn: which pass over the dataset the items belong to, over all iterators.
     """
 
     window: LoadedWindow
     cells: np.ndarray
     places: np.ndarray | None
     source: int = 0
+    turn: int = 0
 
 
 def assemble(
@@ -50,19 +56,19 @@ def assemble(
         DecodeError, TransformError: with file, row group and row.
         NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
     """
+    describe = _describe(sources, count)
+    check = SizeCheck(describe)
+    keys = _keys(sources, count)
     if isinstance(recipe, MixedRecipe):
         columns = _mixed(recipe, sources, count)
     elif recipe.row_steps:
         columns = _transformed_rows(recipe, sources, count)
-    elif recipe.window is not None:
-        columns = _windows(recipe, recipe.window, sources, count, arena)
     else:
-        columns = [gather(field, number, sources, count, arena) for number, field in enumerate(recipe.fields)]
-    describe = _describe(sources, count)
+        columns = _inputs(recipe, sources, count, arena, keys, check)
     if recipe.drops:
-        return _dropping(recipe, columns, count, describe, strict_nulls=strict_nulls)
+        return _dropping(recipe, columns, count, describe, keys, check, strict_nulls=strict_nulls)
     for step in recipe.item_steps:
-        columns = apply_step(step, columns, count, describe)
+        columns = apply_step(step, columns, count, describe, keys, check)
     if strict_nulls:
         _refuse_nulls(recipe, columns, describe)
     return columns
@@ -73,11 +79,16 @@ def _dropping(
     columns: list[Column],
     count: int,
     describe: Callable[[int], str],
+    keys: Callable[[], ItemKeys],
+    check: SizeCheck,
     *,
     strict_nulls: bool,
 ) -> list[Column]:
     """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
     kept = np.arange(count)
+
+    def names() -> ItemKeys:
+        return keys().take(kept)
 
     def place(row: int) -> str:
         return describe(int(kept[row]))
@@ -86,8 +97,9 @@ def _dropping(
         if isinstance(step, TransformStep) and step.drops:
             columns, left = apply_dropping(step, columns, len(kept), place)
             kept = kept[left]
+            check = SizeCheck(place)  # of other rows
         else:
-            columns = apply_step(step, columns, len(kept), place)
+            columns = apply_step(step, columns, len(kept), place, names, check)
     if strict_nulls:
         _refuse_nulls(recipe, columns, place)
     return [*columns, Dense(kept)]
@@ -138,10 +150,64 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
     return part
 
 
-def _windows(recipe: Recipe, step: WindowStep, sources: Sequence[Source], count: int, arena: Arena) -> list[Column]:
+def _inputs(
+    recipe: Recipe,
+    sources: Sequence[Source],
+    count: int,
+    arena: Arena,
+    keys: Callable[[], ItemKeys],
+    check: SizeCheck,
+    *,
+    rows: bool = False,
+) -> list[Column]:
+    """The columns that the first steps are given, straight from storage; ``rows``: of rows, before windows."""
+    window = None if rows else recipe.window
+    return [_input(recipe, window, each, sources, count, arena, keys, check) for each in recipe.inputs]
+
+
+def _input(
+    recipe: Recipe,
+    window: WindowStep | None,
+    wanted: Input,
+    sources: Sequence[Source],
+    count: int,
+    arena: Arena,
+    keys: Callable[[], ItemKeys],
+    check: SizeCheck,
+) -> Column:
+    step = wanted.step
+    lead: tuple[int, ...] = (count,)
+    if window is None:
+        leaf, steps = wanted.leaves[0], [0]
+    else:
+        _, leaf, offset = window.leaves[wanted.leaves[0]]
+        steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
+        lead = (count, len(steps)) if offset is None else (count,)
+    places = [_places(source, count) for source in sources]
+    if isinstance(step, PackStep) and all(source.window.packed(step) is not None for source in sources):
+        return gather_packed(step, sources, steps, places, lead, arena)
+    if isinstance(step, ImageStep) and fits(step, sources, leaf):
+        return gather_images(step, leaf, sources, steps, places, lead, arena, keys, check)
+    heap = arena if step is None else HeapArena()
+    if window is None:
+        columns = [gather(recipe.fields[number], number, sources, count, heap) for number in wanted.leaves]
+    else:
+        columns = _windows(recipe, window, wanted.leaves, sources, count, heap)
+    numbers = tuple(range(len(columns)))
+    if isinstance(step, PackStep):
+        return apply_pack(replace(step, numbers=numbers, keep=()), columns, _describe(sources, count))[0]
+    if isinstance(step, ImageStep):
+        return apply_images(replace(step, number=0), columns, _describe(sources, count), keys, check)[0]
+    return columns[0]
+
+
+def _windows(
+    recipe: Recipe, step: WindowStep, leaves: Sequence[int], sources: Sequence[Source], count: int, arena: Arena
+) -> list[Column]:
     """Windows gathered straight from stored rows; a row that several windows share is decoded once."""
     columns: list[Column] = []
-    for _, number, offset in step.leaves:
+    for leaf in leaves:
+        _, number, offset = step.leaves[leaf]
         field = recipe.fields[number]
         steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
         lead = (count,) if offset is not None else (count, len(steps))
@@ -165,14 +231,15 @@ def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> 
     base = 0
     for source in sources:
         rows, inverse = np.unique(source.cells, return_inverse=True)
-        distinct.append(Source(window=source.window, cells=rows[:, None], places=np.arange(base, base + len(rows))))
+        places = np.arange(base, base + len(rows))
+        distinct.append(replace(source, cells=rows[:, None], places=places))
         index.append(inverse.reshape(source.cells.shape) + base)
         base += len(rows)
-    heap = HeapArena()
-    columns = [gather(field, number, distinct, base, heap) for number, field in enumerate(recipe.fields)]
     describe = _describe(distinct, base)
+    keys, check = _keys(distinct, base), SizeCheck(describe)
+    columns = _inputs(recipe, distinct, base, HeapArena(), keys, check, rows=True)
     for step in recipe.row_steps:
-        columns = apply_step(step, columns, base, describe)
+        columns = apply_step(step, columns, base, describe, keys, check)
     steps = index[0].shape[1]
     cells = np.empty((count, steps), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
@@ -225,6 +292,24 @@ def _places(source: Source, count: int) -> np.ndarray:
 
 def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
     return (places[:, None] * steps + np.arange(steps)).reshape(-1)
+
+
+def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
+    """Names the items by what their first step is and where it is stored; made when something asks, once."""
+    made: list[ItemKeys] = []
+
+    def keys() -> ItemKeys:
+        if not made:
+            parts = []
+            for source in sources:
+                unit, row = source.window.identify(source.cells[:, 0])
+                turn, number = np.full_like(unit, source.turn), np.full_like(unit, source.source)
+                parts.append(ItemKeys(turn, number, unit, row))
+            order = np.concatenate([_places(source, count) for source in sources])
+            made.append(concat_keys(parts).take(np.argsort(order)))
+        return made[0]
+
+    return keys
 
 
 def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:

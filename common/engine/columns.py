@@ -7,7 +7,7 @@ fixed shape go straight to their place in the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from ..schema.codec import Codec
 from ..schema.codecs import NdarrayCodec, TensorCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
+from ..schema.images import CompressedImageCodec
 from ..schema.npy import npy_header
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
@@ -59,6 +60,14 @@ def window_column(
     return ArrowColumn(field, parts, describe)
 
 
+def plain_parts(field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> list[np.ndarray] | None:
+    """Arrays that look into Arrow's buffers, for plain numbers without nulls; else ``None``."""
+    plain = not field.storage.coded and field.is_fixed and not is_string_like(field.dtype)
+    if not plain or any(part.null_count or not _is_plain(part.type) for part in parts):
+        return None
+    return [_plain_numbers(field, part, 0, describe) for part in parts]
+
+
 class FixedColumn:
     """Numbers of one shape: small values in one array, large ones left where they were read."""
 
@@ -81,6 +90,17 @@ class FixedColumn:
         else:
             np.take(self._values[0], rows, axis=0, out=out, mode="clip")
         return Dense(out, _take_valid(self._valid, rows))
+
+    def valid(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which of some rows are not null; ``None`` if none is."""
+        return _take_valid(self._valid, rows)
+
+    def view(self, row: int) -> np.ndarray:
+        """One value, not to be written to."""
+        if not self._large:
+            return self._values[0][row]
+        part = int(np.searchsorted(self._start, row, side="right")) - 1
+        return self._values[part][row - int(self._start[part])]
 
 
 class ArrowColumn:
@@ -125,6 +145,7 @@ class CodedColumn:
         self._codec = codec
         self._describe = describe
         self._decoded = DecodedRows() if reuse else None
+        self._finished: dict[Hashable, DecodedRows] = {}
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self._valid = _validity(parts)
         self._offsets: list[np.ndarray] = []
@@ -143,6 +164,56 @@ class CodedColumn:
             self._decode_all(rows, out, valid)
             return Dense(out, valid)
         return self._gather_ragged(rows, valid)
+
+    @property
+    def field(self) -> UnischemaField:
+        """What is stored."""
+        return self._field
+
+    @property
+    def reused(self) -> bool:
+        """Whether rows are asked for several times, so that what was made of them is kept."""
+        return self._decoded is not None
+
+    def finished(self, name: Hashable) -> DecodedRows:
+        """Where rows are kept that something (``name``) was already done to."""
+        return self._finished.setdefault(name, DecodedRows())
+
+    def valid(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which of some rows are not null; ``None`` if none is."""
+        return _take_valid(self._valid, rows)
+
+    def shape(self, row: int) -> tuple[int, ...]:
+        """The shape of one value."""
+        return self._field.shape if self._field.is_fixed else self._checked_shape(row)  # type: ignore[return-value]
+
+    def decode(self, row: int, out: np.ndarray, *, keep: bool = True) -> None:
+        """One value into ``out``, decoded at most once if rows are reused (and it is worth while to ``keep`` them).
+
+        Raises:
+            DecodeError: with file, row group and row.
+        """
+        try:
+            if self._decoded is None or not keep:
+                self._codec.decode_into(self._field, self._bytes(row), out)
+            else:
+                data = self._bytes(row)
+                self._decoded.copy_into(row, out, partial(self._codec.decode_into, self._field, data))
+        except (ValueError, OSError) as error:
+            raise self._failed(row, error) from error
+
+    def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
+        """One image at ``1 / factor`` of its size (rounded up) into ``out``; False where its codec cannot do that.
+
+        Raises:
+            DecodeError: with file, row group and row.
+        """
+        if not isinstance(self._codec, CompressedImageCodec):
+            return False
+        try:
+            return self._codec.decode_reduced_into(self._bytes(row), factor, out)
+        except (ValueError, OSError) as error:
+            raise self._failed(row, error) from error
 
     def _bytes(self, row: int) -> memoryview:
         part = int(np.searchsorted(self._start, row, side="right")) - 1

@@ -12,10 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, ParquetryError, SchemaError
+from ..errors import DatasetError, DecodeError, ParquetryError, SchemaError
 from ..layout.dataset import StoredDataset
+from ..layout.footers import remedy, why
+from ..layout.nested import child, without_views
+from ..layout.spark_files import read_options, refuse_old_calendar
+from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
 from .normalise import normalise
+from .pack import PackStep
 from .window import LoadedWindow, WindowRows
 
 
@@ -35,7 +40,7 @@ class Fetcher:
     Args:
         fields: what to read, in the order of the tables' columns.
         cache: where fetched row groups are kept, or ``None``.
-        reuse: whether items share rows; see `LoadedWindow`.
+        reuse, packs: see `LoadedWindow`.
     """
 
     def __init__(
@@ -45,8 +50,10 @@ class Fetcher:
         cache: TableCache | None = None,
         *,
         reuse: bool = False,
+        packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
     ) -> None:
         self._reuse = reuse
+        self._packs = packs
         self._dataset = dataset
         self._fields = tuple(fields)
         self._cache = cache
@@ -59,7 +66,15 @@ class Fetcher:
 
     def assemble(self, rows: WindowRows, tables: Sequence[pa.Table]) -> LoadedWindow:
         """A window from its row groups' tables."""
-        return LoadedWindow(tables, self.places(rows.units), rows.rows, self._fields, reuse=self._reuse)
+        return LoadedWindow(
+            tables,
+            self.places(rows.units),
+            rows.rows,
+            self._fields,
+            units=rows.units,
+            reuse=self._reuse,
+            packs=self._packs,
+        )
 
     def places(self, units: Sequence[int]) -> list[str]:
         """The file and row group of each unit, in words."""
@@ -121,17 +136,22 @@ class Fetcher:
         groups = self._dataset.row_groups
         file = self._dataset.files[groups.file[unit]]
         names = "\0".join(field.name for field in self._stored)
+        if self._dataset.table is not None:  # another version may find other columns under these names
+            names += "\0" + self._dataset.table.digest
         return f"{file.path}\0{file.size_bytes}\0{file.mtime_ns}\0{groups.group[unit]}\0{names}"
 
 
 def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
     """The stored columns of a row group, named by field; a missing column of a nullable field is all null."""
+    if dataset.table is not None:
+        return read_columns(dataset, unit, [dataset.columns[field.name] for field in fields])
     groups = dataset.row_groups
     file = dataset.files[groups.file[unit]]
     place = f"file {file.path}, row group {groups.group[unit]}"
+    footer = dataset.footer(int(groups.file[unit]))
     try:
         with pq.ParquetFile(
-            file.path, filesystem=dataset.filesystem, metadata=dataset.footer(int(groups.file[unit])), pre_buffer=True
+            file.path, filesystem=dataset.filesystem, metadata=footer, pre_buffer=True, **read_options(footer)
         ) as reader:
             arrow = reader.schema_arrow
             top = set(arrow.names)
@@ -139,10 +159,15 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
             table = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
-            f"{place}: expected readable columns {[field.name for field in fields]}, got: {error}. "
-            "The file is damaged or was replaced since it was opened."
+            f"{place}: expected readable columns {[field.name for field in fields]}, got: {why(error)}. "
+            f"{remedy(error, 'The file is damaged or was replaced since it was opened: write it again.')}"
         ) from error
     held = dict(zip(table.column_names, table.columns, strict=True))
+    try:
+        for name, column in held.items():
+            refuse_old_calendar(footer, column, name)
+    except DecodeError as error:
+        raise DecodeError(f"{place}: {error}") from error
     return pa.table([_column(table, held, field, place) for field in fields], names=[field.name for field in fields])
 
 
@@ -160,13 +185,13 @@ def _top(name: str, arrow: pa.Schema) -> str:
 
 def _column(table: pa.Table, held: Mapping[str, pa.ChunkedArray], field: UnischemaField, place: str) -> pa.ChunkedArray:
     if field.name in held:
-        return _without_views(held[field.name])
+        return without_views(held[field.name])
     top, *path = _path(field.name, pa.struct(list(table.schema))) or [""]
     if top:
         column = table.column(top)
         for part in path:
-            column = _child(column, part)
-        return _without_views(column)
+            column = child(column, part)
+        return without_views(column)
     if not field.nullable:
         raise SchemaError(
             f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
@@ -189,31 +214,6 @@ def _path(name: str, kind: pa.DataType) -> list[str]:
             if rest:
                 return [member.name, *rest]
     return []
-
-
-def _without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow can hardly compute with string views: they become large strings, with the same values."""
-    if column.type == pa.string_view():
-        return column.cast(pa.large_string())
-    return column.cast(pa.large_binary()) if column.type == pa.binary_view() else column
-
-
-def _child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
-    chunks = []
-    for chunk in column.chunks:
-        if pa.types.is_map(chunk.type):
-            values = chunk.keys if part == "key" else chunk.items
-            mask = chunk.is_null() if chunk.null_count else None
-            offsets = pa.array(chunk.offsets.to_numpy())  # a mask goes only beside offsets that are no slice themselves
-            chunks.append(pa.ListArray.from_arrays(offsets, values, mask=mask))
-        else:
-            chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
-    return pa.chunked_array(chunks, chunks[0].type if chunks else column.type)
-
-
-def _masked(chunk: pa.StructArray, part: str) -> pa.Array:
-    """A struct's child, null where the struct is."""
-    return chunk.flatten()[chunk.type.get_field_index(part)]
 
 
 def _take(table: pa.Table, rows: np.ndarray | None, total: int) -> pa.Table:

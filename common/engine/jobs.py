@@ -240,7 +240,9 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     result = []
     for draw, handle in zip(job.draws, handles, strict=True):
         rows, window = handle.future.result()
-        result.append(Source(window=window, cells=rows.cells[draw.items], places=draw.places, source=draw.key.source))
+        cells = rows.cells[draw.items]
+        source = Source(window=window, cells=cells, places=draw.places, source=draw.key.source, turn=draw.turn)
+        result.append(source)
     return result
 
 

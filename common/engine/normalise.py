@@ -121,7 +121,9 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
     if field.dtype is decimal.Decimal:
         return decimal_text(array)
     if is_text(field.dtype):
-        return array.cast(pa.large_string())
+        text = array.cast(pa.large_string())
+        text.validate(full=True)  # other writers store text that is no UTF-8, which nothing could decode later
+        return text
     if is_bytes(field.dtype):
         return _to_binary(array)
     dtype = np.dtype(field.dtype)
@@ -129,6 +131,8 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         return _times(array, dtype)
     if pa.types.is_decimal(array.type) and isinstance(field.storage, ScaledDecimalCodec):
         return _unscaled(array)
+    if pa.types.is_decimal(array.type) and dtype.kind in "iu":
+        return array.cast(pa.from_numpy_dtype(dtype))  # floats would lose digits
     if pa.types.is_decimal(array.type):
         return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
     return array.cast(pa.from_numpy_dtype(dtype))

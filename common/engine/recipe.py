@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..schema.field import UnischemaField
+from .images import ImageStep
 from .outputs import OutputField, Path
+from .pack import PackStep
 from .shaping import NullStep, PadStep, PermuteStep
 
 Form = Literal["row", "batch", "arrow"]
@@ -41,7 +43,20 @@ class Projection:
     keep: tuple[int, ...]
 
 
-Step = TransformStep | Projection | NullStep | PadStep | PermuteStep
+Step = TransformStep | Projection | NullStep | PadStep | PermuteStep | ImageStep | PackStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One column as it comes out of storage.
+
+    Attributes:
+        leaves: which fields (of windows: which of `WindowStep.leaves`): one, or those of a ``PackStep``.
+        step: what they go straight through, without a column of their own before it.
+    """
+
+    leaves: tuple[int, ...]
+    step: ImageStep | PackStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +75,31 @@ class WindowStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``."""
+    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``.
+
+    ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any).
+    """
 
     fields: tuple[UnischemaField, ...]
     row_steps: tuple[Step, ...]
     window: WindowStep | None
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
+    inputs: tuple[Input, ...]
 
     @property
     def drops(self) -> bool:
         """Whether a user function may leave rows out."""
         return any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+
+    @property
+    def packs(self) -> tuple[tuple[PackStep, tuple[int, ...]], ...]:
+        """The steps that pack stored columns, and the fields that they take."""
+        window = None if self.row_steps else self.window
+        found = [(each.step, each.leaves) for each in self.inputs if isinstance(each.step, PackStep)]
+        if window is None:
+            return tuple(found)
+        return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in found)
 
     @property
     def shares_rows(self) -> bool:

@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema.field import UnischemaField
-from .columns import WindowColumn, window_column
+from .columns import WindowColumn, plain_parts, window_column
+from .outputs import Path
+from .pack import PackStep, pack_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class LoadedWindow:
     """The fetched columns of a window: one Arrow table for each row group, in the order of `WindowRows.units`.
 
     Columns are shared by every thread. ``reuse`` says that items share rows (n-gram windows), so that each row is
-    decoded once and kept while the window is.
+    decoded once and kept while the window is. ``packs`` are pack steps and the fields that they take.
     """
 
     def __init__(
@@ -45,15 +47,28 @@ class LoadedWindow:
         rows: Sequence[np.ndarray],
         fields: Sequence[UnischemaField],
         *,
+        units: Sequence[int],
         reuse: bool = False,
+        packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
     ) -> None:
         self.tables = tables
         self.places = places
+        self.units = np.asarray(units, dtype=np.int64)
         self.rows = rows
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
-        self._columns: list[WindowColumn] = [
-            window_column(field, [_chunk(table.column(number)) for table in tables], self.describe, reuse=reuse)
-            for number, field in enumerate(fields)
+        self._fields = fields
+        self._reuse = reuse
+        self._rows_inside: np.ndarray | None = None
+        self._packed: dict[Path, np.ndarray] = {}
+        packed: set[int] = set()
+        for step, numbers in packs:
+            parts = [plain_parts(fields[number], self._parts(number), self.describe) for number in numbers]
+            matrix = pack_parts(step, parts)
+            if matrix is not None:
+                self._packed[step.output.path] = matrix
+                packed.update(numbers)
+        self._columns: list[WindowColumn | None] = [
+            None if number in packed else self._made(number) for number in range(len(fields))
         ]
 
     @property
@@ -63,7 +78,31 @@ class LoadedWindow:
 
     def column(self, number: int) -> WindowColumn:
         """The column of the recipe's ``number``-th field."""
-        return self._columns[number]
+        column = self._columns[number]
+        if column is None:  # it was packed, and is wanted beside that
+            column = self._columns[number] = self._made(number)
+        return column
+
+    def _made(self, number: int) -> WindowColumn:
+        return window_column(self._fields[number], self._parts(number), self.describe, reuse=self._reuse)
+
+    def _parts(self, number: int) -> list[pa.Array]:
+        return [_chunk(table.column(number)) for table in self.tables]
+
+    def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The row groups that rows of the window belong to, and their numbers inside them; int64 each."""
+        part = np.searchsorted(self._start, rows, side="right") - 1
+        everything = self._inside()
+        return self.units[part], everything[rows]
+
+    def _inside(self) -> np.ndarray:
+        if self._rows_inside is None:
+            self._rows_inside = np.concatenate([np.zeros(0, np.int64), *self.rows])
+        return self._rows_inside
+
+    def packed(self, step: PackStep) -> np.ndarray | None:
+        """All rows of a pack step as one matrix; ``None`` where it cannot be made of whole columns."""
+        return self._packed.get(step.output.path)
 
     def describe(self, row: int) -> str:
         """Where a row of the window is stored: file, row group, and row."""

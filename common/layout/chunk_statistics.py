@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
+from .spark_files import footer_schema
 
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
 
@@ -76,7 +77,7 @@ def bound_types(footer: pq.FileMetaData) -> list[tuple[str, pa.DataType]]:
     """The type of each column's bounds, by dotted path."""
     return [
         (path, column.type.value_type if pa.types.is_dictionary(column.type) else column.type)
-        for path, column in flatten_fields(footer.schema.to_arrow_schema())
+        for path, column in flatten_fields(footer_schema(footer))
     ]
 
 

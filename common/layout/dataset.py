@@ -23,11 +23,16 @@ from ..schema.field import Unischema, match_names
 from ..schema.infer import flatten_fields, infer_fields
 from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
+from .deletes import deleted_rows
 from .evolution import unify_schemas
 from .files import DataFile, FileListing, list_files
-from .footers import read_footer, read_footers
+from .footers import read_footer, read_footers, why
 from .index import RowGroupIndex, load_index
 from .partitions import partition_columns
+from .spark_files import footer_schema
+from .table import Table, TableColumn
+from .table_dataset import describe_table, table_listing
+from .table_read import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +55,20 @@ class StoredDataset:
     """
 
     def __init__(
-        self, urls: Sequence[str], *, filesystem: Any = None, storage_options: Mapping[str, Any] | None = None
+        self,
+        urls: Sequence[str],
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        table: Table | None = None,
     ) -> None:
-        self._listing = list_files(
-            list(urls), filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
-        )
+        options = dict(storage_options) if storage_options else None
+        self.table = table
+        self._located: dict[tuple[int, str], str | None] = {}
+        if table is None:
+            self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
+        else:
+            self._listing = table_listing(urls[0], table, filesystem=filesystem, storage_options=options)
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -73,7 +87,7 @@ class StoredDataset:
 
     @cached_property
     def _described(self) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
-        return _describe(self)
+        return _describe(self) if self.table is None else describe_table(self, self.table)
 
     @property
     def schema(self) -> Unischema:
@@ -104,21 +118,21 @@ class StoredDataset:
     @cached_property
     def index(self) -> RowGroupIndex | None:
         """The dataset's row-group index, if it has one that fits its files."""
-        return load_index(self._listing)
+        return load_index(self._listing) if self.table is None else None
 
     @cached_property
     def row_groups(self) -> RowGroups:
         """The table of row groups: from the index, else from the footers."""
         if self.index is not None:
             return RowGroups(file=self.index.file, group=self.index.group, rows=self.index.rows)
-        per_file = [footer.num_row_groups for footer in self.footers]
+        per_file = np.array([footer.num_row_groups for footer in self.footers], dtype=np.int64)
         rows = [
             footer.row_group(number).num_rows
             for footer, count in zip(self.footers, per_file, strict=True)
             for number in range(count)
         ]
         file = np.repeat(np.arange(len(per_file)), per_file)
-        starts = np.concatenate([[0], np.cumsum(per_file)[:-1]]) if per_file else np.zeros(0, np.int64)
+        starts = np.cumsum(per_file) - per_file
         group = np.arange(len(file)) - starts[file] if len(file) else np.zeros(0, np.int64)
         return RowGroups(file=file.astype(np.int64), group=group.astype(np.int64), rows=np.asarray(rows, np.int64))
 
@@ -130,6 +144,8 @@ class StoredDataset:
             digest.update(f"{file.relative}\0{file.size_bytes}\0".encode())
         digest.update(self.row_groups.file.tobytes() + self.row_groups.rows.tobytes())
         digest.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
+        if self.table is not None:
+            digest.update(self.table.digest.encode())
         return digest.hexdigest()
 
     @cached_property
@@ -139,6 +155,34 @@ class StoredDataset:
         for file in self.files:
             digest.update(f"{file.path}\0{file.mtime_ns}\0".encode())
         return digest.hexdigest()
+
+    # --- of a table ---
+
+    @cached_property
+    def columns(self) -> dict[str, TableColumn]:
+        """The columns of the table by name; empty if the dataset is not a table."""
+        return {} if self.table is None else {column.name: column for column in self.table.columns}
+
+    def values_of(self, file: int) -> dict[str, str | None]:
+        """Values of columns in one file that the table knows, as text."""
+        return {} if self.table is None else dict(self.table.files[file].values)
+
+    def stored_name(self, file: int, name: str) -> str | None:
+        """What a file calls a field (dotted); ``None`` if it lacks it."""
+        if self.table is None:
+            return name
+        if (file, name) not in self._located:
+            self._located[file, name] = self._locate(file, name)
+        return self._located[file, name]
+
+    def _locate(self, file: int, name: str) -> str | None:
+        path = locate(self.footer(file).schema.to_arrow_schema(), self.columns[name], where=self.files[file].path)
+        return None if path is None else ".".join(path)
+
+    @cached_property
+    def deleted(self) -> dict[int, np.ndarray]:
+        """The deleted rows of each row group that has some."""
+        return deleted_rows(self)
 
     def match(self, patterns: Sequence[str] | None) -> list[str]:
         """The fields that the patterns select, in schema order; all of them for ``None``.
@@ -186,7 +230,14 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
 
 
 def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
-    return dataset.files[file].path, dataset.footer(file).schema.to_arrow_schema()
+    path = dataset.files[file].path
+    try:
+        return path, footer_schema(dataset.footer(file))
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"file {path}: expected columns that Arrow has types for, got: {why(error)}. Write it again without the "
+            "column, or leave the file out."
+        ) from error
 
 
 def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:

@@ -7,6 +7,7 @@ is refused, with a reason that names both files.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -23,13 +24,21 @@ def unify_schemas(
         schemas: ``(file, schema)`` for each distinct schema.
 
     Returns:
-        The columns, and by path the reason why one is refused: its types cannot be widened to one.
+        The columns, and by path the reason why one is refused: its types cannot be widened to one, or a file has it
+        more than once.
     """
     refused: dict[str, str] = {}
     found: dict[str, tuple[pa.Field, str]] = {}
     count: dict[str, int] = {}
     for file, schema in schemas:
+        names = Counter(path for path, _ in flatten_fields(schema))
         for path, column in flatten_fields(schema):
+            if names[path] > 1:
+                refused[path] = (
+                    f"field '{path}': expected one column of this name in {file}, got {names[path]}, and nothing tells "
+                    "which one is meant. Rename them where the data are written, or deselect the field with "
+                    "select(...) or fields=[...]."
+                )
             count[path] = count.get(path, 0) + 1
             if path not in found:
                 found[path] = (column, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,9 @@ from ..progress import progress
 from .files import DataFile
 
 _MOST_KEPT_BYTES = 256 << 20
+_TAIL_BYTES = 64 << 10
+_SIGNATURE_BYTES = 28
+_ENCRYPTED = "It is encrypted, and parquetry holds no keys: decrypt it first, and read the copy."
 _kept: OrderedDict[tuple[str, str, int, int], pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
 _lock = Lock()
@@ -41,15 +45,56 @@ def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
         if key in _kept:
             _kept.move_to_end(key)
             return _kept[key]
-    try:
-        footer = pq.read_metadata(file.path, filesystem=filesystem)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DatasetError(
-            f"file {file.path}: expected a readable Parquet file of {file.size_bytes} bytes, got: {error}. "
-            "Remove it, or write it again."
-        ) from error
+    footer = load_footer(filesystem, file)
     _keep(key, footer)
     return footer
+
+
+def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
+    """The footer of one file, read now.
+
+    Raises:
+        DatasetError: the file is not Parquet, cannot be read, or is encrypted.
+    """
+    try:
+        footer, signed = _parse(filesystem, file.path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DatasetError(
+            f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are none: "
+            f"{why(error)}. {remedy(error, 'Remove it, or write it again.')}"
+        ) from error
+    if signed:  # to ask Arrow about an encrypted column chunk would end the process
+        raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
+    return footer
+
+
+def _parse(filesystem: pafs.FileSystem, path: str) -> tuple[pq.FileMetaData, bool]:
+    """A footer, and whether a signature stands behind it, which is so where columns are encrypted and it is not.
+
+    Source: Parquet Modular Encryption, "Plaintext footer mode": a nonce of 12 bytes and a tag of 16 follow the footer.
+    """
+    with filesystem.open_input_file(path) as source:
+        size = source.size()
+        tail = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
+        length = int.from_bytes(tail[-8:-4], "little")
+        if len(tail) < length + 8 <= size:
+            tail = source.read_at(length + 8, size - length - 8)
+    if length + 8 > size:
+        return pq.read_metadata(path, filesystem=filesystem), False  # raises, and knows the file's true size
+    footer = pq.read_metadata(pa.BufferReader(tail))
+    return footer, length - footer.serialized_size == _SIGNATURE_BYTES
+
+
+def why(error: BaseException) -> str:
+    """What Arrow says about a file, on one line."""
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def remedy(error: BaseException, otherwise: str) -> str:
+    """What to do about a file that Arrow cannot read."""
+    if re.search(r"\b(en|de)crypt", str(error)):
+        return _ENCRYPTED
+    return otherwise
 
 
 def _keep(key: tuple[str, str, int, int], footer: pq.FileMetaData) -> None:

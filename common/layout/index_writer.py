@@ -10,13 +10,13 @@ import contextlib
 import os
 import posixpath
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
@@ -31,7 +31,9 @@ from .chunk_statistics import (
     to_bounds,
 )
 from .files import DataFile, FileListing, list_files
+from .footers import load_footer
 from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
+from .spark_files import footer_schema
 
 _PROGRESS_AFTER_S = 2.0
 _FILES_AT_A_TIME = 64
@@ -66,14 +68,23 @@ def write_index(
     listing = list_files(
         [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
     )
+    return write_lines(listing, columns, lambda lines: _tables(listing, lines))
+
+
+def write_lines(
+    listing: FileListing,
+    columns: Sequence[str] | None,
+    tables_of: Callable[[IndexLines], Iterator[pa.Table]],
+) -> str:
+    """Writes the index whose lines ``tables_of`` makes, all files in their order; see `write_index`."""
     root = listing.roots[0]
     if root == listing.files[0].path:
         raise DatasetError(f"row-group index of '{root}': expected a directory, got a file. Name its directory.")
     path = posixpath.join(root, INDEX_NAME)
     temporary = posixpath.join(root, f".{INDEX_NAME}-{uuid.uuid4().hex}")
-    lines = _Lines(_footer(listing.filesystem, listing.files[0]), columns)
+    lines = IndexLines(load_footer(listing.filesystem, listing.files[0]), columns)
     try:
-        _write(listing, temporary, lines)
+        _write(listing, temporary, lines, tables_of(lines))
         listing.filesystem.move(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -86,7 +97,7 @@ def write_index(
     return path
 
 
-def _write(listing: FileListing, path: str, lines: _Lines) -> None:
+def _write(listing: FileListing, path: str, lines: IndexLines, tables: Iterator[pa.Table]) -> None:
     with pq.ParquetWriter(
         path,
         lines.schema,
@@ -96,7 +107,7 @@ def _write(listing: FileListing, path: str, lines: _Lines) -> None:
         write_page_checksum=True,
     ) as writer:
         waiting: list[pa.Table] = []
-        for table in _tables(listing, lines):
+        for table in tables:
             waiting.append(table)
             if sum(map(len, waiting)) >= _LINES_AT_A_TIME:
                 writer.write_table(pa.concat_tables(waiting))
@@ -106,7 +117,7 @@ def _write(listing: FileListing, path: str, lines: _Lines) -> None:
         writer.add_key_value_metadata({METADATA_KEY: lines.description().to_bytes()})
 
 
-def _tables(listing: FileListing, lines: _Lines) -> Iterator[pa.Table]:
+def _tables(listing: FileListing, lines: IndexLines) -> Iterator[pa.Table]:
     from tqdm import tqdm  # readers of an index import this module too
 
     progress = tqdm(
@@ -115,23 +126,23 @@ def _tables(listing: FileListing, lines: _Lines) -> Iterator[pa.Table]:
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-index") as pool, progress:
         for first in range(0, len(listing.files), _FILES_AT_A_TIME):
             files = listing.files[first : first + _FILES_AT_A_TIME]
-            footers = list(pool.map(lambda file: _footer(listing.filesystem, file), files))
+            footers = list(pool.map(lambda file: load_footer(listing.filesystem, file), files))
             yield lines.of(files, footers)
             progress.update(len(files))
 
 
-def _footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
-    """A footer that nothing keeps, unlike `footers.read_footer`: together they may not fit into memory."""
-    try:
-        return pq.read_metadata(file.path, filesystem=filesystem)
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"file {file.path}: expected a readable Parquet file of {file.size_bytes} bytes, got: {error}. "
-            "Remove it, or write it again."
-        ) from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinesFound:
+    """What some lines know beside their columns; it travels from the process that made them."""
+
+    extra: frozenset[str]
+    unbounded: frozenset[str]
+    exact: dict[str, bool]
+    empty: tuple[tuple[str, int, int], ...]
+    schemas: tuple[tuple[str, str], ...]
 
 
-class _Lines:
+class IndexLines:
     """Makes the lines of an index, some files at a time, and gathers what its description says.
 
     Args:
@@ -151,7 +162,8 @@ class _Lines:
         self._unbounded: set[str] = set()
         self._exact: dict[str, bool] = {}
         self._empty: list[tuple[str, int, int]] = []
-        self._schemas: list[tuple[str, pq.ParquetSchema]] = []
+        self._seen: list[pq.ParquetSchema] = []
+        self._schemas: list[tuple[str, str]] = []
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
 
     def description(self) -> IndexDescription:
@@ -163,8 +175,27 @@ class _Lines:
             unbounded=tuple(sorted(self._unbounded)),
             complete=self._all_fields and not self._extra,
             empty=tuple(self._empty),
-            schemas=tuple((path, schema_to_text(schema.to_arrow_schema())) for path, schema in self._schemas),
+            schemas=tuple(self._schemas),
         )
+
+    def found(self) -> LinesFound:
+        """What the lines so far know, for another object to `absorb`."""
+        return LinesFound(
+            extra=frozenset(self._extra),
+            unbounded=frozenset(self._unbounded),
+            exact=dict(self._exact),
+            empty=tuple(self._empty),
+            schemas=tuple(self._schemas),
+        )
+
+    def absorb(self, found: LinesFound) -> None:
+        """Takes over what the lines of later files know."""
+        self._extra |= found.extra
+        self._unbounded |= found.unbounded
+        self._exact = {**found.exact, **self._exact}
+        self._empty += found.empty
+        known = {text for _, text in self._schemas}
+        self._schemas += [(path, text) for path, text in found.schemas if text not in known]
 
     def of(self, files: Sequence[DataFile], footers: Sequence[pq.FileMetaData]) -> pa.Table:
         """The lines of some files."""
@@ -174,8 +205,9 @@ class _Lines:
             if not count:
                 self._empty.append((file.relative, file.size_bytes, file.mtime_ns))
         for file, footer in zip(files, footers, strict=True):
-            if not any(footer.schema.equals(schema) for _, schema in self._schemas):
-                self._schemas.append((file.relative, footer.schema))
+            if not any(footer.schema.equals(schema) for schema in self._seen):
+                self._seen.append(footer.schema)
+                self._schemas.append((file.relative, schema_to_text(footer_schema(footer))))
         places = [leaf_columns(footer) for footer in footers]
         self._extra.update(leaf for found in places for leaf in found if leaf not in self._known)
         columns: dict[str, Any] = {

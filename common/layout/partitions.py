@@ -78,7 +78,8 @@ def _cast(field: UnischemaField, values: list[str | None]) -> pa.Array:
         if pa.types.is_binary(target):
             return texts.cast(pa.binary())
         if pa.types.is_boolean(target):
-            return pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "1"]))
+            truth = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(["true", "1"]))
+            return pc.if_else(texts.is_valid(), truth, pa.scalar(None, pa.bool_()))
         return texts.cast(target)
     except (pa.ArrowInvalid, decimal.InvalidOperation) as error:
         raise DatasetError(

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
+from ..schema.arrow_types import scalar_dtype
 from ..schema.codec import Codec
 from ..schema.field import Unischema as CoreUnischema
 from ..schema.field import UnischemaField as CoreField
@@ -146,10 +147,11 @@ class Unischema:
         """The schema of plain Parquet columns.
 
         Args:
-            arrow: a ``pyarrow.Schema``, or anything with one as ``schema`` (a ``pyarrow.parquet.ParquetDataset``).
+            arrow: a ``pyarrow.Schema``, or a ``pyarrow.parquet.ParquetDataset``, also one of old releases, which has it
+                in its ``pieces``.
             omit_unsupported_fields: leave such columns out with a warning instead of raising.
         """
-        columns = arrow if isinstance(arrow, pa.Schema) else arrow.schema
+        columns = arrow if isinstance(arrow, pa.Schema) else _schema_of(arrow)
         return cls("inferred_schema", fields_from_arrow(columns, omit_unsupported_fields=omit_unsupported_fields))
 
     def to_parquetry(self) -> CoreUnischema:
@@ -219,6 +221,13 @@ def dict_to_spark_row(unischema: Unischema, row_dict: dict[str, Any]) -> Any:
     return Row(*encoded)(*encoded.values())
 
 
+def _schema_of(dataset: Any) -> pa.Schema:
+    if isinstance(dataset.schema, pa.Schema):
+        return dataset.schema
+    columns = list(dataset.pieces[0].get_metadata().schema.to_arrow_schema())
+    return pa.schema([*columns, *(pa.field(item.name, item.dictionary.type, False) for item in dataset.partitions)])
+
+
 def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> list[UnischemaField]:
     """The fields of plain Parquet columns; structs, maps and nested lists are unsupported."""
     fields = []
@@ -252,7 +261,7 @@ def _numpy_type(arrow: pa.DataType) -> Any:
     if pa.types.is_boolean(arrow):
         return np.bool_
     if pa.types.is_integer(arrow) or arrow in (pa.float32(), pa.float64()):
-        return np.dtype(arrow.to_pandas_dtype()).type
+        return np.dtype(scalar_dtype(arrow, field="column")).type
     return None
 
 
@@ -283,9 +292,16 @@ def _row_class(schema_name: str, names: tuple[str, ...]) -> Any:
     typename = re.sub(r"\W", "_", schema_name)
     typename = typename if typename.isidentifier() else f"schema_{typename}"
     try:
-        return _new_gt_255_compatible_namedtuple(typename, names)
+        made = _new_gt_255_compatible_namedtuple(typename, names)
+        made.__reduce__ = lambda row: (_row_of, (schema_name, names, tuple(row)))  # the class has no importable name
+        return made
     except ValueError as error:
         raise NoFieldsError(
             f"fields {list(names)} of schema '{schema_name}': expected names that can be attributes of a row: {error}. "
             "Select other fields with schema_fields=[...]."
         ) from error
+
+
+def _row_of(schema_name: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """A row that was pickled."""
+    return _row_class(schema_name, names)(*values)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ..engine.normalise import normalise
 from ..errors import DecodeError
+from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
 from .codecs import decode_array
@@ -111,7 +112,7 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_duration(kind):
         return np.array(array.to_numpy(zero_copy_only=False))
     if pa.types.is_floating(kind):
-        return np.array(array.to_numpy(zero_copy_only=False), dtype=kind.to_pandas_dtype())
+        return np.array(array.to_numpy(zero_copy_only=False), dtype=scalar_dtype(kind, field="column"))
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if not array.null_count:
             return np.array(array.to_numpy(zero_copy_only=False))

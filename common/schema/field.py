@@ -184,6 +184,16 @@ class Unischema:
         """The schema of the selected fields only, in this schema's order."""
         return Unischema(self.name, (self._fields[name] for name in self.match(patterns)))
 
+    def as_spark_schema(self) -> Any:
+        """The ``pyspark.sql.types.StructType`` of the columns as they are stored (needs pyspark).
+
+        Raises:
+            SchemaError: a field whose stored type Spark does not have.
+        """
+        from .spark_types import spark_schema  # most users have no Spark
+
+        return spark_schema(self)
+
     def to_json(self) -> dict[str, Any]:
         """``{"version": 1, "name": ..., "fields": [...]}``, the form stored under ``parquetry.unischema.v1``."""
         return {"version": 1, "name": self.name, "fields": [field.to_json() for field in self]}

@@ -110,6 +110,24 @@ class CompressedImageCodec(Codec):
             raise ValueError(f"expected an image of shape {out.shape}, got {image.shape}")
         out[...] = image.reshape(out.shape)
 
+    def decode_reduced_into(self, data: memoryview, factor: int, out: np.ndarray) -> bool:
+        """Decodes a JPEG at ``1 / factor`` (2, 4 or 8) of its size, rounded up, in the DCT domain: much of the work is
+        never done. False, and nothing done, where the image is no JPEG or ``out`` no plain uint8 buffer.
+        """
+        data = data.cast("B")
+        channels = _channels_of(out)
+        fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
+        if bytes(data[:2]) != _JPEG_MAGIC or simplejpeg is None or not fits_buffer:
+            return False
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        if (-(-height // factor), -(-width // factor)) != out.shape[:2]:
+            raise ValueError(f"expected an image of 1 / {factor} of {height} x {width}, got room for {out.shape}")
+        least = {"min_height": out.shape[0], "min_width": out.shape[1], "min_factor": factor}
+        image = simplejpeg.decode_jpeg(data, _JPEG_COLORS[channels], buffer=out, **least)
+        if image.shape[:2] != out.shape[:2]:
+            raise ValueError(f"expected a reduced image of shape {out.shape}, got {image.shape}")
+        return True
+
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, "image_codec": self.image_codec, "quality": self.quality}
 

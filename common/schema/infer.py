@@ -54,7 +54,12 @@ def infer_field(path: str, column: pa.Field) -> UnischemaField:
     """The field that one Arrow column becomes.
 
     Raises:
-        SchemaError: a type that cannot become a tensor.
+        SchemaError: a type that cannot become a tensor, or no name.
     """
+    if not path:
+        raise SchemaError(
+            f"field '': expected every column to have a name, got one of type {column.type} without. Rename it where "
+            "the data are written, or name the others with select(...) or fields=[...]."
+        )
     shape, dtype = infer_shape_and_dtype(column.type, field=path)
     return UnischemaField(path, dtype, shape, ListCodec() if shape else None, nullable=column.nullable)

@@ -5,7 +5,7 @@ Row groups that are wanted whole cost nothing; positions number the wanted rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,6 +88,26 @@ class RowSet:
             for unit in np.flatnonzero((hi > lo) & (hi - lo < self.counts))
         }
         return self.keep_units(hi > lo).replace(cut)
+
+    def units(self, numbers: np.ndarray) -> RowSet:
+        """The rows of some row groups only, which are then numbered from 0."""
+        counts, whole = self.counts[numbers], self.whole[numbers]
+        pieces = [self.of(int(unit)) for unit in numbers[~whole]]
+        start = np.zeros(len(numbers), dtype=np.int64)
+        start[~whole] = np.cumsum([0, *(len(piece) for piece in pieces)])[:-1]
+        values = np.concatenate([np.zeros(0, dtype=np.int32), *pieces]).astype(np.int32)
+        return _row_set(counts, whole, start, values)
+
+
+def concat_row_sets(parts: Sequence[RowSet]) -> RowSet:
+    """The row sets of consecutive row groups as one."""
+    shift = np.cumsum([0, *(len(part.values) for part in parts)])
+    return _row_set(
+        np.concatenate([part.counts for part in parts]),
+        np.concatenate([part.whole for part in parts]),
+        np.concatenate([part.start + more for part, more in zip(parts, shift[:-1].tolist(), strict=True)]),
+        np.concatenate([part.values for part in parts]),
+    )
 
 
 def all_rows(rows_per_unit: np.ndarray) -> RowSet:

@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import DatasetError, PipelineError
+from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..progress import progress
 from ..schema.field import UnischemaField
 from ..stages import Ngram, Nulls, ShardRowGroups, Skip, Stage, Take, Where, WhereColumn, WhereFunction
-from .expression import Call, FieldRef, Node, field_names, parse_expression, row_mask
+from .expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .statistics import column_bytes, column_statistics
@@ -42,6 +42,7 @@ class Report:
         units: row groups before it; ``pruned`` of them were excluded and ``proven`` kept whole without being read.
         read: row groups whose predicate columns were read, ``read_bytes`` stored bytes in all.
         rows_before, rows_after: rows (or windows) before and after.
+        pruned_by: what excluded the pruned ones, in words.
     """
 
     step: str
@@ -52,6 +53,7 @@ class Report:
     read_bytes: int
     rows_before: int
     rows_after: int
+    pruned_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +99,24 @@ class Selection:
 
 
 def evaluate(
-    dataset: StoredDataset, steps: Iterable[Stage], *, read: ReadStored, test: RowPredicate, threads: int
+    dataset: StoredDataset,
+    steps: Iterable[Stage],
+    *,
+    read: ReadStored,
+    test: RowPredicate,
+    threads: int,
+    begin: Selection | None = None,
 ) -> Selection:
     """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
+
+    Args:
+        begin: what earlier steps, none of them ``take`` or ``skip``, have left; ``None`` = every row.
 
     Raises:
         DatasetError: time stamps that are null or decrease; says in which file and row.
         PipelineError: an expression that does not fit the columns.
     """
-    rows = all_rows(dataset.row_groups.rows)
-    selection = Selection(rows=rows, starts=None, steps=np.zeros(1, np.int64), reports=(), matched=rows.total)
+    selection = begin or every_row(dataset)
     cut = False
     for step in steps:
         before = selection.num_items
@@ -138,9 +148,25 @@ def evaluate(
     return selection
 
 
+def live_rows(dataset: StoredDataset) -> RowSet:
+    """Every row that is not deleted."""
+    rows = all_rows(dataset.row_groups.rows)
+    counts = rows.counts
+    return rows.replace({unit: np.delete(np.arange(counts[unit]), gone) for unit, gone in dataset.deleted.items()})
+
+
+def every_row(dataset: StoredDataset) -> Selection:
+    """Everything that is in a dataset."""
+    rows = live_rows(dataset)
+    return Selection(rows=rows, starts=None, steps=np.zeros(1, np.int64), reports=(), matched=rows.total)
+
+
 def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, threads: int) -> tuple[RowSet, Report]:
     expression = step.expression
     node = parse_expression(expression)
+    for ref in walk(node):
+        if isinstance(ref, FieldRef) and ref.name in dataset.refused:
+            raise SchemaError(dataset.refused[ref.name])
     names = field_names(node, list(dataset.schema.fields))
     fields = [dataset.schema[name] for name in names]
     looked_into = _looked_into(node)
@@ -154,6 +180,7 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
     statistics = {name: column_statistics(dataset, name) for name in names}
     verdict = prune(node, statistics, units)
     alive = rows.counts > 0
+    partitions = prune(node, {name: known for name, known in statistics.items() if name in dataset.partitions}, units)
     undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
 
     def mask(unit: int) -> np.ndarray | None:
@@ -173,8 +200,15 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
         read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in undecided) if stored else 0,
         rows_before=rows.total,
         rows_after=kept.total,
+        pruned_by=_pruned_by(alive & ~verdict.may_match, alive & ~partitions.may_match),
     )
     return kept, report
+
+
+def _pruned_by(pruned: np.ndarray, by_partitions: np.ndarray) -> str:
+    """How many of the pruned row groups the partitions exclude, and how many only their statistics."""
+    counts = {"partitions": int((pruned & by_partitions).sum()), "statistics": int((pruned & ~by_partitions).sum())}
+    return ", ".join(f"{count:,} by {what}" for what, count in counts.items() if count)
 
 
 def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
@@ -191,6 +225,7 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
         step=str(step),
         units=int(alive.sum()),
         pruned=int((alive & ~mine).sum()),
+        pruned_by="they belong to other parts",
         proven=int((alive & mine).sum()),
         read=0,
         read_bytes=0,
@@ -250,6 +285,7 @@ def _where_column(
         read_bytes=sum(column_bytes(dataset, int(unit), [name]) for unit in units),
         rows_before=rows.total,
         rows_after=kept.total,
+        pruned_by=f"{pruned:,} by partitions" if pruned else "",
     )
     return kept, report
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ..layout.chunk_statistics import belongs, footer_statistics
 from ..layout.dataset import StoredDataset
+from ..layout.table_statistics import table_statistics
 from .pruning import ColumnStatistics
 
 
@@ -24,6 +25,8 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     if name in dataset.partitions:
         return _of_partition(dataset, name)
     found = dataset.index.statistics(name) if dataset.index is not None else None
+    if found is None and dataset.table is not None:
+        found = table_statistics(dataset, name)
     if found is None:
         found = footer_statistics(dataset.footers, name)
     return ColumnStatistics(
@@ -51,14 +54,12 @@ def _bytes(dataset: StoredDataset, unit: int, names: Sequence[str], kind: Litera
     if indexed is not None:
         return int(indexed[unit])
     groups = dataset.row_groups
-    group = dataset.footer(int(groups.file[unit])).row_group(int(groups.group[unit]))
-    wanted = frozenset(names)
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    return sum(
-        chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size
-        for chunk in chunks
-        if belongs(chunk.path_in_schema, wanted)
-    )
+    file = int(groups.file[unit])
+    footer = dataset.footer(file)
+    group, schema = footer.row_group(int(groups.group[unit])), footer.schema
+    wanted = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
+    chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, wanted)]
+    return sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)
 
 
 def _of_partition(dataset: StoredDataset, name: str) -> ColumnStatistics:

@@ -38,7 +38,8 @@ def cache_root() -> Path:
 
 def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
     """The name under which a selection is kept; ``None`` if it must not be."""
-    if not steps or any(isinstance(step, WhereFunction) for step in steps):
+    deletes = dataset.table is not None and bool(dataset.table.deletes)  # looking for them may read whole columns
+    if not (steps or deletes) or any(isinstance(step, WhereFunction) for step in steps):
         return None
     text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps]], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -82,7 +82,7 @@ def export_window(
                 with pa.ipc.new_stream(sink, table.schema) as writer:
                     writer.write_table(table)
                 ends.append(sink.tell())
-            meta = pickle.dumps((ends, list(places), list(rows.rows)), protocol=5)
+            meta = pickle.dumps((ends, list(places), list(rows.rows), list(rows.units)), protocol=5)
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
         return ExportedWindow(number=number, rows=rows, source=source, descriptor=descriptor)
@@ -91,18 +91,18 @@ def export_window(
         raise
 
 
-def open_exported(descriptor: int) -> tuple[list[pa.Table], list[str], list[np.ndarray]]:
-    """Maps a window: tables, places, and rows. Takes over the descriptor."""
+def open_exported(descriptor: int) -> tuple[list[pa.Table], list[str], list[np.ndarray], list[int]]:
+    """Maps a window: tables, places, rows, and row groups. Takes over the descriptor."""
     try:
         size = os.fstat(descriptor).st_size
         memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
     length, _ = _TAIL.unpack(memory[size - _TAIL.size :])
-    ends, places, rows = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
+    ends, places, rows, units = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
     buffer = pa.py_buffer(memory)
     starts = [0, *ends[:-1]]
     tables = [
         pa.ipc.open_stream(buffer.slice(start, end - start)).read_all() for start, end in zip(starts, ends, strict=True)
     ]
-    return tables, places, rows
+    return tables, places, rows, units

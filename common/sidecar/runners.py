@@ -182,7 +182,7 @@ class WorkerRunner:
             "first_element": first,
             "num_elements": elements,
             "sources": [
-                (window.number, window.rows.cells[draw.items], draw.places, draw.key.source)
+                (window.number, window.rows.cells[draw.items], draw.places, draw.key.source, draw.turn)
                 for window, draw in zip(windows, job.draws, strict=True)
             ],
         }

@@ -15,7 +15,6 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -27,8 +26,8 @@ from ..engine.rebatch import Emission
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
-from ..plan import BasePlan, Origin, Plan
-from ..state import parse_state, state_of
+from ..plan import BasePlan, Origin
+from ..state import canonical_shards_of, parse_state, state_of
 from .channel import Channel, memory_file, read_request
 from .protocol import MAX_BODY_BYTES, BatchHeader, Message, MessageType
 from .runners import Runner, Slot, make_runner
@@ -188,10 +187,7 @@ class Server:
 
 def _with_seed(plan: BasePlan, seed: int | None) -> BasePlan:
     """The plan with a restored seed; only a drawn one can differ."""
-    shuffle = plan.order.shuffle
-    if seed is None or shuffle is None or shuffle.seed == seed or not isinstance(plan, Plan):
-        return plan
-    return Plan(plan.dataset, [replace(stage, seed=seed) if stage is shuffle else stage for stage in plan.stages])
+    return plan if seed is None or seed == plan.seed else plan.with_seed(seed)
 
 
 class Iteration:
@@ -209,6 +205,8 @@ class Iteration:
         self._start = options.get("start", 0)
         self._origin = Origin(passes=options.get("origin", [0, 0])[0], rows=options.get("origin", [0, 0])[1])
         if options.get("state") is not None:
+            canonical_shards = canonical_shards_of(plan, options["state"])
+            plan = plan if canonical_shards is None else plan.with_canonical_shards(canonical_shards)
             state = parse_state(plan, options["state"], worker=self._worker, workers=self._workers)
             self._iteration, self._start, self._origin = state.iteration, state.consumed, state.start
             plan = self._plan = _with_seed(plan, state.seed)

@@ -57,9 +57,11 @@ class Worker:
     def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
         assert descriptor is not None
         assert self._recipe is not None
-        tables, places, rows = open_exported(descriptor)
+        tables, places, rows, units = open_exported(descriptor)
         recipe = source_recipe(self._recipe, message["source"])
-        self._windows[message["id"]] = LoadedWindow(tables, places, rows, recipe.fields, reuse=recipe.shares_rows)
+        self._windows[message["id"]] = LoadedWindow(
+            tables, places, rows, recipe.fields, units=units, reuse=recipe.shares_rows, packs=recipe.packs
+        )
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:
         for number in message["ids"]:
@@ -75,8 +77,8 @@ class Worker:
             slot = self._slots[message["slot"]]
             slot.begin()
             sources = [
-                Source(window=self._windows[window], cells=cells, places=places, source=source)
-                for window, cells, places, source in message["sources"]
+                Source(window=self._windows[window], cells=cells, places=places, source=source, turn=turn)
+                for window, cells, places, source, turn in message["sources"]
             ]
             columns = assemble(self._recipe, sources, message["count"], slot, strict_nulls=self._strict_nulls)
             header = write_table(

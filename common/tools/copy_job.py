@@ -6,6 +6,7 @@ nothing. A copy that is interrupted at any point goes on from there; readers see
 
 from __future__ import annotations
 
+import contextlib
 import json
 import posixpath
 from collections.abc import Iterator
@@ -42,7 +43,22 @@ class CopyJob:
         self._fingerprint = fingerprint
         self._overwrite = overwrite
         with storage_errors("writing", root):
+            self._is_new = filesystem.get_file_info(root).type == pafs.FileType.NotFound
             self._moving = self._begin()
+
+    @property
+    def filesystem(self) -> pafs.FileSystem:
+        """Where the target is."""
+        return self._filesystem
+
+    def discard(self) -> None:
+        """Forgets the copy and removes what it has written, unless its files have begun to appear. Idempotent."""
+        if self._moving:
+            return
+        with contextlib.suppress(OSError):
+            self._filesystem.delete_dir(self._work)
+            if self._is_new and not self._filesystem.get_file_info(pafs.FileSelector(self._root)):
+                self._filesystem.delete_dir(self._root)
 
     def place(self, stripe: int) -> str:
         """The directory that a stripe is written to."""

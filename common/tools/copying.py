@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +92,112 @@ def copy(
         DatasetError: a dataset is at the target, or another copy was begun there; the file system refused.
         FieldNotFoundError, SchemaError, PipelineError: arguments that do not fit the source.
     """
+    plan = plan_copy(
+        source,
+        field_regex,
+        not_null_fields,
+        where,
+        partition_by,
+        row_group_rows,
+        row_group_bytes=row_group_bytes,
+        files=files,
+        petastorm_compatible=petastorm_compatible,
+        source_options=source_options,
+        stripe_bytes=stripe_bytes,
+    )
+    job = plan.job(target, target_options, overwrite=overwrite)
+    resumed = 0
+    with tqdm(total=plan.rows.total, desc="copying", unit="row", disable=not progress) as bar:
+        for number, units in enumerate(plan.stripes):
+            if job.has(number):
+                resumed += 1
+                bar.update(int(plan.rows.counts[units].sum()))
+                continue
+            for rows in write_stripe(plan.stripe(units, plan.dataset, plan.rows), job, number):
+                bar.update(rows)
+    return plan.complete(job, resumed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stripe:
+    """What one stripe of a copy takes: the row groups ``units`` of a dataset, and the wanted ``rows`` of them."""
+
+    dataset: StoredDataset
+    rows: RowSet
+    units: np.ndarray
+    fields: tuple[UnischemaField, ...]
+    schema: Unischema
+    layout: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyPlan:
+    """What is copied into what: decided once, before the first row is read.
+
+    Attributes:
+        rows: the wanted rows.
+        layout: arguments for `DatasetWriter`.
+        stripes: the row groups of each stripe.
+        fingerprint: names the copy, so that only the same one goes on.
+    """
+
+    dataset: StoredDataset
+    fields: tuple[UnischemaField, ...]
+    schema: Unischema
+    rows: RowSet
+    layout: dict[str, Any]
+    stripes: list[np.ndarray]
+    fingerprint: str
+
+    def job(
+        self, target: str | os.PathLike[str], target_options: Mapping[str, Any] | None, *, overwrite: bool
+    ) -> CopyJob:
+        """The copy at its target; see `CopyJob` for the errors."""
+        filesystem, root = resolve(target, storage_options=target_options)
+        return CopyJob(filesystem, root, self.fingerprint, overwrite=overwrite)
+
+    def stripe(self, units: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
+        """One stripe; ``units`` count in the dataset and the rows that are given."""
+        return Stripe(
+            dataset=dataset, rows=rows, units=units, fields=self.fields, schema=self.schema, layout=self.layout
+        )
+
+    def complete(self, job: CopyJob, resumed: int) -> CopyReport:
+        """Makes the target visible, once every stripe is there."""
+        stored = arrow_schema(self.schema, without=self.layout["partition_by"])
+        compatible = self.layout["petastorm_compatible"]
+        made = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible)
+        return CopyReport(rows=self.rows.total, files=made, schema=self.schema, resumed_stripes=resumed)
+
+
+def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
+    """Writes one stripe; gives the rows of each row group as it goes."""
+    with DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer:
+        for table in _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.units):
+            writer.write_stored(to_stored(stripe.schema, table))
+            yield table.num_rows
+
+
+def plan_copy(
+    source: str | os.PathLike[str],
+    field_regex: str | Sequence[str] | None,
+    not_null_fields: str | Sequence[str],
+    where: Any,
+    partition_by: str | Sequence[str] | None,
+    row_group_rows: int | None,
+    *,
+    row_group_bytes: int | None,
+    files: int,
+    petastorm_compatible: bool,
+    source_options: Mapping[str, Any] | None,
+    stripe_bytes: int,
+    prepare: Callable[[Pipeline], object] | None = None,
+) -> CopyPlan:
+    """Decides what `copy` copies; see there for the arguments and errors.
+
+    Args:
+        prepare: is called with the pipeline whose rows are copied, before they are selected.
+    """
     pipeline = Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
     pipeline = pipeline.nulls("drop", *(_as_list(not_null_fields) or [])) if not_null_fields else pipeline
@@ -109,29 +215,18 @@ def copy(
         "files": files,
         "petastorm_compatible": petastorm_compatible,
     }
+    if prepare is not None:
+        prepare(pipeline)
     rows = _selection(pipeline).rows
-    filesystem, root = resolve(target, storage_options=target_options)
-    job = CopyJob(
-        filesystem,
-        root,
-        _fingerprint(dataset, pipeline, schema, {**layout, "stripe_bytes": stripe_bytes}),
-        overwrite=overwrite,
+    return CopyPlan(
+        dataset=dataset,
+        fields=tuple(fields),
+        schema=schema,
+        rows=rows,
+        layout=layout,
+        stripes=_stripes(dataset, rows, [field.name for field in fields], stripe_bytes),
+        fingerprint=_fingerprint(dataset, pipeline, schema, {**layout, "stripe_bytes": stripe_bytes}),
     )
-    stripes = _stripes(dataset, rows, [field.name for field in fields], stripe_bytes)
-    resumed = 0
-    with tqdm(total=rows.total, desc="copying", unit="row", disable=not progress) as bar:
-        for number, units in enumerate(stripes):
-            if job.has(number):
-                resumed += 1
-                bar.update(int(rows.counts[units].sum()))
-                continue
-            with DatasetWriter(job.place(number), schema, filesystem=filesystem, **layout) as writer:  # type: ignore[arg-type]  # one dict for several types
-                for table in _tables(dataset, fields, rows, units):
-                    writer.write_stored(to_stored(schema, table))
-                    bar.update(table.num_rows)
-    stored = arrow_schema(schema, without=keys)
-    made = job.complete(len(stripes), schema, stored, petastorm_compatible=petastorm_compatible)
-    return CopyReport(rows=rows.total, files=made, schema=schema, resumed_stripes=resumed)
 
 
 def _as_list(names: str | Sequence[str] | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-"""Changing the key-value metadata of a dataset's ``_common_metadata``: readers see the old file or the new one.
+"""Changing a dataset's metadata files (``_common_metadata``): readers see the old file or the new one.
 
 On a local disk the new file takes the old one's name in one step; object stores make an object appear whole anyway.
 """
@@ -47,23 +47,47 @@ def write_metadata(filesystem: pafs.FileSystem, root: str, schema: pa.Schema, me
     path = posixpath.join(root, COMMON_METADATA)
     content = io.BytesIO()
     pq.write_metadata(schema.with_metadata(dict(metadata)), content)
+    replace_file(filesystem, path, content.getvalue())
+    return path
+
+
+def replace_file(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:
+    """Puts a file in the place of another; readers see the old one or the new one.
+
+    Raises:
+        DatasetError: the file system refused; the old file is untouched then.
+    """
     with storage_errors("writing", path):
         if filesystem.type_name in _ATOMIC_STREAMS:
-            _write(filesystem, path, content.getvalue())
+            _write(filesystem, path, data)
         else:
-            hidden = posixpath.join(root, f".parquetry-{uuid.uuid4().hex}")
+            hidden = posixpath.join(posixpath.dirname(path), f".parquetry-{uuid.uuid4().hex}")
             try:
-                _write(filesystem, hidden, content.getvalue())
+                _write(filesystem, hidden, data)
                 filesystem.move(hidden, path)
             except BaseException:
                 with contextlib.suppress(OSError):
                     filesystem.delete_file(hidden)
                 raise
-        # Hadoop's check sum of the old file would make Spark refuse the new one.
-        checksum = posixpath.join(root, f".{COMMON_METADATA}.crc")
-        if filesystem.get_file_info(checksum).type == pafs.FileType.File:
-            filesystem.delete_file(checksum)
-    return path
+        _remove_checksum(filesystem, path)
+
+
+def remove_file(filesystem: pafs.FileSystem, path: str) -> None:
+    """Removes a file.
+
+    Raises:
+        DatasetError: the file system refused.
+    """
+    with storage_errors("removing", path):
+        filesystem.delete_file(path)
+        _remove_checksum(filesystem, path)
+
+
+def _remove_checksum(filesystem: pafs.FileSystem, path: str) -> None:
+    """Hadoop's check sum of the old file would make Spark refuse the new one."""
+    checksum = posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.crc")
+    if filesystem.get_file_info(checksum).type == pafs.FileType.File:
+        filesystem.delete_file(checksum)
 
 
 def _write(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:

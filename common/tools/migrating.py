@@ -1,8 +1,8 @@
 """`migrate`: a Petastorm dataset's pickled metadata becomes JSON, in place; the data files are not touched.
 
 Before: ``_common_metadata`` with a pickled schema, pickled indexes, and row-group counts (or none, where a data file's
-own metadata holds the schema). After: the same facts as JSON under parquetry's keys, and no pickle. A reader sees one
-or the other.
+own metadata, or the summary file ``_metadata``, holds the schema). After: the same facts as JSON under parquetry's
+keys, and no pickle in either file. A reader sees one or the other.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ..schema.petastorm_metadata import (
 from ..schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_SCHEMA_KEY
 from .index_json import indexes_to_metadata
 from .metadata_file import read_metadata, write_metadata
+from .summary_file import apply_change, read_summary, summary_keys, without_keys
 
 _OLD_KEYS = (PETASTORM_SCHEMA_KEY, ROW_GROUP_INDEXES_KEY, ROW_GROUP_COUNTS_KEY)
 
@@ -41,6 +42,8 @@ class Migration:
         indexes: names of the row-group indexes that became JSON.
         removed: keys that are gone.
         changed: whether there was anything to do.
+        summary: what became of the summary file ``_metadata``: ``"rewritten"`` without its pickles, ``"removed"`` where
+            Arrow cannot write it again, empty if it held none.
     """
 
     path: str
@@ -48,6 +51,7 @@ class Migration:
     indexes: tuple[str, ...]
     removed: tuple[str, ...]
     changed: bool
+    summary: str = ""
 
     def __str__(self) -> str:
         if not self.changed:
@@ -56,6 +60,7 @@ class Migration:
         return (
             f"{self.path}: schema '{self.schema.name}' of {len(self.schema)} fields{indexes} as JSON; "
             f"without the keys {', '.join(self.removed) or 'of Petastorm (there were none)'}."
+            + (f" The summary file _metadata, which holds pickles too: {self.summary}." if self.summary else "")
         )
 
 
@@ -83,9 +88,14 @@ def migrate(
     stored = read_metadata(dataset.filesystem, root)
     metadata: dict[bytes, bytes] = dict(stored.metadata or {}) if stored is not None else {}
     where = f"{root}/_common_metadata"
+    summary = read_summary(dataset.filesystem, root)
+    change = None if summary is None or keep_petastorm else without_keys(root, summary, _OLD_KEYS)
+    if summary is not None:  # what only the summary knows
+        found = summary_keys(summary)
+        metadata = {**{key: found[key] for key in _OLD_KEYS if key in found}, **metadata}
     schema = schema_from_metadata(metadata, where=where)
     old = [key for key in _OLD_KEYS if key in metadata]
-    if schema is not None and (keep_petastorm or not old):
+    if schema is not None and change is None and (keep_petastorm or not old):
         return Migration(path=where, schema=schema, indexes=(), removed=(), changed=False)
     schema = schema or schema_from_petastorm(metadata, where=where) or _schema_of_files(dataset)
     indexes = row_group_indexes_from_petastorm(metadata, where=where)
@@ -94,7 +104,16 @@ def migrate(
     new = {**kept, **schema_to_metadata(schema), **indexes_to_metadata(indexes)}
     if not dry_run:
         write_metadata(dataset.filesystem, root, _columns(stored, dataset), new)
-    return Migration(path=where, schema=schema, indexes=tuple(indexes), removed=removed, changed=True)
+        if change is not None:  # only after its facts are kept as JSON
+            apply_change(dataset.filesystem, change)
+    return Migration(
+        path=where,
+        schema=schema,
+        indexes=tuple(indexes),
+        removed=removed,
+        changed=True,
+        summary="" if change is None else change.action,
+    )
 
 
 def _schema_of_files(dataset: StoredDataset) -> Unischema:

@@ -14,7 +14,7 @@ import pytest
 from drive_rows import ROWS, ids, write_drive
 
 from parquetry.common import Pipeline, UnischemaField, contains, hash_split, mix
-from parquetry.common.errors import PipelineError, SchemaError, TransformError
+from parquetry.common.errors import PipelineError, SchemaError, StateError, TransformError
 from parquetry.common.ranks import rank_from_environment
 
 
@@ -91,6 +91,48 @@ def test_a_mix_holds_windows_and_variable_shapes(drive: Pipeline) -> None:
         assert [cell.shape for cell in batch["points"][place]] == [(first % 4, 3), (second % 4, 3)]
 
 
+def test_a_mix_without_a_seed_warns_where_ranks_would_differ(drive: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        mix([drive, drive], seed=1).shard(2, 0)
+        mix([drive, drive]).shard(1, 0)
+        mix([drive.shuffle(5, seed=1), drive], seed=1).shard(2, 0)
+        mix([drive.shard(2, 0), drive.shard(2, 0)], seed=3)
+    assert not caplog.records
+    for make in (
+        lambda: mix([drive, drive]).shard(2, 0),
+        lambda: mix([drive.shuffle(5), drive], seed=1).shard(2, 0),
+        lambda: mix([drive.shard(2, 0), drive.shard(2, 0)]),
+    ):
+        with caplog.at_level(logging.WARNING, "parquetry"):
+            caplog.clear()
+            make()
+        assert "mix(seed=None) drew the seed" in caplog.text
+
+
+def test_one_seed_brings_back_a_mix_in_which_nobody_chose_one(drive: Pipeline) -> None:
+    def mixed() -> Pipeline:
+        return mix([drive.select("id").shuffle(7), drive.select("id").shuffle(7)], stop="all")
+
+    one, other = mixed(), mixed()
+    assert one != other
+    assert one.drawn_seed is not None
+    assert other.with_seed(one.drawn_seed) == one
+    again = Pipeline.from_json(one.to_json())
+    assert again == one
+    assert again.drawn_seed == one.drawn_seed
+    iterator = iter(one)
+    for _ in range(17):
+        next(iterator)
+    for executor in ("threads", "sidecar"):
+        resumed = iter(mixed().with_options(executor=executor))
+        resumed.load_state_dict(iterator.state_dict())
+        assert [row["id"] for row in resumed] == [row["id"] for row in one.skip(17)]
+    chosen = mix([drive.select("id").shuffle(7, seed=1), drive.select("id")], seed=2, stop="all")
+    assert chosen.drawn_seed is None
+    with pytest.raises(StateError, match="it belongs to another"):
+        iter(chosen).load_state_dict(iterator.state_dict())
+
+
 def test_sources_of_a_mix_must_have_equal_fields(drive: Pipeline) -> None:
     with pytest.raises(SchemaError, match="mix: expected equal fields in all pipelines"):
         _ = mix([drive.select("id"), drive.select("price")]).element
@@ -107,6 +149,14 @@ def test_sources_of_a_mix_must_have_equal_fields(drive: Pipeline) -> None:
     [
         ({"RANK": "2", "WORLD_SIZE": "4"}, (4, 2)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (2, 1)),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4"}, (4, 3)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (2, 0)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (8, 5)),
+        ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (4, 2)),
+        (
+            {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a", "b"]}, "task": {"type": "evaluator", "index": 0}})},
+            None,
+        ),
         (
             {
                 "TF_CONFIG": json.dumps(

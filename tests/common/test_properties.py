@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from builders import ALL_FIELDS, Built, build
-from faces import THREADS
-from hypothesis import assume, given, settings
+from builders import Built
+from chains import KEPT, VERBS, chains, dataset, drawn_case, layouts
+from faces import THREADS, NumpyFace, run_on_faces
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from oracle import Call, apply, call, check
+from oracle import apply, call, check, examples
 
 from parquetry.common import UnischemaField, mix
-from parquetry.common.errors import EmptySelectionError, PipelineError
+from parquetry.common.errors import EmptySelectionError
 from parquetry.common.iteration import StepIterator, batch_to_numpy, rows_to_numpy
-
-KEPT = ("id", "drive", "ts")
-ZEROS: dict[str, Any] = {"speed": 0.0, "flag": False, "label": "", "when": 0, "codes": [], "pair": [0, 0], "packed": []}
-FILLS: dict[str, Any] = {"speed": -1.5, "flag": True, "label": "none", "when": 7}
-
-
-# --- datasets ---
-
-row_groups = st.sampled_from([4, 1, 3, 1, 5, 2, 7, 0, 11])
-layouts = st.lists(st.lists(row_groups, min_size=1, max_size=5) | st.just([]), min_size=1, max_size=4)
-fields = st.sets(st.sampled_from([name for name in ALL_FIELDS if name not in KEPT]), max_size=5).map(sorted)
 
 
 @pytest.fixture(scope="module")
@@ -42,218 +29,26 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@contextmanager
-def dataset(
-    files: Sequence[Sequence[int]], names: Sequence[str] = (), *, partition: str | None = None
-) -> Iterator[Built]:
-    """A dataset in a directory of its own; hypothesis runs many examples in one test."""
-    directory = Path(tempfile.mkdtemp())
-    try:
-        ordered = [name for name in ALL_FIELDS if name in (*KEPT, *names)]
-        yield build(directory / "data", files, names=ordered, partition=partition)
-    finally:
-        shutil.rmtree(directory)
-
-
-# --- chains of stages ---
-
-
-def _double(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "double": np.asarray(row["id"]) * 2}
-
-
-def _double_plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "double": [2 * v for v in row["id"]] if isinstance(row["id"], list) else 2 * row["id"]}
-
-
-def _span(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "double": np.asarray(row[-1]["id"]) * 2}
-
-
-def _span_plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "double": 2 * row[-1]["id"]}
-
-
-class Chain:
-    """A chain in the making: draws calls that make sense for the fields that are left."""
-
-    def __init__(self, draw: st.DrawFn, built_names: Sequence[str], cache: str) -> None:
-        self.draw = draw
-        self.names = [name for name in ALL_FIELDS if name in built_names]
-        self.stored = list(self.names)
-        self.window: int | str | None = None
-        self.cache_directory = cache
-
-    def where(self) -> Call:
-        number = self.draw(st.sampled_from([3, 7, 12, 0, 24]))
-        options = [
-            call("where", pc.field("id") > number, model=lambda row: row["id"] > number),
-            call("where", pc.field("drive") != "d1", model=lambda row: row["drive"] != "d1"),
-            call("where", (pc.bit_wise_and(pc.field("id"), 3) == 0) | (pc.field("ts") < number), model=lambda row: row["id"] & 3 == 0 or row["ts"] < number),
-            call("where", lambda row: row["id"] % 3 != 1, fields=["id"], model=lambda row: row["id"] % 3 != 1),
-            call("where", lambda batch: batch["id"] % 2 == 0, fields=["id"], batched=True, model=lambda row: row["id"] % 2 == 0),
-        ]  # fmt: skip
-        if "speed" in self.stored:
-            options.append(
-                call("where", pc.field("speed") < 8, model=lambda row: row["speed"] is not None and row["speed"] < 8)
-            )
-            options.append(
-                call(
-                    "where",
-                    lambda batch: batch["speed"] < 8,
-                    fields=["speed"],
-                    batched=True,
-                    model=lambda row: row["speed"] is not None and row["speed"] < 8,
-                )
-            )
-        if "odd" in self.stored:
-            options.append(
-                call("where", ~(pc.field("odd") > 3), model=lambda row: not (row["odd"] != "nan" and row["odd"] > 3))
-            )
-        if "label" in self.stored:
-            options.append(call("where", pc.field("label").is_null(), model=lambda row: row["label"] is None))
-        return self.draw(st.sampled_from(options))
-
-    def select(self) -> Call:
-        kept = self.draw(st.lists(st.sampled_from(self.names), max_size=4))
-        keep = [name for name in self.names if name in ("id", *kept)]
-        self.names = keep
-        return call("select", *self.draw(st.permutations(keep)))
-
-    def ngram(self) -> Call:
-        options: dict[str, Any] = {
-            "timestamp": self.draw(st.sampled_from([None, "ts"])),
-            "group_by": self.draw(st.sampled_from([None, "drive", ["drive"]])),
-            "stride": self.draw(st.integers(1, 3)),
-            "overlap": self.draw(st.booleans()),
-            "span_row_groups": self.draw(st.booleans()),
-        }
-        if options["timestamp"] == "ts":
-            options["max_gap"] = self.draw(st.sampled_from([100, None, 600, 700, 600, 99]))
-        if self.draw(st.booleans()):
-            length = self.draw(st.integers(1, 4))
-            self.window = length
-            return call("ngram", length=length, **options)
-        self.window = "offsets"
-        more = {o: [self.draw(st.sampled_from(self.names))] for o in self.draw(st.sets(st.integers(0, 3), max_size=3))}
-        first = ["id", *self.draw(st.lists(st.sampled_from(self.names), max_size=2))]
-        chosen = {name for patterns in ({-1: first} | more).values() for name in patterns}
-        self.names = [name for name in self.names if name in chosen]
-        return call("ngram", {-1: first, **more}, **options)
-
-    def transform(self) -> Call:
-        assume("double" not in self.names)
-        self.names = [*self.names, "double"]
-        if self.window == "offsets":
-            return call("transform", _span, [UnischemaField("double", np.int64)], model=_span_plain)
-        shape = () if self.window is None else (self.window,)
-        batched = self.draw(st.booleans())
-        output = [UnischemaField("double", np.int64, shape)]  # type: ignore[arg-type]  # shape of a number
-        return call("transform", _double, output, batched=batched, model=_double_plain)
-
-    def nulls(self) -> Call:
-        assume(self.window is None)
-        nullable = [name for name in self.names if name in ZEROS]
-        assume(nullable)
-        name = self.draw(st.sampled_from(nullable))
-        policy = self.draw(st.sampled_from(["drop", "mask", *(["fill"] if name in FILLS else [])]))
-        assume(policy != "mask" or f"{name}__valid" not in self.names)
-        if policy == "mask":
-            self.names = [*self.names, f"{name}__valid"]
-        options = {"fill": {"value": FILLS.get(name)}, "mask": {"model_zero": ZEROS[name]}, "drop": {}}[policy]
-        return call("nulls", policy, name, **options)
-
-    def shard(self) -> Call:
-        ranks = self.draw(st.integers(1, 4))
-        canonical = self.draw(st.sampled_from([None, None, 1, 2, 6]))
-        even = self.draw(st.sampled_from(["pad", "drop", "none"]))
-        return call("shard", ranks, self.draw(st.integers(0, ranks - 1)), even=even, canonical_shards=canonical)
-
-    def shuffle(self) -> Call:
-        reshuffle = self.draw(st.booleans())
-        return call(
-            "shuffle", self.draw(st.integers(1, 12)), self.draw(st.integers(0, 3)), reshuffle_each_iteration=reshuffle
-        )
-
-    def take(self) -> Call:
-        return call("take", self.draw(st.sampled_from([9, 1, 2, 4, 14, 20, 30, 12, 0])))
-
-    def skip(self) -> Call:
-        return call("skip", self.draw(st.sampled_from([1, 2, 3, 5, 8, 1, 2, 0])))
-
-    def repeat(self) -> Call:
-        return call("repeat", self.draw(st.sampled_from([2, 3, 1, 2, 2, 3, 0])))
-
-    def batch(self) -> Call:
-        return call("batch", self.draw(st.integers(1, 7)), drop_remainder=self.draw(st.booleans()))
-
-    def cache(self) -> Call:
-        return call("cache", self.cache_directory)
-
-
-VERBS = (
-    "where",
-    "select",
-    "ngram",
-    "transform",
-    "nulls",
-    "shard",
-    "shuffle",
-    "take",
-    "skip",
-    "repeat",
-    "batch",
-    "cache",
-)
-
-
-@st.composite
-def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Sequence[str] = VERBS) -> list[Call]:
-    """Calls that a pipeline accepts, in any order."""
-    chain = Chain(draw, built_names, cache)
-    calls: list[Call] = []
-    from parquetry.common import Pipeline
-
-    pipeline = Pipeline("nowhere")
-    for verb in draw(st.lists(st.sampled_from(verbs), min_size=draw(st.sampled_from([0, 2, 4, 6, 8])), max_size=10)):
-        cuts = sum(each.verb in ("take", "skip", "cache") for each in calls)
-        if not pipeline.accepts("filter" if verb == "where" else verb) or (
-            verb in ("take", "skip", "cache") and cuts >= 2
-        ):
-            continue
-        names, window = chain.names, chain.window
-        made = getattr(chain, verb)()
-        try:
-            pipeline = made.on(pipeline)
-        except PipelineError:  # a second window, or a filter on a field that was changed
-            chain.names, chain.window = names, window
-            continue
-        calls.append(made)
-    return calls
-
-
-@settings(max_examples=150)
+@examples(150)
 @given(st.data())
 def test_any_chain_over_any_dataset_gives_what_a_list_comprehension_gives(cache: Path, data: st.DataObject) -> None:
-    files = data.draw(layouts, "files")
-    names = data.draw(fields, "fields")
-    partition = data.draw(st.sampled_from([None, None, "drive"]), "partition")
-    if partition:
-        files = [[10, 0] for _ in files]
-    calls = data.draw(chains([*KEPT, *names], str(cache)), "calls")
-    # The contract suite has each stage alone, and a few tests with hardly any rows are enough.
-    assume(len(calls) >= 3 and (sum(map(sum, files)) > 5 or data.draw(st.integers(0, 3)) == 0))
-    with dataset(files, names, partition=partition) as built:
+    with drawn_case(data, cache) as (built, calls):
         memory_limit = data.draw(st.sampled_from([None, 1]), "memory_limit")
         iteration = data.draw(st.integers(0, 1), "iteration")
         check(built, calls, THREADS.elements, iteration=iteration, memory_limit=memory_limit)
+
+
+@examples(10)
+@given(st.data())
+def test_the_sidecar_gives_any_chain_as_threads_do(cache: Path, data: st.DataObject) -> None:
+    run_on_faces(data, cache, [NumpyFace("sidecar", workers) for workers in (1, 2, 3)])
 
 
 def _ids(elements: Sequence[Any]) -> list[int]:
     return [row["id"] for element in elements for row in (element if isinstance(element, list) else [element])]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(layouts, st.data())
 def test_every_row_comes_once_in_an_epoch_and_epochs_differ(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files) as built:
@@ -264,7 +59,7 @@ def test_every_row_comes_once_in_an_epoch_and_epochs_differ(files: list[list[int
         assert first != second
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(layouts, st.data())
 def test_epoch_k_is_the_same_alone_and_after_others(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files) as built:
@@ -284,7 +79,7 @@ def _plain(value: dict[str, Any]) -> Any:
     return [{"id": number} for number in ids.tolist()] if ids.ndim else {"id": int(ids)}
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.data())
 def test_no_number_of_threads_or_loader_workers_changes_the_order(data: st.DataObject) -> None:
     with dataset(data.draw(layouts, "files"), ("label", "points")) as built:
@@ -309,7 +104,7 @@ def _worker_part(pipeline: Any, worker: int, workers: int) -> list[Any]:
     return [row for _, columns in steps for row in rows_to_numpy(steps.element, columns)]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(layouts, layouts, st.data())
 def test_a_mix_keeps_the_order_and_the_rows_of_its_sources(
     files: list[list[int]], others: list[list[int]], data: st.DataObject
@@ -350,7 +145,7 @@ def _negated(row: dict[str, Any]) -> dict[str, Any]:
 # --- shards ---
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(layouts, st.data())
 def test_all_ranks_take_the_same_number_of_steps_whatever_a_filter_leaves(
     files: list[list[int]], data: st.DataObject
@@ -378,7 +173,7 @@ def test_all_ranks_take_the_same_number_of_steps_whatever_a_filter_leaves(
             assert len(together) == left // ranks * ranks
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(layouts, st.data())
 def test_a_global_batch_holds_the_same_rows_on_any_number_of_ranks_that_divides_the_canonical_shards(
     files: list[list[int]], data: st.DataObject
@@ -424,7 +219,7 @@ def _global_batches(
     return together
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(layouts, st.data())
 def test_any_other_number_of_ranks_is_exact_as_well(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files) as built:

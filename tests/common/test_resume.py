@@ -204,6 +204,33 @@ def test_any_other_number_of_ranks_goes_on_exactly(built: Built, before: int, af
         assert sum(extra.values()) + sum(missing.values()) < after + 2
 
 
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (3, 1), (2, 5)])
+def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(
+    built: Built, executor: str, before: int, after: int
+) -> None:
+    def iterator(number: int, rank: int) -> Any:
+        pipeline = built.pipeline("id", executor=executor, workers=1)
+        return iter(pipeline.shuffle(3, seed=7).shard(number, rank, even="none"))
+
+    ranks = [iterator(before, rank) for rank in range(before)]
+    taken = [int(next(rank)["id"]) for rank in ranks for _ in range(2)]
+    state = ranks[0].state_dict()
+    left = []
+    for rank in range(after):
+        resumed = iterator(after, rank)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict()["canonical_shards"] == before
+        left += [int(row["id"]) for row in resumed]
+    assert sorted(taken + left) == [row["id"] for row in built.plain]
+
+
+def test_canonical_shards_that_were_chosen_are_not_changed_by_a_state(built: Built) -> None:
+    state = iter(built.pipeline("id").shard(4, 0)).state_dict()
+    with pytest.raises(StateError, match="belongs to another canonical_shards: expected 6, the state has 4"):
+        iter(built.pipeline("id").shard(2, 0, canonical_shards=6)).load_state_dict(state)
+
+
 def test_another_batch_size_goes_on_at_the_same_row(built: Built) -> None:
     whole = [int(row["id"]) for row in built.pipeline("id").shuffle(3, seed=7)]
     first = iter(built.pipeline("id").shuffle(3, seed=7).batch(4))

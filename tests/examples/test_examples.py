@@ -15,16 +15,22 @@ SAYS = {
     "hello_numpy.py": ("(64, 16, 16, 3) [1 1 1 1 1]", "gives: 8 batches of 64 rows"),
     "hello_tensorflow.py": ("Epoch 3/3", "16/16"),
     "hello_torch.py": ("epoch 2: loss 0.0",),
+    "served.py": ("TensorFlow: epoch 2: 10 batches", "PyTorch: epoch 2: 10 batches", "exit statuses: [0, 0]"),
     "windows.py": ("['b', 'b', 'b'] [3500, 3600, 3700]", "0.5 (2, 3)"),
     "filters_and_shards.py": ("[20, 20, 20] rows", "rank 3: 3 steps"),
 }
-NEEDS = {"hello_tensorflow.py": "tensorflow", "hello_torch.py": "torch"}
+NEEDS = {
+    "hello_tensorflow.py": ("tensorflow",),
+    "hello_torch.py": ("torch",),
+    "served.py": ("tensorflow", "torch"),
+}
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_an_example_runs_and_prints_what_it_promises(name: str, tmp_path: Path) -> None:
-    if name in NEEDS and find_spec(NEEDS[name]) is None:
-        pytest.skip(f"needs {NEEDS[name]}")
+    missing = [framework for framework in NEEDS.get(name, ()) if find_spec(framework) is None]
+    if missing:
+        pytest.skip(f"needs {missing}")
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
         env={**os.environ, "TMPDIR": str(tmp_path), "PARQUETRY_CACHE_DIR": str(tmp_path / "cache")},

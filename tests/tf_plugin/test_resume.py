@@ -153,3 +153,14 @@ def test_a_state_crosses_to_the_other_faces_and_back_at_every_step(built: Built,
         here = ByState(dataset)
         here.load_state_dict(there.state_dict())
         assert [element["id"].numpy().tolist() for element in here] == numbers[step:]
+
+
+def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(built: Built) -> None:
+    def rank(number: int, index: int) -> ParquetDataset:
+        return ParquetDataset(built.url, ["id"]).shuffle(5, seed=3).shard(number, index, even="none")
+
+    ranks = [rank(4, index) for index in range(4)]
+    taken = [int(row["id"]) for one in ranks for row in itertools.islice(one, 2)]
+    state = ranks[0].state_dict(2)
+    left = [int(row["id"]) for index in range(3) for row in rank(3, index).load_state_dict(state)]
+    assert sorted(taken + left) == [row["id"] for row in built.plain]

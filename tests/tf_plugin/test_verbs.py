@@ -14,7 +14,7 @@ import tensorflow as tf
 from parquetry import tf_plugin
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, contains, hash_split, write_dataset
 from parquetry.common import mix as mix_pipelines
-from parquetry.common.errors import PipelineError
+from parquetry.common.errors import PipelineError, SchemaError
 from parquetry.common.testing import assert_same
 from parquetry.tf_plugin import ParquetDataset
 
@@ -201,6 +201,36 @@ def test_mixes_are_those_of_the_pipeline(url: str) -> None:
     assert_same([batch["id"].numpy() for batch in dataset], [batch["id"] for batch in pipeline])
     assert sorted(ids(dataset)) == list(range(ROWS))
     assert ids(ParquetDataset.from_pipeline(pipeline.take(3))) == ids(pipeline.take(3))
+
+
+def test_the_state_of_a_mix_brings_back_the_seeds_that_were_drawn(url: str) -> None:
+    def make() -> ParquetDataset:
+        return tf_plugin.mix([ParquetDataset(url, ["id"]).shuffle(5), ParquetDataset(url, ["id"])], stop="all").batch(4)
+
+    first = make()
+    batches = [batch["id"].numpy().tolist() for batch in first]
+    assert [batch["id"].numpy().tolist() for batch in make().load_state_dict(first.state_dict(2))] == batches[2:]
+
+
+def test_a_field_beside_the_offsets_of_windows_is_refused_by_name(url: str) -> None:
+    windows = ParquetDataset(url, ["id"]).ngram({0: ["id"], 1: ["id"]})
+    wrong = windows.transform(
+        lambda row: {**row, "sum": row[0]["id"] + row[1]["id"]}, [UnischemaField("sum", np.int64)]
+    )
+    with pytest.raises(SchemaError, match=r"field 'sum': expected no field beside the offsets \[0, 1\] of windows"):
+        _ = wrong.element_spec
+
+
+def test_row_groups_can_be_dealt_as_petastorm_does(url: str) -> None:
+    stored = ids(ParquetDataset(url, ["id"]))
+    groups = [stored[at : at + 6] for at in range(0, ROWS, 6)]
+    for rank in range(3):
+        part = [n for group in groups[rank::3] for n in group]
+        assert ids(ParquetDataset(url, ["id"]).shard(3, rank, policy="rowgroup_modulo").batch(5)) == part
+        stage = tf_plugin.shard(3, rank, policy="rowgroup_modulo")
+        assert sorted(ids(ParquetDataset(url, ["id"]).shuffle(7, seed=1).apply(stage))) == sorted(part)
+    with pytest.raises(PipelineError, match="expected policy='global' or 'rowgroup_modulo', got 'modulo'"):
+        ParquetDataset(url).shard(3, 0, policy="modulo")
 
 
 def test_the_seed_of_a_mix_follows_set_seed(url: str) -> None:

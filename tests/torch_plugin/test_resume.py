@@ -163,6 +163,23 @@ def test_any_ranks_and_workers_take_the_rows_that_are_left(url: str, before: int
 # --- stock DataLoader: the state of the training process ---
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(url: str, workers: int) -> None:
+    def rank(number: int, index: int) -> ParquetPipe:
+        return ParquetPipe(url, ["id"]).shuffle(10, seed=5).shard(number, index, even="none").batch(2)
+
+    began = [iter(rank(4, index)) for index in range(4)]
+    taken = [number for one in began for _ in range(3) for number in next(one)["id"].tolist()]
+    state = began[0].state_dict()
+    left: list[int] = []
+    for index in range(3):
+        pipe = rank(3, index)
+        pipe.load_state_dict(state)
+        loader = DataLoader(pipe, batch_size=None, num_workers=workers)
+        left += [number for batch in loader for number in batch["id"].tolist()]
+    assert sorted(taken + left) == list(range(60))
+
+
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 3, "persistent_workers": True}])
 def test_a_stock_loader_goes_on_from_the_pipes_state(url: str, options: dict[str, Any]) -> None:
     pipe = make(url)

@@ -15,7 +15,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from parquetry.common.errors import PipelineError
-from parquetry.torch_plugin import ParquetPipe
+from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
 from parquetry.torch_plugin.placement import Group, Placement, place, with_shard
 
 DEFAULT, DISTRIBUTED, MULTIPROCESSING = SHARDING_PRIORITIES
@@ -205,18 +205,51 @@ def test_an_own_seed_in_a_sharded_pipe_is_warned_of(url: str, caplog: pytest.Log
     assert "ranks must be given the same seed" in caplog.text
 
 
-def _rank(rank: int, url: str, directory: str, workers: int) -> None:
+def test_an_own_seed_of_a_mix_is_warned_of(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        for seed in (1, None):
+            assert not caplog.records
+            pipe = mix([ParquetPipe(url, ["id"]).shuffle(10, seed=3), ParquetPipe(url, ["id"])], seed=seed)
+            apply_sharding(pipe, 2, 0)
+            next(iter(pipe))
+    assert "mix() without seed= drew one in this process" in caplog.text
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_row_groups_can_be_dealt_as_petastorm_does(url: str, shards: int) -> None:
+    stored = ids(ParquetPipe(url, ["id"]))
+    sizes = ParquetPipe(url).pipeline.dataset.row_groups.rows.tolist()
+    groups = [[stored.pop(0) for _ in range(size)] for size in sizes]
+    for face in (ParquetPipe, ParquetNode):
+        for rank in range(shards):
+            part = ids(face(url, ["id"]).shard(shards, rank, policy="rowgroup_modulo").shuffle(9, seed=1).batch(4))
+            assert union(part) == union(groups[rank::shards])
+    with pytest.raises(PipelineError, match="expected policy='global' or 'rowgroup_modulo', got 'modulo'"):
+        ParquetPipe(url).shard(2, 0, policy="modulo")  # type: ignore[arg-type]
+
+
+def _pipe(kind: str, url: str) -> ParquetPipe:
+    """A pipe with a seed of its own in each process."""
+    if kind == "shuffle":
+        return ParquetPipe(url, ["id"]).shuffle(10).batch(4)
+    low, high = ParquetPipe(url, ["id"]).take(30).shuffle(5), ParquetPipe(url, ["id"]).skip(30)
+    return mix([low, high], seed=8 if kind == "mix of drawn shuffles" else None, stop="all").batch(4)
+
+
+def _rank(rank: int, url: str, directory: str, workers: int, kind: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=2)
-    pipe = ParquetPipe(url, ["id"]).shuffle(10).batch(4)  # a seed of its own in each process
+    pipe = _pipe(kind, url)
     loader = DataLoader(pipe, batch_size=None, num_workers=workers)
     epochs = [(len(loader), ids(loader)) for _ in range(2)]
     torch.save(epochs, f"{directory}/{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_ranks_of_a_process_group_share_seed_and_rows(url: str, tmp_path: Any, workers: int) -> None:
-    mp.start_processes(_rank, args=(url, str(tmp_path), workers), nprocs=2, start_method="fork")
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("shuffle", 0), ("shuffle", 2), ("mix", 2), ("mix of drawn shuffles", 0)]
+)
+def test_ranks_of_a_process_group_share_seed_and_rows(url: str, tmp_path: Any, kind: str, workers: int) -> None:
+    mp.start_processes(_rank, args=(url, str(tmp_path), workers, kind), nprocs=2, start_method="fork")
     both = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
     for epoch in range(2):
         lengths, batches = zip(*(found[epoch] for found in both), strict=True)

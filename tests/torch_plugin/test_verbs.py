@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -133,6 +135,22 @@ def test_a_state_of_a_mix_of_other_shuffles_is_refused(url: str) -> None:
         make(2).load_state_dict(make(1).state_dict())
 
 
+def test_the_state_of_a_mix_brings_back_the_seeds_that_were_drawn(url: str) -> None:
+    def make() -> ParquetPipe:
+        return mix([ParquetPipe(url, ["id"]).shuffle(10), ParquetPipe(url, ["id"]).shuffle(10)], stop="all").batch(8)
+
+    first, other = make(), make()
+    iterator = iter(first)
+    next(iterator)
+    state = iterator.state_dict()
+    left = [batch["id"].tolist() for batch in iterator]
+    other.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in other] == left
+    again = make()
+    again.load_state_dict(state)
+    assert [batch["id"].tolist() for batch in DataLoader(again, batch_size=None, num_workers=2)] == left
+
+
 def test_a_mix_of_batches_is_refused(url: str) -> None:
     with pytest.raises(PipelineError, match="expected pipelines of rows, got one with batch"):
         mix([ParquetPipe(url, ["id"]).batch(3), ParquetPipe(url, ["id"])])
@@ -164,3 +182,6 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
     values = {"accepts", "from_json", "plan", "to_json", "with_seed", "with_stages"}
     for face in FACES:
         assert not [name for name in sorted(verbs - values) if not hasattr(face, name)]
+    for face, name in itertools.product(FACES, sorted(verbs - values)):
+        missing = signature(getattr(Pipeline, name)).parameters.keys() - signature(getattr(face, name)).parameters
+        assert not missing, f"{face.__name__}.{name} does not take {missing}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import decimal
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import parquetry.common as core
@@ -144,6 +146,20 @@ def test_plain_columns_become_fields() -> None:
         ("half", np.float64, (), True),
         ("codes", np.int32, (None,), True),
     ]
+
+
+def test_a_schema_is_taken_from_pyarrows_dataset_of_any_release(tmp_path: Path) -> None:
+    arrow = pa.schema([pa.field("id", pa.int8())])
+    pq.write_table(pa.table({"id": [1]}, arrow), tmp_path / "a.parquet")
+    assert list(Unischema.from_arrow_schema(pq.ParquetDataset(tmp_path)).fields) == ["id"]
+    footer = pq.read_metadata(tmp_path / "a.parquet")
+    old = SimpleNamespace(  # as before pyarrow 15
+        schema=footer.schema,
+        pieces=[SimpleNamespace(get_metadata=lambda: footer)],
+        partitions=[SimpleNamespace(name="day", dictionary=pa.array(["monday"]))],
+    )
+    fields = Unischema.from_arrow_schema(old).fields
+    assert [(field.name, field.numpy_dtype) for field in fields.values()] == [("id", np.int8), ("day", np.str_)]
 
 
 def test_columns_without_a_field_type_are_left_out_or_refused() -> None:

@@ -16,7 +16,7 @@ from parquetry.common.errors import DatasetError, SchemaError
 from parquetry.common.petastorm import make_reader
 from parquetry.common.petastorm.selectors import SingleIndexSelector
 from parquetry.common.schema.metadata import schema_from_metadata
-from parquetry.common.tools import metadata_file, migrate
+from parquetry.common.tools import metadata_file, migrate, summary_file
 
 REAL = Path(__file__).parents[2] / "data" / "petastorm"
 
@@ -86,6 +86,79 @@ def test_petastorms_keys_may_stay(tmp_path: Path) -> None:
     assert not migrate(place, keep_petastorm=True).changed
     assert migrate(place).changed
     assert not any(key.startswith(b"dataset-toolkit") for key in keys_of(place))
+
+
+def summarise(place: Path) -> None:
+    """Writes the summary file ``_metadata`` with all row groups, and with the keys of ``_common_metadata``."""
+    files = sorted(place.glob("*/*.parquet"))
+    footers = [pq.read_metadata(file) for file in files]
+    for file, footer in zip(files, footers, strict=True):
+        footer.set_file_path(str(file.relative_to(place)))
+    schema = footers[0].schema.to_arrow_schema().with_metadata(keys_of(place))
+    pq.write_metadata(schema, place / "_metadata", footers)
+
+
+def summary_of(place: Path) -> pq.FileMetaData:
+    return pq.read_metadata(place / "_metadata")
+
+
+def pickles_in(place: Path) -> bool:
+    return any(b"dataset-toolkit" in data for name, data in tree(place).items() if name.endswith("_metadata"))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_summary_file_keeps_its_row_groups_and_loses_its_pickles(tmp_path: Path, lost: bool) -> None:
+    place = tmp_path / "data"
+    schema = Unischema("Small", [UnischemaField("id", np.int64), UnischemaField("part", str)])
+    rows = [{"id": number, "part": f"p{number % 2}"} for number in range(8)]
+    write_dataset(str(place), schema, rows, partition_by=["part"], row_group_rows=2, petastorm_compatible=True)
+    for file in place.glob("*/*.parquet"):  # as Petastorm wrote them, without the schema
+        pq.write_table(pq.read_table(file, partitioning=None).replace_schema_metadata(None), file, row_group_size=2)
+    own = pq.read_schema(place / "_common_metadata")
+    old = {key: value for key, value in own.metadata.items() if key.startswith(b"dataset-toolkit")}
+    pq.write_metadata(own.with_metadata(old), place / "_common_metadata")
+    summarise(place)
+    (place / "._metadata.crc").write_bytes(b"old")
+    if lost:  # the summary alone knows the schema
+        (place / "_common_metadata").unlink()
+    before, files = summary_of(place), tree(place)
+    report = migrate(place, dry_run=True)
+    assert report.summary == "rewritten"
+    assert "summary file _metadata, which holds pickles too: rewritten" in str(report)
+    assert tree(place) == files
+    assert migrate(place).changed
+    after = summary_of(place)
+    assert not pickles_in(place)
+    assert (after.num_row_groups, after.num_rows) == (before.num_row_groups, before.num_rows) == (4, 8)
+    assert after.row_group(0).column(0).file_path == before.row_group(0).column(0).file_path
+    assert not (place / "._metadata.crc").exists()
+    assert sorted(row["id"] for row in Pipeline(place)) == list(range(8))
+    assert not migrate(place).changed
+
+
+def test_a_summary_file_that_arrow_cannot_write_again_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = copy_of("0.12.1", tmp_path)
+    summarise(place)
+    monkeypatch.setattr(summary_file, "_rewritten", lambda *_: None)
+    report = migrate(place, dry_run=True)
+    assert report.summary == "removed"
+    assert (place / "_metadata").exists()
+    assert migrate(place).changed
+    assert not (place / "_metadata").exists()
+    assert not pickles_in(place)
+    assert len(list(Pipeline(place, executor="threads"))) > 0
+
+
+def test_pickles_in_a_summary_are_found_when_the_rest_is_json_already(tmp_path: Path) -> None:
+    place = copy_of("0.12.1", tmp_path)
+    summarise(place)
+    summary = (place / "_metadata").read_bytes()
+    migrate(place)
+    (place / "_metadata").write_bytes(summary)
+    assert pickles_in(place)
+    assert not migrate(place, keep_petastorm=True).changed
+    assert migrate(place).summary in ("rewritten", "removed")
+    assert not pickles_in(place)
 
 
 def test_a_hostile_pickle_is_refused_and_runs_nothing(tmp_path: Path) -> None:

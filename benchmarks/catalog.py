@@ -1,0 +1,188 @@
+"""Who takes part: every contender, its environment, and the workloads that it can do.
+
+In: nothing. Out: `CONTENDERS` by name. Imports no contender, so that a missing one costs nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = "limit"
+ENVIRONMENTS = (".venv", ".venv-bench", ".venv-bench-mosaic", ".venv-bench-petastorm", ".venv-tf217")
+_EVERY_RATE = ("a", "b", "c-ndarray", "c-tensor", "d", "d-pack", "e", "f", "f-shuffled", "g", "j")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One way to read.
+
+    Attributes:
+        name: on the command line and in JSON.
+        title: in tables.
+        module: below `benchmarks.contenders`.
+        variant: which of the module's ways.
+        environment: the virtual environment that it runs in.
+        workloads: the keys that it can do.
+        ours: whether it is parquetry.
+    """
+
+    name: str
+    title: str
+    module: str
+    variant: str = ""
+    environment: str = ".venv"
+    workloads: tuple[str, ...]
+    ours: bool = False
+
+    @property
+    def python(self) -> Path:
+        """The interpreter: this very one, or that of another environment."""
+        if self.environment == ENVIRONMENTS[0]:
+            return Path(sys.executable)
+        return ROOT / self.environment / "bin" / "python"
+
+
+def _ours(name: str, title: str, module: str, variant: str, more: tuple[str, ...] = ("h",)) -> Contender:
+    workloads = (*_EVERY_RATE, *more)
+    return Contender(name=name, title=title, module=module, variant=variant, workloads=workloads, ours=True)
+
+
+_ALL = [
+    Contender(name=LIMIT, title="the machine's limit", module="limit", workloads=(*_EVERY_RATE, "h", "i")),
+    _ours("threads", "Pipeline, threads", "ours_numpy", "threads", ("h", "i")),
+    _ours("sidecar", "Pipeline, sidecar", "ours_numpy", "sidecar"),
+    _ours("tf-eager", "ParquetDataset, eager", "ours_tf", "eager"),
+    Contender(
+        name="tf-graph",
+        title="ParquetDataset, graph",
+        module="ours_tf",
+        variant="graph",
+        workloads=tuple(key for key in _EVERY_RATE if key != "g"),  # its passes are shorter than a call of the graph
+        ours=True,
+    ),
+    _ours("pipe", "ParquetPipe", "ours_torch", "pipe"),
+    _ours("pipe-loader", "ParquetPipe, loader workers", "ours_torch", "loader", ()),
+    _ours("node", "ParquetNode", "ours_torch", "node"),
+    Contender(
+        name="tfrecord",
+        title="TFRecord, eager",
+        module="tfrecord",
+        variant="eager",
+        workloads=("a", "b", "c-ndarray", "d", "d-pack", "e", "f", "g", "h"),
+    ),
+    Contender(
+        name="tfrecord-graph",
+        title="TFRecord, graph",
+        module="tfrecord",
+        variant="graph",
+        workloads=("a", "d", "d-pack", "e"),
+    ),
+    Contender(
+        name="torch-files",
+        title="torch DataLoader on files",
+        module="torch_files",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "f", "h"),
+    ),
+    Contender(
+        name="torch-parquet",
+        title="hand-written IterableDataset on Parquet",
+        module="torch_parquet",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "c-tensor", "d", "d-pack", "e", "g", "h"),
+    ),
+    Contender(
+        name="petastorm-reader",
+        title="Petastorm, reader threads",
+        module="petastorm_peer",
+        variant="reader",
+        environment=".venv-bench-petastorm",
+        workloads=("a", "c-ndarray", "d", "f", "g", "h"),
+    ),
+    Contender(
+        name="petastorm-torch",
+        title="Petastorm, torch loader",
+        module="petastorm_peer",
+        variant="torch",
+        environment=".venv-bench-petastorm",
+        workloads=("a", "b", "c-ndarray", "d", "g"),
+    ),
+    Contender(
+        name="petastorm-tf",
+        title="Petastorm, tf.data",
+        module="petastorm_peer",
+        variant="tf",
+        environment=".venv-bench-petastorm",
+        workloads=("a", "c-ndarray", "d", "g"),
+    ),
+    Contender(
+        name="petastorm-tf-rebatch",
+        title="Petastorm, tf.data, rebatch",
+        module="petastorm_peer",
+        variant="tf-rebatch",
+        environment=".venv-bench-petastorm",
+        workloads=("d",),
+    ),
+    Contender(
+        name="huggingface",
+        title="Hugging Face, streaming",
+        module="huggingface",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "c-tensor", "d", "e", "g", "h"),
+    ),
+    Contender(
+        name="webdataset",
+        title="WebDataset",
+        module="webdataset_peer",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "g", "h", "j"),
+    ),
+    Contender(
+        name="litdata-parquet",
+        title="LitData, Parquet",
+        module="litdata_peer",
+        variant="parquet",
+        environment=".venv-bench",
+        workloads=("a", "d", "e"),
+    ),
+    Contender(
+        name="litdata",
+        title="LitData, optimised",
+        module="litdata_peer",
+        variant="optimised",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "d-pack", "h"),
+    ),
+    Contender(
+        name="mosaic",
+        title="Mosaic Streaming",
+        module="mosaic_peer",
+        environment=".venv-bench-mosaic",
+        workloads=("a", "b", "c-ndarray", "d-pack", "e", "h"),
+    ),
+    Contender(
+        name="grain",
+        title="Grain",
+        module="grain_peer",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "h"),
+    ),
+    Contender(
+        name="spdl",
+        title="SPDL",
+        module="spdl_peer",
+        environment=".venv-bench",
+        workloads=("a", "b", "c-ndarray", "d", "h"),
+    ),
+    Contender(
+        name="tfio",
+        title="tensorflow-io, from_parquet",
+        module="tfio_peer",
+        environment=".venv-tf217",
+        workloads=("d",),
+    ),
+]
+CONTENDERS = {contender.name: contender for contender in _ALL}

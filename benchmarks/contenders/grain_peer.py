@@ -1,0 +1,66 @@
+"""Grain: a `MapDataset` over files, decoded in its read threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grain
+import numpy as np
+
+from ..steps import image_row
+from ..touch import rows_of
+from ..workloads import SEED, Case
+
+SETTINGS = {
+    "": "MapDataset over files, shuffle, map and batch before to_iter_dataset, so that its threads (one for each "
+    "processor, 4 batches ahead) make whole batches; simplejpeg (b: OpenCV resize)"
+}
+
+
+def batches(case: Case) -> Iterator[int]:
+    """Rows of each batch."""
+    return map(rows_of, iter(_dataset(case)))
+
+
+def resume_steps(case: Case) -> Callable[[], Any]:
+    """A first batch from the state after 90 % of a pass."""
+    rows = iter(_dataset(case))
+    for _ in range(int(0.9 * case.rows / case.workload.batch_size)):
+        next(rows)
+    state = rows.get_state()
+
+    def resumed() -> None:
+        again = iter(_dataset(case))
+        again.set_state(state)
+        next(again)
+
+    return resumed
+
+
+class _Files:
+    def __init__(self, folder: Path) -> None:
+        self._paths = sorted(str(path) for path in folder.iterdir())
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, place: int) -> tuple[int, str]:
+        return place, self._paths[place]
+
+
+def _dataset(case: Case) -> Any:
+    key = case.workload.key
+
+    def row(item: tuple[int, str], random: np.random.Generator) -> dict[str, Any]:
+        number, path = item
+        if key.startswith("c"):
+            return {"id": number, "points": np.load(path)}
+        return {"id": number, "image": image_row(key, Path(path).read_bytes(), random)}
+
+    dataset = grain.MapDataset.source(_Files(case.data / "files")).seed(SEED)
+    if case.workload.buffer_rows:
+        dataset = dataset.shuffle()
+    dataset = dataset.repeat(case.passes).random_map(row).batch(case.workload.batch_size)
+    return dataset.to_iter_dataset(grain.ReadOptions(num_threads=case.workers, prefetch_buffer_size=4))

@@ -1,0 +1,108 @@
+"""LitData: its own optimised chunks, written beforehand, or Parquet through its index."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from litdata import StreamingDataLoader, StreamingDataset, index_parquet_dataset, optimize
+from litdata.streaming.item_loader import ParquetLoader
+
+from ..prepare import peer_folder
+from ..steps import image_row, parquet_files
+from ..touch import rows_of
+from ..workloads import NUMBERS, SEED, Case
+
+SETTINGS = {
+    "optimised": "optimize() to chunks of 64 MB, shuffle, one loader worker for each processor, persistent, "
+    "prefetch_factor=4; simplejpeg (b: OpenCV resize)",
+    "parquet": "index_parquet_dataset, ParquetLoader, shuffle, one loader worker for each processor, persistent, "
+    "prefetch_factor=4, workers spawned, as it asks for; simplejpeg",
+}
+
+
+def prepare(folder: Path, target: Path) -> None:
+    """The same rows in chunks, and the same files with an index."""
+    if folder.name != "lidar":
+        (target / "parquet").mkdir()
+        for file in parquet_files(folder / "parquet"):
+            shutil.copy(file, target / "parquet")
+        index_parquet_dataset(str(target / "parquet"), num_workers=1)
+    if folder.name != "texts":
+        rows = len(list((folder / "files").iterdir())) if (folder / "files").exists() else _table_rows(folder)
+        make = partial(_row, folder) if folder.name != "table" else _TableRow(folder)
+        optimize(make, list(range(rows)), str(target / "optimised"), chunk_bytes="64MB", num_workers=1, verbose=False)
+
+
+def batches(case: Case) -> Iterator[int]:
+    """Rows of each batch."""
+    folder = peer_folder(case.data, "litdata_peer")
+    parquet = case.variant == "parquet"
+    dataset = _Decoded(
+        str(folder / case.variant),
+        cache_dir=str(case.scratch / "litdata"),
+        item_loader=ParquetLoader() if parquet else None,
+        shuffle=case.workload.buffer_rows > 0,
+        seed=SEED,
+    )
+    dataset.key = case.workload.key  # of the object, so that spawned workers have it
+    loader = StreamingDataLoader(
+        dataset,
+        batch_size=case.workload.batch_size,
+        num_workers=case.workers,
+        persistent_workers=True,
+        prefetch_factor=4,
+        multiprocessing_context="spawn" if parquet else "fork",  # Polars does not survive a fork
+        collate_fn=_collate_texts if case.workload.key == "e" else None,
+    )
+    for _ in case.epochs():
+        yield from map(rows_of, loader)
+
+
+class _Decoded(StreamingDataset):
+    key = ""
+    _random = np.random.default_rng(SEED)
+
+    def __getitem__(self, place: Any) -> Any:
+        row = super().__getitem__(place)
+        if "image" not in row:
+            return row
+        pixels = torch.from_numpy(image_row(self.key, row["image"], self._random))
+        return {"id": row["id"], "image": pixels}
+
+
+def _row(folder: Path, number: int) -> dict[str, Any]:
+    if folder.name == "lidar":
+        return {"id": number, "points": np.load(folder / "files" / f"{number:08d}.npy")}
+    return {"id": number, "image": (folder / "files" / f"{number:08d}.jpg").read_bytes()}
+
+
+class _TableRow:
+    def __init__(self, folder: Path) -> None:
+        table = pq.read_table(parquet_files(folder / "parquet"))
+        self._labels = table.column("label").to_pylist()
+        self._matrix = np.stack([table.column(name).to_numpy() for name in NUMBERS], axis=1)
+
+    def __call__(self, number: int) -> dict[str, Any]:
+        return {"label": self._labels[number], "x": self._matrix[number]}
+
+
+def _table_rows(folder: Path) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in parquet_files(folder / "parquet"))
+
+
+def _collate_texts(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": torch.tensor([row["id"] for row in rows]),
+        "title": [row["title"] for row in rows],
+        **{
+            name: torch.nested.nested_tensor([torch.tensor(row[name]) for row in rows], layout=torch.jagged)
+            for name in ("tokens", "scores")
+        },
+    }

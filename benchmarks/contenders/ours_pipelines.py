@@ -1,0 +1,52 @@
+"""The pipeline of each workload: what every face of parquetry is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+
+from parquetry.common import Pipeline
+
+from ..http_store import HttpStore
+from ..steps import parquet_files
+from ..workloads import CROP, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
+
+
+def pipeline_of(case: Case, **options: Any) -> Pipeline:
+    """The chain of verbs, endless or of as many passes as the case says."""
+    workload = case.workload
+    pipeline = _source(case, options)
+    if workload.key.startswith("f"):
+        pipeline = pipeline.ngram(length=WINDOW, timestamp="id")
+    if workload.key == "g":
+        pipeline = pipeline.where(pc.field("event") == 1)
+    if workload.buffer_rows:
+        pipeline = pipeline.shuffle(workload.buffer_rows, seed=SEED)
+    if workload.key == "j":
+        pipeline = pipeline.cache(case.scratch / "cache")
+    if workload.key == "d-pack":
+        pipeline = pipeline.pack("x", NUMBERS)
+    if workload.key == "b":
+        pipeline = pipeline.random_resized_crop("image", CROP).random_flip("image").normalize("image", MEAN, DEVIATION)
+    pipeline = pipeline.batch(workload.batch_size)
+    ends = case.passes == 1 or workload.kind == "seconds" or workload.key == "g"
+    return pipeline if ends else pipeline.repeat(case.passes)
+
+
+def passes_of(case: Case) -> Iterator[int]:
+    """How often to iterate the pipeline: where little is left of a pass, each is one of its own and reads anew."""
+    return case.epochs() if case.workload.key == "g" else iter([0])
+
+
+def _source(case: Case, options: dict[str, Any]) -> Pipeline:
+    key = case.workload.key
+    if key == "j":
+        paths = parquet_files(case.data / "parquet")
+        names = [f"parquet/{path.rpartition('/')[2]}" for path in paths]
+        return Pipeline(names, ["id", "image"], filesystem=HttpStore(case.url), **options)
+    if key.startswith("c"):
+        return Pipeline(case.data / f"parquet-{key.partition('-')[2]}", **options)
+    fields = ["id", "image"] if case.workload.data in ("images", "rare") else None
+    return Pipeline(case.data / "parquet", fields, **options)

@@ -1,0 +1,37 @@
+"""parquetry's `ParquetDataset`, iterated in Python or in a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from parquetry.tf_plugin import ParquetDataset
+
+from ..workloads import Case
+from .ours_numpy import start_steps
+from .ours_pipelines import passes_of, pipeline_of
+from .tf_loops import eager, graph
+
+SETTINGS = {
+    "eager": "for batch in dataset",
+    "graph": "inside a tf.function, 8 batches a call",
+}
+
+
+def batches(case: Case) -> Iterator[int]:
+    """Rows of each batch, or of each call of the graph."""
+    dataset = ParquetDataset.from_pipeline(pipeline_of(case, workers=case.workers))
+    for _ in passes_of(case):
+        yield from eager(dataset) if case.variant == "eager" else graph(dataset)
+
+
+def steps(case: Case) -> dict[str, Callable[[], Any]]:
+    """Starts."""
+    pipeline = pipeline_of(case, workers=case.workers)
+    return start_steps(pipeline, lambda: ParquetDataset.from_pipeline(pipeline), _first)
+
+
+def _first(dataset: ParquetDataset, state: dict[str, Any] | None) -> None:
+    if state is not None:
+        dataset.start_next_at(state)
+    next(iter(dataset))

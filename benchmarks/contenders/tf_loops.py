@@ -1,0 +1,64 @@
+"""Takes batches from a `tf.data.Dataset`, one by one in Python or many at a time inside a graph, and looks at each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+BATCHES_PER_CALL = 8  # of the graph loop, as Keras takes several steps with steps_per_execution
+
+
+def eager(dataset: tf.data.Dataset) -> Iterator[int]:
+    """Rows of each batch, taken in Python."""
+    for turn, batch in enumerate(dataset):
+        for value in _wanted(batch, turn):
+            look(value)
+        yield int(_rows(batch))
+
+
+def graph(dataset: tf.data.Dataset, batches_per_call: int = BATCHES_PER_CALL) -> Iterator[int]:
+    """Rows of several batches at a time, taken inside a ``tf.function``."""
+
+    @tf.function
+    def some(iterator: Any) -> Any:
+        rows, seen = tf.constant(0, tf.int64), tf.constant(0.0)
+        for _ in tf.range(batches_per_call):
+            batch = next(iterator)
+            for value in _wanted(batch, 0):
+                seen += tf.cast(tf.strings.length(look(value)) if value.dtype == tf.string else look(value), tf.float32)
+            rows += _rows(batch)
+        return rows, seen
+
+    iterator = iter(dataset)
+    while True:
+        yield int(some(iterator)[0])
+
+
+def look(value: Any) -> Any:
+    """As `benchmarks.touch` does, by TensorFlow's own ops: ``Tensor.numpy()`` would copy the batch."""
+    if isinstance(value, tf.RaggedTensor):
+        value = value.flat_values
+    rank = len(value.shape)
+    if rank == 1:
+        return value[-1]
+    last = value[(slice(None), *([-1] * (rank - 1)))]
+    return tf.reduce_sum(tf.cast(last, tf.float32))
+
+
+def _wanted(batch: Any, turn: int) -> list[Any]:
+    """Every field with several values per row, and one of the flat ones."""
+    fields = tf.nest.flatten(batch)
+    wide = [isinstance(field, tf.RaggedTensor) or len(field.shape) > 1 for field in fields]
+    flat = [field for field, is_wide in zip(fields, wide, strict=True) if not is_wide]
+    return [field for field, is_wide in zip(fields, wide, strict=True) if is_wide] + flat[turn % max(1, len(flat)) :][
+        :1
+    ]
+
+
+def _rows(batch: Any) -> Any:
+    first = tf.nest.flatten(batch)[0]
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    return tf.shape(first, out_type=tf.int64)[0]

@@ -1,0 +1,92 @@
+"""Single steps of work that hand-written loaders share: decoding, augmenting, reading row groups; numpy and Arrow only.
+
+Where a contender lets a user choose how JPEG is decoded, all use these functions, so loaders are compared and not
+decoders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import simplejpeg
+
+from .workloads import CROP, DEVIATION, IMAGE_SHAPE, LIDAR_SHAPE, MEAN, SEED
+
+_SCALE = (1 / 255 / np.array(DEVIATION)).astype(np.float32)
+_SHIFT = (-np.array(MEAN) / np.array(DEVIATION)).astype(np.float32)
+NPY_HEADER_BYTES = 128
+
+
+def decode(encoded: Any, out: np.ndarray | None = None) -> np.ndarray:
+    """A JPEG as uint8 ``(H, W, 3)``, into a given buffer if there is one."""
+    return simplejpeg.decode_jpeg(encoded, "RGB", buffer=out)
+
+
+def as_bytes(cell: Any) -> np.ndarray:
+    """The bytes of a binary Arrow scalar, without a copy."""
+    return np.frombuffer(cell.as_buffer(), np.uint8)
+
+
+def augment(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """A random resized crop, perhaps flipped, normalised: float32 ``(224, 224, 3)``; by OpenCV, or else by Pillow."""
+    area = pixels.shape[0] * pixels.shape[1] * random.uniform(0.08, 1.0)
+    ratio = float(np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3))))
+    width = min(pixels.shape[1], max(1, round((area * ratio) ** 0.5)))
+    height = min(pixels.shape[0], max(1, round((area / ratio) ** 0.5)))
+    top = int(random.integers(pixels.shape[0] - height + 1))
+    left = int(random.integers(pixels.shape[1] - width + 1))
+    small = _resize(pixels[top : top + height, left : left + width])
+    if random.random() < 0.5:
+        small = small[:, ::-1]
+    result = small * _SCALE
+    result += _SHIFT
+    return result
+
+
+def _resize(pixels: np.ndarray) -> np.ndarray:
+    try:
+        import cv2
+    except ImportError:
+        from PIL import Image
+
+        image = Image.fromarray(np.ascontiguousarray(pixels))
+        return np.asarray(image.resize((CROP, CROP), Image.Resampling.BILINEAR))
+    cv2.setNumThreads(1)  # the loader's workers are the parallelism
+    return cv2.resize(pixels, (CROP, CROP), interpolation=cv2.INTER_LINEAR)
+
+
+def image_row(key: str, encoded: Any, random: np.random.Generator) -> np.ndarray:
+    """What the image workloads make of one JPEG."""
+    pixels = decode(encoded)
+    return augment(pixels, random) if key == "b" else pixels
+
+
+def points(stored: Any) -> np.ndarray:
+    """The array of ``.npy`` bytes, without a copy."""
+    return np.frombuffer(stored, np.float32, offset=NPY_HEADER_BYTES).reshape(LIDAR_SHAPE)
+
+
+def parquet_files(folder: Path) -> list[str]:
+    """The data files of a dataset."""
+    return sorted(str(path) for path in folder.rglob("*.parquet") if not path.name.startswith("_"))
+
+
+def row_groups(files: Sequence[str]) -> list[tuple[str, int]]:
+    """Every row group: its file and number."""
+    import pyarrow.parquet as pq
+
+    return [(file, number) for file in files for number in range(pq.read_metadata(file).num_row_groups)]
+
+
+def permuted(items: Sequence[Any], epoch: int) -> Iterator[Any]:
+    """The items in the order of one epoch."""
+    for place in np.random.default_rng((SEED, epoch)).permutation(len(items)):
+        yield items[place]
+
+
+def new_image_buffer(rows: int) -> np.ndarray:
+    """Memory for decoded images that has been written once, so that no page of it is new when it counts."""
+    return np.ones((rows, *IMAGE_SHAPE), np.uint8)

@@ -1,0 +1,217 @@
+"""The workloads as values: what is read, in which batches, of how many rows.
+
+In: nothing. Out: `WORKLOADS` by key, `Case`, what one contender is told to do. Always holds: every contender of a
+workload gets the same rows in batches of the same size, and a share of the same data folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+
+IMAGE_SHAPE = (375, 500, 3)
+IMAGE_QUALITY = 85
+CROP = 224
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet, white = 1
+DEVIATION = (0.229, 0.224, 0.225)
+LIDAR_SHAPE = (20_000, 4)
+NUMBERS = tuple(f"x{number:02d}" for number in range(40))  # beside the label: 41 numeric columns
+WINDOW = 10
+RARE = 100  # one image in a hundred is an event
+SEED = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One task that every contender is given.
+
+    Attributes:
+        key: its letter in tables and on the command line.
+        title: what is done, in words.
+        data: the folder of data that it reads; see `benchmarks.data`.
+        batch_size: rows (windows) in a batch.
+        buffer_rows: rows among which a shuffle mixes; 0 = natural order.
+        kind: ``"rate"`` (rows per second, steady state), or ``"seconds"`` (how long single steps take).
+        unit: what a rate counts.
+        measures: for ``"seconds"``: the names of the steps.
+        first_pass: whether the first pass differs from later ones; it is then timed apart, and not in the rate.
+    """
+
+    key: str
+    title: str
+    data: str
+    batch_size: int
+    buffer_rows: int = 0
+    kind: str = "rate"
+    unit: str = "rows/s"
+    measures: tuple[str, ...] = ()
+    first_pass: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """How much data, and how long it is measured.
+
+    Attributes:
+        rows: of each data folder.
+        rounds: how often each contender is measured against the limit.
+        window_s: length of one measurement; it begins after ``warm_s`` of reading that does not count.
+    """
+
+    name: str
+    rows: dict[str, int]
+    rounds: int
+    warm_s: float
+    window_s: float
+
+
+WORKLOADS = {
+    workload.key: workload
+    for workload in [
+        Workload(key="a", title="JPEG 500 x 375 to uint8, shuffled", data="images", batch_size=64, buffer_rows=256),
+        Workload(
+            key="b",
+            title="JPEG, random crop and resize to 224, normalised, shuffled",
+            data="images",
+            batch_size=64,
+            buffer_rows=256,
+        ),
+        Workload(key="c-ndarray", title="lidar 20000 x 4 float32, NdarrayCodec", data="lidar", batch_size=16),
+        Workload(key="c-tensor", title="lidar 20000 x 4 float32, TensorCodec", data="lidar", batch_size=16),
+        Workload(key="d", title="41 numeric columns, shuffled", data="table", batch_size=1_024, buffer_rows=65_536),
+        Workload(
+            key="d-pack",
+            title="40 numeric columns as one matrix and a label, shuffled",
+            data="table",
+            batch_size=1_024,
+            buffer_rows=65_536,
+        ),
+        Workload(key="e", title="strings and ragged lists, shuffled", data="texts", batch_size=256, buffer_rows=16_384),
+        Workload(key="f", title="windows of 10 JPEG frames, stride 1", data="images", batch_size=8, unit="windows/s"),
+        Workload(
+            key="f-shuffled",
+            title="windows of 10 JPEG frames, stride 1, shuffled",
+            data="images",
+            batch_size=8,
+            buffer_rows=256,
+            unit="windows/s",
+        ),
+        Workload(
+            key="g", title="filter: 1 % of the rows, with a JPEG column", data="rare", batch_size=8, first_pass=True
+        ),
+        Workload(
+            key="h",
+            title="JPEG batches: cold start, warm start, resume at 90 % of an epoch",
+            data="images",
+            batch_size=64,
+            buffer_rows=256,
+            kind="seconds",
+            unit="s",
+            measures=("cold", "warm", "resume at 90 %"),
+        ),
+        Workload(
+            key="i",
+            title="planning row groups from the index",
+            data="groups",
+            batch_size=64,
+            buffer_rows=10_000,
+            kind="seconds",
+            unit="s",
+            measures=("plan",),
+        ),
+        Workload(
+            key="j",
+            title="JPEG from a slow store, later epochs",
+            data="images",
+            batch_size=64,
+            buffer_rows=256,
+            first_pass=True,
+        ),
+    ]
+}
+
+PROFILES = {
+    profile.name: profile
+    for profile in [
+        Profile(
+            name="tiny",
+            rows={"images": 256, "rare": 512, "lidar": 32, "table": 8_192, "texts": 2_048, "groups": 2_000},
+            rounds=1,
+            warm_s=0.05,
+            window_s=0.1,
+        ),
+        Profile(
+            name="quick",
+            rows={"images": 1_024, "rare": 8_192, "lidar": 512, "table": 524_288, "texts": 65_536, "groups": 1_000_000},
+            rounds=3,
+            warm_s=0.3,
+            window_s=0.7,
+        ),
+        Profile(
+            name="full",
+            rows={
+                "images": 4_096,
+                "rare": 32_768,
+                "lidar": 2_048,
+                "table": 2_097_152,
+                "texts": 262_144,
+                "groups": 1_000_000,
+            },
+            rounds=7,
+            warm_s=1.0,
+            window_s=2.5,
+        ),
+    ]
+}
+
+ROW_GROUP_ROWS = {"images": 64, "rare": 64, "lidar": 32, "table": 65_536, "texts": 16_384}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What one contender is told to do.
+
+    Attributes:
+        variant: which of the ways that the contender's module knows.
+        data: the data folder of this workload.
+        scratch: a folder for this run alone.
+        workers: threads or processes to use: one for each processor.
+        passes: how often the data are read; ``None`` = for ever.
+        url: of the slow store, for the workload that has one.
+    """
+
+    workload: Workload
+    variant: str
+    data: Path
+    scratch: Path
+    rows: int
+    workers: int
+    passes: int | None = None
+    url: str = ""
+
+    def epochs(self) -> Iterator[int]:
+        """The numbers of the passes."""
+        return iter(count()) if self.passes is None else iter(range(self.passes))
+
+    @property
+    def delivered(self) -> int:
+        """Rows that one pass delivers."""
+        if self.workload.key == "g":
+            return max(1, self.rows // RARE)
+        return self.rows
+
+    def to_json(self) -> str:
+        """As text, for the process of the contender."""
+        value = asdict(self) | {"workload": self.workload.key, "data": str(self.data), "scratch": str(self.scratch)}
+        return json.dumps(value)
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """The inverse of `to_json`."""
+        value = json.loads(text)
+        value |= {"workload": WORKLOADS[value["workload"]]}
+        value |= {"data": Path(value["data"]), "scratch": Path(value["scratch"])}
+        return cls(**value)

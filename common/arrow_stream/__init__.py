@@ -1,0 +1,24 @@
+"""The sidecar at a distance: one pipeline's ordered batches as Arrow IPC streams over sockets.
+
+See `docs/arrow-stream.md`. `serve` starts a server in this process; ``python -m parquetry.common.sidecar serve`` is one
+of its own. ``Pipeline(address=...)`` is its client.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .address import ServerAddress
+    from .server import ArrowServer, serve
+
+__all__ = ["ArrowServer", "ServerAddress", "serve"]
+
+_HOMES = {"ArrowServer": "server", "ServerAddress": "address", "serve": "server"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,160 @@
+"""`Listener`: a listening socket whose connections are each handled in a thread of its own.
+
+What always holds: a Unix socket's file is readable by its user alone, and is gone after `close`; so are the connections
+after `stop`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import ssl
+import stat
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..errors import PipelineError
+from .address import Endpoint
+
+_LOGGER = logging.getLogger(__name__)
+_BACKLOG = 64
+_JOIN_S = 5.0
+_HANDSHAKE_S = 10.0
+
+
+class Listener:
+    """Listens, until it is closed.
+
+    Args:
+        endpoint: where; port 0 becomes a free one.
+        handle: called with each connection, in its own thread; the connection is closed when it returns.
+        context: the TLS side of the server, if any.
+
+    Raises:
+        PipelineError: the address cannot be listened on.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, handle: Callable[[socket.socket], None], *, context: ssl.SSLContext | None = None
+    ) -> None:
+        self._handle = handle
+        self._context = context
+        self._lock = threading.Lock()
+        self._closed = False
+        self._connections: dict[socket.socket, threading.Thread] = {}
+        try:
+            self._socket, self.endpoint = _listening(endpoint)
+        except OSError as error:
+            raise PipelineError(
+                f"serve at {endpoint}: expected an address that can be listened on, got {error}. Use another one."
+            ) from error
+        self._thread = threading.Thread(target=self._accept, name="parquetry-accept", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accepts no more; connections go on. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
+        self._socket.close()
+        if self.endpoint.kind == "unix":
+            with contextlib.suppress(OSError):
+                os.unlink(self.endpoint.path)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S)
+
+    def stop(self) -> None:
+        """Accepts no more, and ends all connections. Idempotent."""
+        self.close()
+        with self._lock:
+            left = dict(self._connections)
+        for connection in left:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in left.values():
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_S)
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        with self._lock:
+            return len(self._connections)
+
+    def wait(self) -> None:
+        """Waits for the connections that are open to end."""
+        with self._lock:
+            left = list(self._connections.values())
+        for thread in left:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._closed:
+                    return
+                continue  # a client that was gone before it was let in
+            thread = threading.Thread(target=self._serve, args=(connection,), name="parquetry-client", daemon=True)
+            with self._lock:
+                if self._closed:
+                    connection.close()
+                    return
+                self._connections[connection] = thread
+            thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        own = connection
+        try:
+            if self._context is not None:
+                connection.settimeout(_HANDSHAKE_S)
+                connection = self._context.wrap_socket(connection, server_side=True)
+                connection.settimeout(None)
+                with self._lock:
+                    self._connections[connection] = self._connections.pop(own)
+                own = connection
+            self._handle(connection)
+        except OSError as error:  # the client's affair: it left, or speaks no TLS
+            _LOGGER.debug("connection ended: %s", error)
+        except Exception:
+            _LOGGER.exception("connection ended by an error of the server")
+        finally:
+            with self._lock:
+                self._connections.pop(own, None)
+            connection.close()
+
+
+def _listening(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
+    if endpoint.kind == "unix":
+        _remove_left_over(endpoint.path)
+        result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            result.bind(endpoint.path)
+            os.chmod(endpoint.path, 0o600)  # before listen(): nobody can have connected
+            result.listen(_BACKLOG)
+        except BaseException:
+            result.close()
+            raise
+        return result, endpoint
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    result = socket.create_server((endpoint.host, endpoint.port), family=family, backlog=_BACKLOG)
+    return result, replace(endpoint, port=result.getsockname()[1])
+
+
+def _remove_left_over(path: str) -> None:
+    """Removes the socket of a server that was killed; one that somebody listens on stays, and bind() says so."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)

@@ -1,0 +1,94 @@
+"""`OwnServer`: a server process that a trainer starts for itself and that ends with it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from ..errors import SidecarError
+from .address import ServerAddress
+
+if TYPE_CHECKING:
+    from ..pipeline import Pipeline
+
+_END_S = 5.0
+_running: set[OwnServer] = set()
+
+
+class OwnServer:
+    """A server of one pipeline, for this process alone: on a socket that only this user can reach.
+
+    Raises:
+        SidecarError: it could not be started.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        command = [sys.executable or "python3", "-m", "parquetry.common.sidecar", "serve", "-"]
+        try:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        except OSError as error:
+            raise SidecarError(f"server could not be started with {command}: {error}.") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._closed = False
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"pipeline": pipeline.to_json(), "sys_path": sys.path}) + "\n")
+            self._process.stdin.flush()
+        with self._process.stdout as output:
+            line = output.readline()
+        if not line.startswith("serving at "):
+            self._process.kill()
+            code = self._process.wait()
+            self._process.stdin.close()
+            raise SidecarError(
+                f"server for this pipeline: expected it to start, got exit status {code}. "
+                "What it said is on standard error."
+            )
+        self.address = ServerAddress(url=line.removeprefix("serving at ").strip())
+        _running.add(self)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """Lets it end when its last reader has; does not wait for that. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        threading.Thread(target=self._reap, name="parquetry-reap", daemon=True).start()
+
+    def end(self) -> None:
+        """Ends it at once, with its readers. Idempotent."""
+        self._closed = True
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        self._process.terminate()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        _running.discard(self)
+
+    def _reap(self) -> None:
+        self._process.wait()
+        _running.discard(self)
+
+
+def _end_all() -> None:
+    for server in list(_running):
+        server.end()
+
+
+atexit.register(_end_all)

@@ -1,0 +1,77 @@
+"""`ReaderEndpoint`: where a reader that cannot speak, such as tensorflow-io's, gets its epochs from.
+
+The server opens a socket for it, or, where a token or TLS stands between, this process does and passes the bytes on.
+Either lasts as long as this object's connection to the server does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .address import Endpoint, ServerAddress, parse_endpoint
+from .client import Connection, open_stream, request_of
+from .endpoints import StreamEndpoint
+from .numbers import Numbers
+
+if TYPE_CHECKING:
+    from ..stages import Stage
+
+_PIECE_BYTES = 1 << 20
+
+
+class ReaderEndpoint:
+    """An endpoint at a server, in the layout of `cells`.
+
+    Raises:
+        SidecarError: the server is not there.
+    """
+
+    def __init__(self, address: ServerAddress, stages: Sequence[Stage]) -> None:
+        self._address = address
+        self._stages = tuple(stages)
+        self._connection = Connection(address)
+        self._relay: StreamEndpoint | None = None
+        try:
+            request = {"do": "endpoint", "layout": "cells", "strict_nulls": True, **request_of(address, stages)}
+            url = self._connection.ask(request)["endpoint"]
+            if url is None:
+                self._relay = StreamEndpoint(self._pass_on)
+            self.endpoint: Endpoint = parse_endpoint(url) if self._relay is None else self._relay.endpoint
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def latest(self) -> Numbers | None:
+        """Where the latest stream began; ``None`` before the first."""
+        if self._relay is not None:
+            return self._relay.latest
+        latest = self._connection.ask({"do": "progress"})["latest"]
+        return None if latest is None else Numbers.of(latest)
+
+    def start_next_at(self, numbers: Numbers) -> None:
+        """The next stream begins there, and the ones after it are the epochs after it."""
+        if self._relay is not None:
+            self._relay.start_next_at(numbers)
+        else:
+            self._connection.ask({"do": "start_next_at", "numbers": numbers.to_json()})
+
+    def close(self) -> None:
+        """No new streams; those that run go on to their end. Idempotent."""
+        self._connection.close()
+        if self._relay is not None:
+            self._relay.close()
+
+    def _pass_on(self, reader: socket.socket, numbers: Numbers) -> None:
+        """Copies a stream from the server to a local reader."""
+        server = open_stream(self._address, self._stages, numbers, layout="cells", strict_nulls=True)
+        buffer = memoryview(bytearray(_PIECE_BYTES))
+        try:
+            with contextlib.suppress(OSError):  # either side left; the other one notices by the end of its bytes
+                while count := server.socket.recv_into(buffer):
+                    reader.sendall(buffer[:count])
+        finally:
+            server.close()

@@ -1,0 +1,192 @@
+"""`Client`: one connection as the server sees it: its requests, one after another, and what each is answered.
+
+A request that fails is answered with the error; the connection stays. The forms are in `docs/arrow-stream.md`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ParquetryError, PipelineError, SidecarError
+from ..pipeline import Pipeline
+from ..plan import Origin, Plan
+from ..state import plan_hash
+from .description import element_to_json
+from .endpoints import StreamEndpoint
+from .numbers import Layout, Numbers
+from .security import same_token
+from .sending import Step, error_to_json, own_steps, send_stream
+from .variants import accepted
+from .wire import VERSION, receive_json, send_json
+
+if TYPE_CHECKING:
+    from .server import ArrowServer
+
+_HELLO_S = 10.0
+_MOST_HELLO_BYTES = 1 << 20
+_REST_S, _REST_PIECES = 1.0, 16
+
+
+class Client:
+    """Answers one client until it leaves."""
+
+    def __init__(self, server: ArrowServer, connection: socket.socket) -> None:
+        self._server = server
+        self._connection = connection
+        self._endpoint: StreamEndpoint | None = None
+        self._let_in = False
+
+    def serve(self) -> None:
+        """Handles requests until the client leaves, or its stream has ended."""
+        self._connection.settimeout(_HELLO_S)  # whoever connects and says nothing takes no place here
+        try:
+            while (request := self._receive()) is not None:
+                self._connection.settimeout(None)
+                if not self._answer(request):
+                    return
+        finally:
+            if self._endpoint is not None:
+                self._server.end_endpoint(self._endpoint)
+
+    def _receive(self) -> dict[str, Any] | None:
+        try:
+            return receive_json(self._connection, most_bytes=_MOST_HELLO_BYTES)
+        except SidecarError as error:
+            send_json(self._connection, error_to_json(error))
+            self._drop_rest()
+            return None
+
+    def _drop_rest(self) -> None:
+        """Reads what a stranger still sends: closing on unread bytes would take our answer back."""
+        self._connection.shutdown(socket.SHUT_WR)
+        self._connection.settimeout(_REST_S)
+        for _ in range(_REST_PIECES):
+            if not self._connection.recv(1 << 16):
+                return
+
+    def _answer(self, request: dict[str, Any]) -> bool:
+        """Answers a request; False after the last one."""
+        try:
+            self._check(request)
+            if request["do"] == "stream":
+                self._stream(request)
+                return False
+            answer = self._answers(request)
+        except Exception as error:
+            send_json(self._connection, error_to_json(error))
+            return self._let_in
+        send_json(self._connection, answer)
+        return True
+
+    def _check(self, request: dict[str, Any]) -> None:
+        if not self._let_in and not same_token(self._server.token, request.get("token")):
+            raise PipelineError(
+                "server: expected its token, got another or none. Give ServerAddress(token_file=...) with the file "
+                "that the server was started with."
+            )
+        self._let_in = True
+        if request.get("version") != VERSION:
+            raise PipelineError(
+                f"server: expected version {VERSION} of the stream's requests, got {request.get('version')!r}. "
+                "Use one version of parquetry on both sides."
+            )
+
+    def _answers(self, request: dict[str, Any]) -> dict[str, Any]:
+        do = request.get("do")
+        if do == "progress":
+            latest = None if self._endpoint is None else self._endpoint.latest
+            return {"latest": None if latest is None else latest.to_json()}
+        if do == "start_next_at":
+            return self._start_next_at(request)
+        _, pipeline = self._server.variants.of(request)
+        if do == "describe":
+            return describe(pipeline)
+        if do == "length":
+            return {"length": pipeline.plan().length}
+        if do == "explain":
+            return {"text": pipeline.explain()}
+        if do == "origin_after":
+            return self._origin_after(pipeline, request)
+        if do == "endpoint":
+            return self._open_endpoint(pipeline, request)
+        raise PipelineError(f"server: expected a request of the stream's protocol, got {do!r}.")
+
+    def _origin_after(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
+        plan = pipeline.plan()
+        if not isinstance(plan, Plan):
+            raise PipelineError("server: a mix goes on with the same number of ranks only.")
+        start = Origin(passes=request["origin"][0], rows=request["origin"][1])
+        after = plan.origin_after(start, request["num_shards"], request["rows"])
+        return {"origin": [after.passes, after.rows]}
+
+    # --- streams ---
+
+    def _stream(self, request: dict[str, Any]) -> None:
+        key, pipeline = self._server.variants.of(request)
+        numbers = Numbers.of(request)
+        strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
+        element = pipeline.element
+        if request.get("shared"):
+            _check_shareable(pipeline, numbers)
+            steps = self._server.shared.steps(
+                key, pipeline, numbers.iteration, strict_nulls=strict, asked=lambda: bool(self._connection.recv(1))
+            )
+        else:
+            steps = own_steps(pipeline, numbers, strict_nulls=strict)
+        send_json(self._connection, {"stream": True})
+        send_stream(self._connection, element, steps, layout)
+        self._connection.shutdown(socket.SHUT_WR)
+
+    def _open_endpoint(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
+        strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
+
+        def send(connection: socket.socket, numbers: Numbers) -> None:
+            steps: Iterator[Step] = own_steps(pipeline, numbers, strict_nulls=strict)
+            send_stream(connection, pipeline.element, steps, layout)
+
+        if self._endpoint is None:
+            self._endpoint = self._server.new_endpoint(send)
+        if self._endpoint is None:
+            return {"endpoint": None}
+        return {"endpoint": str(self._endpoint.endpoint)}
+
+    def _start_next_at(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._endpoint is None:
+            raise PipelineError("server: expected an endpoint to have been opened on this connection, got none.")
+        self._endpoint.start_next_at(Numbers.of(request["numbers"]))
+        return {}
+
+
+def describe(pipeline: Pipeline) -> dict[str, Any]:
+    """What a client must know of a pipeline to plan with it."""
+    plan = pipeline.plan()
+    shard = plan.order.shard
+    return {
+        "element": element_to_json(plan.element),
+        "fingerprint": plan.fingerprint,
+        "hashes": [plan_hash(plan), plan_hash(plan, order_only=True)],
+        "seed": plan.seed,
+        "seed_is_drawn": plan.seed_is_drawn,
+        "shard": None if shard is None else shard.to_json(),
+        "drops": plan.recipe.drops,
+        "mixed": pipeline.mixture is not None,
+        "accepts": accepted(pipeline),
+    }
+
+
+def _layout(request: dict[str, Any]) -> Layout:
+    layout = request.get("layout", "rows")
+    if layout not in ("rows", "cells"):
+        raise ParquetryError(f"server: expected layout 'rows' or 'cells', got {layout!r}.")
+    return layout  # type: ignore[no-any-return]  # one of the two
+
+
+def _check_shareable(pipeline: Pipeline, numbers: Numbers) -> None:
+    shard = pipeline.plan().order.shard
+    if shard is not None or numbers.workers != 1 or numbers.start or any(numbers.origin):
+        raise PipelineError(
+            "shared epoch: expected a client without a shard, a loader worker's part or a state, because the clients "
+            "divide the epoch among themselves as they go. Use shared=False for those."
+        )

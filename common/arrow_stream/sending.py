@@ -1,0 +1,105 @@
+"""One stream: the steps of one iteration, encoded and sent until they end, fail, or the client is gone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from ..engine.batch import Column
+from ..engine.outputs import Element
+from ..errors import ParquetryError
+from ..iteration import StepIterator
+from ..pipeline import Pipeline
+from ..plan import Origin
+from .cells import cells_schema, encode_cells, error_cells
+from .encode import encode_rows, rows_schema
+from .numbers import Layout, Numbers
+from .wire import ERROR_KEY, SocketWriter
+
+_LOGGER = logging.getLogger(__name__)
+Step = tuple[int, list[Column], int]
+"""Rows, columns, and the position after the step."""
+
+
+def open_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> StepIterator:
+    """The steps of a stream."""
+    steps = StepIterator(
+        pipeline, numbers.iteration, strict_nulls=strict_nulls, worker=numbers.worker, workers=numbers.workers
+    )
+    steps.origin = Origin(passes=numbers.origin[0], rows=numbers.origin[1])
+    steps.start = steps.position = numbers.start
+    return steps
+
+
+def own_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> Iterator[Step]:
+    """The steps of an iteration that belongs to one client alone."""
+    steps = open_steps(pipeline, numbers, strict_nulls=strict_nulls)
+    try:
+        for count, columns in steps:
+            yield count, columns, steps.position
+    finally:
+        steps.close()
+
+
+def send_stream(connection: socket.socket, element: Element, steps: Iterator[Step], layout: Layout) -> None:
+    """Sends all steps as one Arrow IPC stream; an error of the pipeline is its last message.
+
+    Arrow's own writer waits in ``sendall`` while the client is slower; the engine then runs no further ahead than its
+    memory limit lets it.
+    """
+    sink = SocketWriter(connection)
+    schema = rows_schema(element) if layout == "rows" else cells_schema(element)
+    encode = _encoder(element, schema, layout)
+    try:
+        with pa.PythonFile(sink, mode="w") as file, pa.ipc.new_stream(file, schema) as writer:
+            try:
+                for step in steps:
+                    batch, metadata = encode(step)
+                    writer.write_batch(batch, custom_metadata=metadata)
+            except Exception as error:
+                if sink.broken:
+                    return
+                _LOGGER.warning("a stream ended with an error: %s", error)
+                batch, metadata = _last_words(element, schema, layout, error)
+                writer.write_batch(batch, custom_metadata=metadata)
+    except OSError:
+        _LOGGER.debug("a client left before the end of its stream")
+    finally:
+        close = getattr(steps, "close", None)
+        if close is not None:
+            close()
+
+
+def error_to_json(error: BaseException) -> dict[str, str]:
+    """An error as a client raises it again: its class in our tree, its message, and the traceback's text."""
+    name = type(error).__name__ if isinstance(error, ParquetryError) else "ParquetryError"
+    message = str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return {"error": name, "message": f"{message}\n\nOn the server:\n{text}"}
+
+
+def _encoder(
+    element: Element, schema: pa.Schema, layout: Layout
+) -> Callable[[Step], tuple[pa.RecordBatch, dict[bytes, bytes] | None]]:
+    def rows(step: Step) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
+        return encode_rows(element, schema, step[1], step[2])
+
+    def cells(step: Step) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
+        return encode_cells(element, schema, step[1], step[0]), None
+
+    return rows if layout == "rows" else cells
+
+
+def _last_words(
+    element: Element, schema: pa.Schema, layout: Layout, error: Exception
+) -> tuple[pa.RecordBatch, dict[bytes, bytes] | None]:
+    problem = error_to_json(error)
+    if layout == "cells":
+        return error_cells(element, schema, f"{problem['error']}: {problem['message']}"), None
+    nothing = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return nothing, {ERROR_KEY: json.dumps(problem).encode()}

@@ -1,0 +1,92 @@
+"""Roaring bitmaps of row numbers, as deletion vectors of Delta and Iceberg tables hold them.
+
+In: the bytes of a 64-bit bitmap in the portable format (https://github.com/RoaringBitmap/RoaringFormatSpec). Out: the
+numbers, ascending, int64. Always holds: bytes that are not such a bitmap are an error, never other numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+_NO_RUNS = 12346
+_WITH_RUNS = 12347
+_OFFSETS_FROM = 4
+_ARRAY_LIMIT = 4096
+_BITMAP_BYTES = 8192
+
+
+def decode_bitmap64(data: bytes) -> np.ndarray:
+    """The numbers of a 64-bit bitmap: 32-bit ones, each after the high half that its numbers share.
+
+    Raises:
+        ValueError: bytes that do not follow the format.
+    """
+    reader = _Reader(data)
+    parts = []
+    for _ in range(reader.number("<Q")):
+        high = reader.number("<I")
+        parts.append(_decode_bitmap32(reader) + (high << 32))
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+class _Reader:
+    """Takes bytes off the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._place = 0
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        taken = self._data[self._place : self._place + count]
+        if len(taken) != count:
+            raise ValueError(f"expected {count} bytes at {self._place}, got {len(taken)}")
+        self._place += count
+        return taken
+
+    def number(self, form: str) -> int:
+        """The next number."""
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def array(self, dtype: str, count: int) -> np.ndarray:
+        """The next numbers."""
+        return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype=dtype)
+
+
+def _decode_bitmap32(reader: _Reader) -> np.ndarray:
+    cookie = reader.number("<I")
+    if cookie & 0xFFFF == _WITH_RUNS:
+        containers = (cookie >> 16) + 1
+        flags = np.unpackbits(reader.array("u1", (containers + 7) // 8), bitorder="little")[:containers].astype(bool)
+    elif cookie == _NO_RUNS:
+        containers = reader.number("<I")
+        flags = np.zeros(min(containers, 1 << 16), dtype=bool)
+    else:
+        raise ValueError(f"expected the cookie {_NO_RUNS} or {_WITH_RUNS}, got {cookie}")
+    if containers > 1 << 16:
+        raise ValueError(f"expected at most 65536 containers, got {containers}")
+    header = reader.array("<u2", 2 * containers).reshape(containers, 2).astype(np.int64)
+    if cookie == _NO_RUNS or containers >= _OFFSETS_FROM:
+        reader.take(4 * containers)  # where each container begins; they follow each other
+    parts = [
+        _decode_container(reader, int(count) + 1, bool(is_run)) + (key << 16)
+        for (key, count), is_run in zip(header, flags, strict=True)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _decode_container(reader: _Reader, count: int, is_run: bool) -> np.ndarray:
+    if is_run:
+        runs = reader.array("<u2", 2 * reader.number("<H")).reshape(-1, 2).astype(np.int64)
+        lengths = runs[:, 1] + 1
+        ends = np.cumsum(lengths)
+        values = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(runs[:, 0] - (ends - lengths), lengths)
+    elif count <= _ARRAY_LIMIT:
+        values = reader.array("<u2", count).astype(np.int64)
+    else:
+        values = np.flatnonzero(np.unpackbits(reader.array("u1", _BITMAP_BYTES), bitorder="little"))
+    if len(values) != count:
+        raise ValueError(f"expected a container of {count} numbers, got {len(values)}")
+    return values

@@ -1,0 +1,187 @@
+"""Which rows of a table are deleted: deletion vectors, position deletes, equality deletes.
+
+In: a dataset of a table. Out: for each row group with deleted rows, their numbers. Always holds: a delete that cannot
+be read or does not fit its file is an error, because without it rows would come back that are gone.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError
+from .bitmaps import decode_bitmap64
+from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
+from .table_read import locate, read_columns
+
+if TYPE_CHECKING:
+    from .dataset import StoredDataset
+
+_MAGIC = b"\xd1\xd3\x39\x64"
+_THREADS = 8
+
+
+def deleted_rows(dataset: StoredDataset) -> dict[int, np.ndarray]:
+    """The deleted rows (ascending) of each row group that has some, by the number of the row group.
+
+    Raises:
+        DatasetError: a delete file that is missing, damaged, or does not fit; names it.
+    """
+    table = dataset.table
+    if table is None or not any(file.deletes for file in table.files):
+        return {}
+    reader = _DeleteReader(dataset, table)
+    units = np.flatnonzero([bool(table.files[file].deletes) for file in dataset.row_groups.file])
+    with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-deletes") as pool:
+        found = list(pool.map(reader.of_unit, units.tolist()))
+    reader.check_files()
+    return {int(unit): rows for unit, rows in zip(units, found, strict=True) if len(rows)}
+
+
+class _DeleteReader:
+    """Reads each delete file once, and finds the rows that it deletes."""
+
+    def __init__(self, dataset: StoredDataset, table: Table) -> None:
+        self._dataset = dataset
+        self._table = table
+        groups = dataset.row_groups
+        starts = np.concatenate([[0], np.cumsum(groups.rows)])
+        firsts = starts[np.searchsorted(groups.file, np.arange(len(table.files)))]
+        self._first_row = starts[:-1] - firsts[groups.file]  # of each row group in its file
+        self._rows_of_file = np.bincount(groups.file, weights=groups.rows, minlength=len(table.files)).astype(np.int64)
+        self._in_file = lru_cache(maxsize=256)(self._rows_in_file)
+        self._positions = lru_cache(maxsize=64)(self._read_positions)
+        self._values = lru_cache(maxsize=64)(self._read_values)
+
+    def check_files(self) -> None:
+        """Files without row groups have no rows that could be deleted; all others were read by their row groups."""
+        for number in np.flatnonzero(self._rows_of_file == 0):
+            self._in_file(int(number))
+
+    def of_unit(self, unit: int) -> np.ndarray:
+        """The deleted rows of one row group."""
+        number = int(self._dataset.row_groups.file[unit])
+        count, first = int(self._dataset.row_groups.rows[unit]), int(self._first_row[unit])
+        positions = self._in_file(number)
+        lo, hi = np.searchsorted(positions, [first, first + count])
+        gone = np.zeros(count, dtype=bool)
+        gone[positions[lo:hi] - first] = True
+        by_columns: dict[tuple[TableColumn, ...], list[int]] = defaultdict(list)
+        for place in self._table.files[number].deletes:
+            item = self._table.deletes[place]
+            if item.kind == EQUALITY:
+                by_columns[item.columns].append(place)
+        for columns, places in by_columns.items():
+            gone |= _equal_rows(read_columns(self._dataset, unit, columns), self._values(tuple(places)))
+        return np.flatnonzero(gone)
+
+    def _rows_in_file(self, number: int) -> np.ndarray:
+        """Row numbers of one file that bitmaps and position deletes name, ascending."""
+        file = self._table.files[number]
+        parts = [np.zeros(0, dtype=np.int64)]
+        for place in file.deletes:
+            item = self._table.deletes[place]
+            if item.kind == BITMAP:
+                parts.append(_checked(item, partial(_bitmap, self._dataset, item)))
+            elif item.kind == POSITIONS:
+                parts.append(self._positions(place).get(file.location, parts[0]))
+        positions = np.unique(np.concatenate(parts))
+        if len(positions) and not 0 <= positions[0] <= positions[-1] < self._rows_of_file[number]:
+            raise DatasetError(
+                f"file {file.path}: expected deleted rows among its {self._rows_of_file[number]} rows, got row "
+                f"{positions[-1]}. The file is not the one that the table means."
+            )
+        return positions
+
+    def _read_positions(self, place: int) -> dict[str, np.ndarray]:
+        item = self._table.deletes[place]
+        table = _checked(item, partial(_read_parquet, self._dataset, item, ["file_path", "pos"]))
+        paths = table.column("file_path").combine_chunks()
+        encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        positions = table.column("pos").to_numpy()
+        order = np.argsort(codes, kind="stable")
+        bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
+        names = encoded.dictionary.to_pylist()
+        return {name: positions[order[bounds[n] : bounds[n + 1]]] for n, name in enumerate(names)}
+
+    def _read_values(self, places: tuple[int, ...]) -> pa.Table:
+        """The values of some equality deletes of the same columns, together."""
+        tables = []
+        for place in places:
+            item = self._table.deletes[place]
+            held = _checked(item, partial(_read_parquet, self._dataset, item))
+            columns = []
+            for column in item.columns:
+                path = locate(held.schema, column, where=f"delete file {item.path}")
+                if path is None or len(path) > 1:
+                    raise DatasetError(
+                        f"delete file {item.path}: expected the top-level column '{column.name}' that it compares, got "
+                        f"{held.column_names}. Equality deletes of members of structs are not supported: rewrite the "
+                        "table's data files."
+                    )
+                columns.append(held.column(path[0]).cast(column.arrow))
+            tables.append(pa.table(columns, names=[column.name for column in item.columns]))
+        return pa.concat_tables(tables)
+
+
+def _checked(item: RowDeletes, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
+        raise DatasetError(
+            f"{item.kind} of deleted rows {item.path or '(inline)'}: expected a readable one, got: {error}. It is "
+            "damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version of the table."
+        ) from error
+
+
+def _read_parquet(dataset: StoredDataset, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
+    with pq.ParquetFile(item.path, filesystem=dataset.filesystem) as file:
+        return file.read(columns=columns)
+
+
+def _bitmap(dataset: StoredDataset, item: RowDeletes) -> np.ndarray:
+    """The numbers of a deletion vector. In a file: size (big endian), magic, bitmap, CRC-32; inline: magic, bitmap."""
+    if item.path:
+        with dataset.filesystem.open_input_file(item.path) as file:
+            raw = file.read_at(item.size_bytes + 8, item.offset)
+        (size,) = struct.unpack(">I", raw[:4])
+        if size != item.size_bytes or len(raw) != size + 8:
+            raise ValueError(f"{size} bytes, not {item.size_bytes}, at offset {item.offset}")
+        data = raw[4:-4]
+        if struct.unpack(">I", raw[-4:])[0] != zlib.crc32(data):
+            raise ValueError("a checksum that does not fit")
+    else:
+        data = base64.b64decode(item.inline)[: item.size_bytes]
+    if data[:4] != _MAGIC:
+        raise ValueError(f"the format {data[:4].hex()}, not a portable roaring bitmap ({_MAGIC.hex()})")
+    rows = decode_bitmap64(data[4:])
+    if len(rows) != item.count:
+        raise ValueError(f"{len(rows)} rows, not {item.count}")
+    return rows
+
+
+def _equal_rows(table: pa.Table, deleted: pa.Table) -> np.ndarray:
+    """Which rows of ``table`` occur in ``deleted``; nulls are equal to each other."""
+    codes = []
+    for mine, theirs in zip(table.columns, deleted.columns, strict=True):
+        both = pa.concat_arrays([_plain(mine), _plain(theirs.cast(mine.type))])
+        codes.append(both.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False))
+    _, number = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    return np.isin(number[: len(table)], number[len(table) :])
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    array = column.combine_chunks()
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

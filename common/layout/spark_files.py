@@ -1,0 +1,115 @@
+"""What is special about Parquet files that Apache Spark wrote: INT96 time stamps, and dates in the old calendar.
+
+In: footers. Out: the Arrow schema that holds every value, the options to read it with, and an error where values would
+be wrong. Always holds: a Spark time stamp has microseconds, so INT96 columns of Spark are read in microseconds, which
+reach from year 1 to 9999; nanoseconds, Arrow's own reading of INT96, wrap round outside of 1677 to 2262.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..errors import DecodeError
+
+_VERSION_KEY = b"org.apache.spark.version"
+_ROW_KEY = b"org.apache.spark.sql.parquet.row.metadata"
+_ZONE_KEY = b"org.apache.spark.timeZone"
+_LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+_GREGORIAN_DAY = -141_427  # 1582-10-15; before it, Spark 2 and the LEGACY modes of Spark 3 count Julian days
+_SECONDS = 86_400
+_STANDARD_TIME_DAY = -25_567  # 1900-01-01; before it, the same modes and java.time do not agree on the offsets of zones
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
+    """The Arrow schema of a file; INT96 columns of Spark in microseconds."""
+    schema = footer.schema.to_arrow_schema()
+    if read_options(footer):
+        columns = [column.with_type(_in_microseconds(column.type)) for column in schema]
+        return pa.schema(columns, metadata=schema.metadata)
+    return schema
+
+
+def read_options(footer: pq.FileMetaData) -> dict[str, Any]:
+    """The arguments for ``pyarrow.parquet.ParquetFile`` that go with `footer_schema`."""
+    if not _by_spark(footer) or not any(
+        footer.schema.column(number).physical_type == "INT96" for number in range(len(footer.schema))
+    ):
+        return {}
+    return {"coerce_int96_timestamp_unit": "us"}
+
+
+def refuse_old_calendar(footer: pq.FileMetaData, column: pa.ChunkedArray, name: str) -> None:
+    """Raises `DecodeError` for a column with dates that Spark counted in the hybrid Julian and Gregorian calendar."""
+    if not _has_old_calendar(footer):
+        return
+    zone = (footer.metadata or {}).get(_ZONE_KEY)
+    first_day = _GREGORIAN_DAY if zone in (b"UTC", b"GMT", b"Z", b"Etc/UTC") else _STANDARD_TIME_DAY
+    for chunk in column.chunks:
+        _refuse(chunk, name, first_day)
+
+
+def _refuse(values: pa.Array, name: str, first_day: int) -> None:
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return  # only strings are read so
+    if pa.types.is_date32(kind):
+        low, limit = pc.min(values.view(pa.int32())).as_py(), _GREGORIAN_DAY
+    elif pa.types.is_timestamp(kind):
+        low, limit = pc.min(values.view(pa.int64())).as_py(), first_day * _SECONDS * _PER_SECOND[kind.unit]
+    elif pa.types.is_struct(kind):
+        for child in values.flatten():
+            _refuse(child, name, first_day)
+        return
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        _refuse(values.flatten(), name, first_day)
+        return
+    elif pa.types.is_map(kind):
+        _refuse(values.keys, name, first_day)
+        _refuse(values.items, name, first_day)
+        return
+    else:
+        return
+    if low is not None and low < limit:
+        day = "1582-10-15" if limit == _GREGORIAN_DAY or first_day == _GREGORIAN_DAY else "1900-01-01"
+        raise DecodeError(
+            f"field '{name}': expected {kind} from {day} on, because Spark wrote this file in its old calendar "
+            f"(LEGACY rebase mode, or Spark 2), got an earlier one. Write the file again with "
+            "spark.sql.parquet.datetimeRebaseModeInWrite and int96RebaseModeInWrite set to CORRECTED, or leave the "
+            "rows out."
+        )
+
+
+def _by_spark(footer: pq.FileMetaData) -> bool:
+    metadata = footer.metadata or {}
+    return _VERSION_KEY in metadata or _ROW_KEY in metadata
+
+
+def _has_old_calendar(footer: pq.FileMetaData) -> bool:
+    metadata = footer.metadata or {}
+    if any(key in metadata for key in _LEGACY_KEYS):
+        return True
+    if not _by_spark(footer):
+        return False
+    major = metadata.get(_VERSION_KEY, b"2").split(b".")[0]  # before 2.4.5 Spark left its version out
+    return major.isdigit() and int(major) < 3
+
+
+def _in_microseconds(kind: pa.DataType) -> pa.DataType:
+    """The type with microseconds for nanoseconds, which in Spark's files only INT96 becomes."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([child.with_type(_in_microseconds(child.type)) for child in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_microseconds(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_in_microseconds(kind.key_type)),
+            kind.item_field.with_type(_in_microseconds(kind.item_type)),
+        )
+    return kind

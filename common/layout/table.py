@@ -1,0 +1,232 @@
+"""`Table`: an explicit list of files, with what a table format says about them, as plain data.
+
+What a snapshot of a Delta or Iceberg table is, once resolved: files, partition values, deleted rows, and for each
+column where files hold it. It compares, hashes, and goes to JSON, so that every process reads the same snapshot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
+from ..schema.field import UnischemaField
+
+BITMAP: Literal["bitmap"] = "bitmap"
+POSITIONS: Literal["positions"] = "positions"
+EQUALITY: Literal["equality"] = "equality"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """One column (a leaf; the members of a struct are columns of their own).
+
+    Attributes:
+        name: its name in the table, dotted for members.
+        arrow: its type in the table; files may hold a narrower one.
+        nullable: whether rows may have no value.
+        ids: Parquet field ids from the top-level column down to the leaf.
+        names: for each of those levels the names that a file may use, where it is not found by ids.
+        partition: its values come from the file list, never from the files.
+        default: the value (as text) in files that lack the column; ``None`` = null.
+        field: the field that it becomes where that is more than its type tells (an image).
+    """
+
+    name: str
+    arrow: pa.DataType
+    nullable: bool = True
+    ids: tuple[int, ...] = ()
+    names: tuple[tuple[str, ...], ...] = ()
+    partition: bool = False
+    default: str | None = None
+    field: UnischemaField | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "name": self.name,
+            "arrow": arrow_type_to_json(self.arrow),
+            "nullable": self.nullable,
+            "ids": list(self.ids),
+            "names": [list(names) for names in self.names],
+            "partition": self.partition,
+            "default": self.default,
+            "field": None if self.field is None else self.field.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TableColumn:
+        """The inverse of `to_json`."""
+        field = value["field"]
+        return cls(
+            name=value["name"],
+            arrow=arrow_type_from_json(value["arrow"]),
+            nullable=value["nullable"],
+            ids=tuple(value["ids"]),
+            names=tuple(tuple(names) for names in value["names"]),
+            partition=value["partition"],
+            default=value["default"],
+            field=None if field is None else UnischemaField.from_json(field),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDeletes:
+    """Where it is written which rows of some files are deleted.
+
+    Attributes:
+        kind: ``"bitmap"`` (a deletion vector: a roaring bitmap of row numbers), ``"positions"`` (a Parquet file of file
+            names and row numbers), ``"equality"`` (a Parquet file of values; rows that have them are deleted).
+        path: of the file, on the file system of the data; empty for an inline bitmap.
+        inline: the bytes of an inline bitmap, base64.
+        offset, size_bytes: the place of a bitmap in its file.
+        count: how many rows a bitmap deletes.
+        columns: the columns that an equality compares.
+    """
+
+    kind: Literal["bitmap", "positions", "equality"]
+    path: str = ""
+    inline: str = ""
+    offset: int = 0
+    size_bytes: int = 0
+    count: int = 0
+    columns: tuple[TableColumn, ...] = ()
+
+    def to_json(self) -> list[Any]:
+        """A JSON list, because there may be many."""
+        columns = [column.to_json() for column in self.columns]
+        return [self.kind, self.path, self.inline, self.offset, self.size_bytes, self.count, columns]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> RowDeletes:
+        """The inverse of `to_json`."""
+        kind, path, inline, offset, size_bytes, count, columns = value
+        return cls(
+            kind=kind,
+            path=path,
+            inline=inline,
+            offset=offset,
+            size_bytes=size_bytes,
+            count=count,
+            columns=tuple(TableColumn.from_json(column) for column in columns),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """One data file of a table.
+
+    Attributes:
+        path: on the file system.
+        location: what delete files call it; empty if no delete file names it.
+        mtime_ns: 0 where the table does not say; files of a table do not change.
+        values: ``(column, text)``: partition columns, and columns that the file itself lacks.
+        deletes: numbers of the `Table.deletes` that concern it.
+    """
+
+    path: str
+    size_bytes: int
+    mtime_ns: int = 0
+    location: str = ""
+    values: tuple[tuple[str, str | None], ...] = ()
+    deletes: tuple[int, ...] = ()
+
+    def to_json(self) -> list[Any]:
+        """A JSON list, because there may be many."""
+        values = [list(pair) for pair in self.values]
+        return [self.path, self.size_bytes, self.mtime_ns, self.location, values, list(self.deletes)]
+
+    @classmethod
+    def from_json(cls, value: list[Any]) -> TableFile:
+        """The inverse of `to_json`."""
+        path, size_bytes, mtime_ns, location, values, deletes = value
+        return cls(
+            path=path,
+            size_bytes=size_bytes,
+            mtime_ns=mtime_ns,
+            location=location,
+            values=tuple((name, text) for name, text in values),
+            deletes=tuple(deletes),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots, so that the digest is kept
+class Table:
+    """A snapshot of a table.
+
+    Attributes:
+        kind: the format, such as ``"delta"``.
+        root: the directory of the table on its file system; what the names of files are relative to.
+        identity: what the format knows the table by, wherever it lies.
+        version: of the snapshot.
+        refused: ``(column, reason)`` for those that cannot be read.
+        labels: ``(column, names)`` of columns whose integers stand for classes.
+    """
+
+    kind: str
+    root: str
+    identity: str
+    version: str
+    columns: tuple[TableColumn, ...]
+    files: tuple[TableFile, ...]
+    deletes: tuple[RowDeletes, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells this snapshot from all others, wherever the table lies."""
+        text = json.dumps(
+            [
+                [self.kind, self.identity, self.version],
+                [column.to_json() for column in self.columns],
+                [[_name(self, file.path), file.size_bytes, file.values, file.deletes] for file in self.files],
+                [[_name(self, item.path), item.kind, item.inline, item.offset, item.count] for item in self.deletes],
+            ]
+        )
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return {
+            "kind": self.kind,
+            "root": self.root,
+            "identity": self.identity,
+            "version": self.version,
+            "columns": [column.to_json() for column in self.columns],
+            "files": [file.to_json() for file in self.files],
+            "deletes": [item.to_json() for item in self.deletes],
+            "refused": [list(pair) for pair in self.refused],
+            "labels": [[name, list(names)] for name, names in self.labels],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Table:
+        """The inverse of `to_json`."""
+        return cls(
+            kind=value["kind"],
+            root=value["root"],
+            identity=value["identity"],
+            version=value["version"],
+            columns=tuple(TableColumn.from_json(column) for column in value["columns"]),
+            files=tuple(TableFile.from_json(file) for file in value["files"]),
+            deletes=tuple(RowDeletes.from_json(item) for item in value["deletes"]),
+            refused=tuple((name, reason) for name, reason in value["refused"]),
+            labels=tuple((name, tuple(names)) for name, names in value["labels"]),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind}, version {self.version}" if self.version else self.kind
+
+
+def _name(table: Table, path: str) -> str:
+    return path[len(table.root) :] if table.root and path.startswith(table.root) else path

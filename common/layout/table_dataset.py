@@ -1,0 +1,79 @@
+"""A `Table` as the layout sees it: its files as a listing, its columns as fields, its values as partition columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..errors import SchemaError
+from ..schema.field import Unischema, UnischemaField
+from ..schema.infer import infer_field
+from ..schema.metadata import schema_from_metadata
+from .files import DataFile, FileListing
+from .filesystem import resolve
+from .table import Table, TableColumn
+from .table_read import locate, parse_values
+
+if TYPE_CHECKING:
+    from .dataset import StoredDataset
+
+
+def table_listing(url: str, table: Table, *, filesystem: Any, storage_options: dict[str, Any] | None) -> FileListing:
+    """The files of the table, in the order of their paths; nothing is looked up."""
+    found, _ = resolve(url, filesystem=filesystem, storage_options=storage_options)
+    root = table.root.rstrip("/") + "/"
+    files = [
+        DataFile(
+            path=file.path,
+            relative=file.path[len(root) :] if file.path.startswith(root) else file.path,
+            size_bytes=file.size_bytes,
+            mtime_ns=file.mtime_ns,
+            partition=(),
+        )
+        for file in table.files
+    ]
+    return FileListing(filesystem=found, roots=(table.root,), files=tuple(files), metadata_files=())
+
+
+def describe_table(dataset: StoredDataset, table: Table) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+    """The schema, the columns that cannot become tensors, and for each partition column its value in every file."""
+    declared = _declared(dataset)
+    fields: list[UnischemaField] = []
+    refused = dict(table.refused)
+    for column in table.columns:
+        try:
+            fields.append(column.field or _as_declared(column, declared, dataset) or _inferred(column))
+        except SchemaError as error:
+            refused[column.name] = str(error)
+    partitions: dict[str, pa.Array] = {}
+    for column in table.columns:
+        if column.partition and column.name not in refused:
+            texts = [dict(file.values).get(column.name) for file in table.files]
+            partitions[column.name] = parse_values(texts, column)
+    return Unischema(table.kind, fields), refused, partitions
+
+
+def _inferred(column: TableColumn) -> UnischemaField:
+    return infer_field(column.name, pa.field(column.name, column.arrow, column.nullable))
+
+
+def _declared(dataset: StoredDataset) -> Unischema | None:
+    """What `write_dataset` wrote into the files that became a table: its codecs are known from there alone."""
+    if not dataset.files:
+        return None
+    footer, where = dataset.footer(0), dataset.files[0].path
+    return schema_from_metadata(footer.metadata, where=where)
+
+
+def _as_declared(column: TableColumn, declared: Unischema | None, dataset: StoredDataset) -> UnischemaField | None:
+    if declared is None or column.partition:
+        return None
+    path = locate(dataset.footer(0).schema.to_arrow_schema(), column, where=dataset.files[0].path)
+    stored = None if path is None else ".".join(path)
+    if stored is None or stored not in declared:
+        return None
+    field = declared[stored]
+    if not field.storage.coded:
+        return None
+    return field.replace(name=column.name, nullable=field.nullable or column.nullable)

@@ -1,0 +1,194 @@
+"""Reading a table's columns out of its files: by field id or by the name that the file uses, in the table's own type.
+
+In: a row group and `TableColumn` values. Out: an Arrow table with one column for each, under its name in the table.
+Always holds: a column that the file lacks has the table's value for it, and a value that does not fit is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError, DecodeError, SchemaError
+from .nested import child, without_views
+from .spark_files import refuse_old_calendar
+from .table import TableColumn
+
+if TYPE_CHECKING:
+    from .dataset import StoredDataset
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+def locate(arrow: pa.Schema, column: TableColumn, *, where: str = "") -> tuple[str, ...] | None:
+    """The names that lead to a column in a file of this schema; ``None`` if the file lacks it.
+
+    Raises:
+        DatasetError: a column that is known by field ids alone, in a file without any.
+    """
+    members: Iterable[pa.Field] = arrow
+    by_id = bool(column.ids) and any(_id_of(member) is not None for member in arrow)
+    if not by_id and not column.names:
+        raise DatasetError(
+            f"{where}: expected a Parquet file with field ids, which column '{column.name}' is found by, got none. "
+            "Write the table again, or give it a name mapping."
+        )
+    path: list[str] = []
+    kind: pa.DataType | None = None
+    for level in range(len(column.ids) if by_id else len(column.names)):
+        found = next((member for member in members if _is_meant(member, column, level, by_id)), None)
+        if found is None:
+            return None
+        path.append(found.name)
+        kind = found.type
+        members = list(kind) if pa.types.is_struct(kind) else []
+    if kind is not None and pa.types.is_map(kind):
+        path.append(column.name.rpartition(".")[2])  # 'key' or 'value'
+    return tuple(path)
+
+
+def _is_meant(member: pa.Field, column: TableColumn, level: int, by_id: bool) -> bool:
+    return _id_of(member) == column.ids[level] if by_id else member.name in column.names[level]
+
+
+def _id_of(field: pa.Field) -> int | None:
+    text = (field.metadata or {}).get(_FIELD_ID)
+    return None if text is None else int(text)
+
+
+def read_columns(dataset: StoredDataset, unit: int, columns: Sequence[TableColumn]) -> pa.Table:
+    """Some columns of one row group.
+
+    Raises:
+        DatasetError: a file that cannot be read, or is not as the table says; names file and row group.
+        SchemaError: a file that lacks a column without which there is no row.
+    """
+    groups = dataset.row_groups
+    number = int(groups.file[unit])
+    file = dataset.files[number]
+    place = f"file {file.path}, row group {groups.group[unit]}"
+    given = dataset.values_of(number)
+    try:
+        with pq.ParquetFile(
+            file.path,
+            filesystem=dataset.filesystem,
+            metadata=dataset.footer(number),
+            pre_buffer=True,
+            coerce_int96_timestamp_unit="us",  # what tables have; nanoseconds would wrap round outside 1677 to 2262
+        ) as reader:
+            arrow = reader.schema_arrow
+            paths = [None if column.partition else locate(arrow, column, where=place) for column in columns]
+            wanted = sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
+            held = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(
+            f"{place}: expected readable columns {[column.name for column in columns]}, got: {error}. The file is "
+            "damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version of the table."
+        ) from error
+    try:
+        for name in held.column_names:
+            refuse_old_calendar(dataset.footer(number), held.column(name), name)
+    except DecodeError as error:
+        raise DecodeError(f"{place}: {error}") from error
+    made = []
+    for column, path in zip(columns, paths, strict=True):
+        if path is not None:
+            made.append(_in_type(_member(held, path), column, place))
+        elif column.name in given or column.default is not None:
+            made.append(pa.repeat(parse_value(given.get(column.name, column.default), column), int(groups.rows[unit])))
+        elif column.nullable:
+            made.append(pa.nulls(int(groups.rows[unit]), column.arrow))
+        else:
+            raise SchemaError(
+                f"{place}: expected column '{column.name}', which the table says is never null, found none. "
+                "Deselect the field, or make it optional in the table."
+            )
+    return pa.table(made, names=[column.name for column in columns])
+
+
+def _selected(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:
+    """The part of a path that selects columns: a map is read whole."""
+    kind: pa.DataType = pa.struct(list(arrow))
+    for depth, part in enumerate(path):
+        if pa.types.is_map(kind):
+            return path[:depth]
+        kind = kind.field(part).type
+    return path
+
+
+def _member(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
+    column = table.column(path[0])
+    for part in path[1:]:
+        column = child(column, part)
+    return without_views(column)
+
+
+def _in_type(column: pa.ChunkedArray, wanted: TableColumn, place: str) -> pa.ChunkedArray:
+    if column.num_chunks == 0:
+        return pa.chunked_array([], wanted.arrow)
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks])
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if column.type == wanted.arrow or _same_values(column.type, wanted.arrow):
+        return column
+    try:
+        return column.cast(wanted.arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DatasetError(
+            f"{place}: expected column '{wanted.name}' to hold {wanted.arrow}, as the table says, got {column.type}: "
+            f"{error}. Deselect the field, or write the file again."
+        ) from error
+
+
+def _same_values(first: pa.DataType, second: pa.DataType) -> bool:
+    return any(
+        all(any(is_kind(item) for is_kind in kinds) for item in (first, second))
+        for kinds in (
+            (pa.types.is_string, pa.types.is_large_string),
+            (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
+        )
+    )
+
+
+def parse_value(text: str | None, column: TableColumn) -> pa.Scalar:
+    """A value of the file list in its column's type.
+
+    Raises:
+        DatasetError: text that does not cast.
+    """
+    return parse_values([text], column)[0]
+
+
+def parse_values(texts: Sequence[str | None], column: TableColumn) -> pa.Array:
+    """Values of the file list in their column's type; bytes are written as Latin-1 text."""
+    try:
+        if pa.types.is_binary(column.arrow) or pa.types.is_fixed_size_binary(column.arrow):
+            return pa.array([None if text is None else text.encode("latin-1") for text in texts], column.arrow)
+        values = pa.array(texts, pa.string())
+        if pa.types.is_boolean(column.arrow):
+            wrong = {text for text in texts if text is not None} - {"true", "false"}
+            if wrong:
+                raise pa.ArrowInvalid(f"expected 'true' or 'false', got {sorted(wrong)[:5]}")
+            return pc.equal(values, "true")
+        if pa.types.is_timestamp(column.arrow):
+            return _instants(values, column.arrow)
+        return values.cast(column.arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
+        raise DatasetError(
+            f"column '{column.name}': expected values of type {column.arrow} in the table's file list: {error}. "
+            "Deselect the field, or mend the table."
+        ) from error
+
+
+def _instants(texts: pa.Array, wanted: pa.TimestampType) -> pa.Array:
+    """Time stamps; without an offset they are UTC."""
+    plain = pc.replace_substring_regex(texts, r"(Z|[+-]00:?00)$", "")
+    naive = plain.cast(pa.timestamp(wanted.unit))
+    return naive if wanted.tz is None else pc.assume_timezone(naive, "UTC").cast(wanted)

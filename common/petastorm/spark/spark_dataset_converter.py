@@ -1,0 +1,139 @@
+"""`make_spark_converter` and `SparkDatasetConverter`: Petastorm's way from a DataFrame to the frameworks.
+
+The files and their cache are those of ``parquetry.common.spark.spark_converter``; `make_batch_reader` reads them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+from ...errors import PipelineError
+from ...layout.dataset import StoredDataset
+from ...spark.converter import SparkConverter, spark_converter
+from ..reader import make_batch_reader
+
+DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
+_BATCH_SIZE = 32
+
+
+class SparkDatasetConverter:
+    """A DataFrame that was written to the cache; it pickles, so that executors can train from it."""
+
+    PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
+
+    def __init__(self, converter: SparkConverter, *, owned: bool = True) -> None:
+        self._converter = converter
+        self._owned = owned
+
+    @property
+    def cache_dir_url(self) -> str:
+        """The directory of the files."""
+        return self._converter.url
+
+    @property
+    def file_urls(self) -> list[str]:
+        """The files."""
+        return list(self._converter.file_urls)
+
+    @property
+    def dataset_size(self) -> int:
+        """The number of rows."""
+        return self._converter.rows
+
+    def __len__(self) -> int:
+        return self.dataset_size
+
+    @contextlib.contextmanager
+    def make_tf_dataset(
+        self,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        shuffling_queue_capacity: int | None = None,
+        **petastorm_reader_kwargs: Any,
+    ) -> Iterator[Any]:
+        """A context manager that gives a ``tf.data.Dataset`` of batches (named tuples).
+
+        Args:
+            batch_size: rows of a batch; ``None`` = 32.
+            prefetch: batches that TensorFlow makes ahead; ``None`` = as it likes.
+            num_epochs: ``None`` = endless.
+            workers_count: ``None`` = 4.
+            shuffling_queue_capacity: rows of TensorFlow's shuffle buffer; ``None`` or 0 = none.
+            petastorm_reader_kwargs: arguments for `make_batch_reader`.
+        """
+        make = import_module("parquetry.tf_plugin.petastorm").make_petastorm_dataset
+        autotune = import_module("tensorflow").data.AUTOTUNE
+        with self._reader(num_epochs, workers_count, petastorm_reader_kwargs) as reader:
+            rows = make(reader).unbatch()
+            if shuffling_queue_capacity:
+                rows = rows.shuffle(shuffling_queue_capacity)
+            yield rows.batch(batch_size or _BATCH_SIZE).prefetch(autotune if prefetch is None else prefetch)
+
+    @contextlib.contextmanager
+    def make_torch_dataloader(
+        self,
+        batch_size: int = _BATCH_SIZE,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        shuffling_queue_capacity: int = 0,
+        data_loader_fn: Callable[..., Any] | None = None,
+        **petastorm_reader_kwargs: Any,
+    ) -> Iterator[Any]:
+        """A context manager that gives a `DataLoader` of batches (dicts of tensors); see `make_tf_dataset`.
+
+        Args:
+            data_loader_fn: makes the loader from the reader, ``batch_size`` and ``shuffling_queue_capacity``;
+                ``None`` = ``parquetry.torch_plugin.petastorm.DataLoader``.
+        """
+        make = data_loader_fn or import_module("parquetry.torch_plugin.petastorm").DataLoader
+        with self._reader(num_epochs, workers_count, petastorm_reader_kwargs) as reader:
+            yield make(reader, batch_size=batch_size, shuffling_queue_capacity=shuffling_queue_capacity)
+
+    @contextlib.contextmanager
+    def _reader(self, num_epochs: int | None, workers_count: int | None, options: dict[str, Any]) -> Iterator[Any]:
+        workers = 4 if workers_count is None else workers_count
+        with make_batch_reader(self.cache_dir_url, num_epochs=num_epochs, workers_count=workers, **options) as reader:
+            yield reader
+
+    def delete(self) -> None:
+        """Removes the files, if this converter wrote them."""
+        if self._owned:
+            self._converter.delete()
+
+
+def make_spark_converter(
+    df: Any,
+    parquet_row_group_size_bytes: int = DEFAULT_ROW_GROUP_SIZE_BYTES,
+    compression_codec: str | None = None,
+    dtype: str | None = "float32",
+) -> SparkDatasetConverter:
+    """Writes a DataFrame to the cache, or finds it there.
+
+    The directory is the session's ``petastorm.spark.converter.parentCacheDirUrl`` (or parquetry's own setting).
+
+    Args:
+        df: a DataFrame; or the URL of Parquet files that are there already, which are used as they are.
+        compression_codec: ``None`` = uncompressed.
+        dtype: what floats become: ``"float32"``, as in Petastorm, ``"float64"``, or ``None`` = what they are.
+    """
+    if isinstance(df, str):
+        dataset = StoredDataset([df])
+        paths = tuple(file.path for file in dataset.files)
+        rows = dataset.row_groups
+        converter = SparkConverter(url=df, file_urls=paths, rows=int(rows.rows.sum()), row_groups=len(rows))
+        return SparkDatasetConverter(converter, owned=False)
+    if not hasattr(df, "sparkSession"):
+        raise PipelineError(f"make_spark_converter: expected a DataFrame of Spark or a URL, got {df!r}.")
+    converter = spark_converter(
+        df,
+        df.sparkSession.conf.get(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, None),
+        dtype=dtype,
+        row_group_size_mb=parquet_row_group_size_bytes / (1 << 20),
+        compression=compression_codec or "uncompressed",
+    )
+    return SparkDatasetConverter(converter)

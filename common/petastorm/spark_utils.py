@@ -1,0 +1,53 @@
+"""`dataset_as_rdd`: a dataset as an RDD of named tuples, read and decoded by Spark's executors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from ..engine.fetch import Fetcher
+from ..spark.reading import ReadPlan, ReadTask
+from ..spark.session import context_of
+from .etl.dataset_metadata import get_schema, open_dataset
+from .unischema import Unischema
+from .values import row_values
+
+
+def dataset_as_rdd(
+    dataset_url: str,
+    spark_session: Any,
+    schema_fields: Sequence[Any] | None = None,
+    hdfs_driver: str | None = None,
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """An RDD of rows as `make_reader` gives them, in the order of storage.
+
+    Args:
+        schema_fields: regexes or fields; ``None`` = all.
+        hdfs_driver: not used.
+
+    Raises:
+        PetastormMetadataError: a dataset without a schema.
+    """
+    context = context_of(spark_session, "dataset_as_rdd")
+    dataset = open_dataset(dataset_url, storage_options=storage_options, filesystem=filesystem)
+    schema = get_schema(dataset)
+    view = schema if schema_fields is None else schema.create_schema_view(schema_fields)
+    plan = ReadPlan(dataset, [dataset.schema[name] for name in view.fields], context.defaultParallelism)
+    return plan.payloads(spark_session).flatMap(partial(_rows, view))
+
+
+def _rows(view: Unischema, payload: bytes) -> Iterator[Any]:
+    task: ReadTask = pickle.loads(payload)
+    fields = [task.part.schema[name] for name in view.fields]
+    for unit in range(len(task.part.row_groups)):
+        table = Fetcher(task.part, fields).stored(unit).take(pa.array(task.rows.of(unit)))
+        columns = [row_values(field, table.column(field.name)) for field in fields]
+        for values in zip(*columns, strict=True):
+            yield view.make_namedtuple(**dict(zip(view.fields, values, strict=True)))

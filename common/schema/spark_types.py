@@ -1,0 +1,138 @@
+"""Which Spark type a stored column has, and the column in exactly the Arrow type that Spark takes for it.
+
+Spark has no unsigned integers, no half floats, no fixed-size lists and no time units but microseconds. A column that
+goes through Spark is therefore stored in the next wider type; the field's own dtype comes back when it is read.
+pyspark is imported only by `spark_schema`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ..errors import CodecUnavailableError, EncodeError, SchemaError
+
+if TYPE_CHECKING:
+    from .field import Unischema, UnischemaField
+
+_WIDER = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+}
+_SPARK = {
+    pa.bool_(): "BooleanType",
+    pa.int8(): "ByteType",
+    pa.int16(): "ShortType",
+    pa.int32(): "IntegerType",
+    pa.int64(): "LongType",
+    pa.float32(): "FloatType",
+    pa.float64(): "DoubleType",
+    pa.string(): "StringType",
+    pa.binary(): "BinaryType",
+    pa.date32(): "DateType",
+    pa.timestamp("us"): "TimestampNTZType",
+    pa.timestamp("us", "UTC"): "TimestampType",
+}
+
+
+def pyspark_types(what: str) -> Any:
+    """The module ``pyspark.sql.types``.
+
+    Raises:
+        CodecUnavailableError: pyspark is not installed.
+    """
+    try:
+        from pyspark.sql import types
+    except ImportError as error:
+        raise CodecUnavailableError(f"{what}: needs pyspark ({error}). Run: pip install 'parquetry[spark]'") from error
+    return types
+
+
+def spark_schema(schema: Unischema) -> Any:
+    """The ``StructType`` of the stored columns.
+
+    Raises:
+        SchemaError: a field that Spark has no type for.
+        CodecUnavailableError: pyspark is not installed.
+    """
+    types = pyspark_types("as_spark_schema")
+    return types.StructType(
+        [types.StructField(f.name, spark_type(spark_arrow_type(f), types), bool(f.nullable)) for f in schema]
+    )
+
+
+def spark_arrow_type(field: UnischemaField) -> pa.DataType:
+    """The Arrow type in which Spark takes the stored column of a field.
+
+    Raises:
+        SchemaError: a type that Spark does not have.
+    """
+    return as_spark_takes_it(field.storage.arrow_type(field), field=field.name)
+
+
+def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
+    """The narrowest Arrow type that Spark has and that holds every value of ``kind``."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", as_spark_takes_it(kind.value_type, field=field), nullable=False))
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_duration(kind) or pa.types.is_time(kind):
+        return pa.int64()  # counts of the field's own unit
+    if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
+        return pa.decimal128(kind.precision, kind.scale)
+    found = _WIDER.get(kind, kind)
+    if found not in _SPARK and not pa.types.is_decimal(found):
+        raise SchemaError(
+            f"field '{field}': expected a type that Spark has, got {kind}. Choose another dtype or codec."
+        )
+    return found
+
+
+def spark_type(kind: pa.DataType, types: Any) -> Any:
+    """The Spark type of an Arrow type that `as_spark_takes_it` gave."""
+    if pa.types.is_list(kind):
+        return types.ArrayType(spark_type(kind.value_type, types), containsNull=False)
+    if pa.types.is_decimal(kind):
+        return types.DecimalType(kind.precision, kind.scale)
+    return getattr(types, _SPARK[kind])()
+
+
+def to_spark(array: pa.Array, *, field: str) -> pa.Array:
+    """A stored column in the type that Spark takes.
+
+    Raises:
+        EncodeError: a value that it cannot hold, such as a time stamp with nanoseconds.
+    """
+    wanted = as_spark_takes_it(array.type, field=field)
+    try:
+        return _converted(array, wanted)
+    except pa.ArrowInvalid as error:
+        raise EncodeError(f"field '{field}': expected values that {wanted} of Spark can hold: {error}.") from error
+
+
+def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    kind = array.type
+    if kind == wanted:
+        return array
+    if pa.types.is_list(wanted):
+        plain = array.cast(pa.list_(kind.value_type)) if not pa.types.is_list(kind) else array
+        offsets = pa.array(plain.offsets.to_numpy())  # a mask goes only beside offsets that are no slice themselves
+        mask = plain.is_null() if plain.null_count else None
+        return pa.ListArray.from_arrays(offsets, _converted(plain.values, wanted.value_type), type=wanted, mask=mask)
+    if pa.types.is_duration(kind):
+        return array.view(pa.int64())
+    if pa.types.is_time(kind):
+        return array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_time32(kind) else array.view(pa.int64())
+    if pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.binary())
+    return array.cast(wanted)

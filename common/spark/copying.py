@@ -1,0 +1,84 @@
+"""`copy`: that of ``parquetry.common.tools`` with a Spark task for each stripe; the files are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DatasetError
+from ..tools.copy_job import CopyJob
+from ..tools.copying import STRIPE_BYTES, CopyReport, Stripe, plan_copy, write_stripe
+from .parts import DatasetPart
+from .selecting import select
+from .session import context_of, run_tasks
+
+
+def copy(
+    spark: Any,
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    field_regex: str | Sequence[str] | None = None,
+    not_null_fields: str | Sequence[str] = (),
+    where: Any = None,
+    partition_by: str | Sequence[str] | None = None,
+    row_group_rows: int | None = None,
+    *,
+    row_group_bytes: int | None = None,
+    files: int = 1,
+    overwrite: bool = False,
+    petastorm_compatible: bool = False,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    stripe_bytes: int = STRIPE_BYTES,
+) -> CopyReport:
+    """Copies a dataset, or a part of it, on the executors; rows are selected there, too.
+
+    The arguments, the errors and the result are those of ``parquetry.common.tools.copy``. Called again after an
+    interruption, also by that one, it goes on with what is missing.
+    """
+    context_of(spark, "copy")
+    plan = plan_copy(
+        source,
+        field_regex,
+        not_null_fields,
+        where,
+        partition_by,
+        row_group_rows,
+        row_group_bytes=row_group_bytes,
+        files=files,
+        petastorm_compatible=petastorm_compatible,
+        source_options=source_options,
+        stripe_bytes=stripe_bytes,
+        prepare=lambda pipeline: select(spark, pipeline) if pipeline.stages else None,
+    )
+    job = plan.job(target, target_options, overwrite=overwrite)
+    missing = [number for number in range(len(plan.stripes)) if not job.has(number)]
+    items = []
+    for number in missing:
+        units = plan.stripes[number]
+        part = DatasetPart(plan.dataset, units)
+        items.append((number, plan.stripe(np.arange(len(units)), part, plan.rows.units(units))))
+    for _ in run_tasks(spark, "copy", _WriteStripe(job), items):
+        pass
+    return plan.complete(job, len(plan.stripes) - len(missing))
+
+
+class _WriteStripe:
+    """Writes one stripe, in an executor."""
+
+    def __init__(self, job: CopyJob) -> None:
+        self._job = job
+
+    def __call__(self, item: tuple[int, Stripe]) -> int:
+        number, stripe = item
+        if self._job.has(number):  # an attempt before this one, whose end Spark has not seen
+            return 0
+        try:
+            return sum(write_stripe(stripe, self._job, number))
+        except DatasetError:
+            if not self._job.has(number):  # another attempt of this task was faster
+                raise
+            return 0

@@ -1,0 +1,204 @@
+"""`encode_dataframe`: plain columns of a DataFrame to the columns that a schema stores, in batches, on the executors.
+
+In: numbers, text, bytes, (nested) arrays and MLlib vectors. Out: what the fields' codecs store, in types of Spark. A
+binary column of a coded field is taken as stored already (JPEG files, say): its bytes are looked at, and never become
+Python objects. Rows keep their order; values obey the one gate of every writer, `schema.checking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..engine.batch import rows_of
+from ..engine.columns import window_column
+from ..engine.normalise import normalise
+from ..errors import DecodeError, EncodeError, SchemaError
+from ..schema.codecs import ListCodec
+from ..schema.dtypes import is_string_like
+from ..schema.encoding import encode_columns
+from ..schema.field import Unischema, UnischemaField
+from ..schema.spark_types import spark_arrow_type, spark_schema, to_spark
+from .session import session_of
+from .vectors import vectors_to_arrays
+
+_STEP_BYTES = 64 << 20
+
+
+def core_schema(schema: Any) -> Unischema:
+    """The schema as parquetry's own value; one of ``parquetry.common.petastorm`` is converted.
+
+    Raises:
+        SchemaError: something else.
+    """
+    convert = getattr(type(schema), "to_parquetry", None)
+    if convert is not None:
+        schema = convert(schema)
+    if not isinstance(schema, Unischema) or not len(schema):
+        raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
+    return schema
+
+
+def encode_dataframe(df: Any, schema: Unischema) -> Any:
+    """A DataFrame of the columns as they are stored, in the order of the schema: ready for ``df.write.parquet``.
+
+    Args:
+        df: has a column for each field; a nullable field may be missing.
+
+    Raises:
+        SchemaError: a column that no field has, or a field without a column. When the DataFrame is computed, values
+            that do not fit raise `EncodeError` in the executor, which Spark hands on as its own error.
+    """
+    session_of(df, "encode_dataframe")
+    schema = core_schema(schema)
+    columns = checked_columns(df, schema)
+
+    def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in encoded_tables(schema, batches):
+            arrays = [to_spark(table.column(f.name).combine_chunks(), field=f.name) for f in schema]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(schema.fields))
+
+    return columns.mapInArrow(encode, spark_schema(schema))
+
+
+def checked_columns(df: Any, schema: Unischema) -> Any:
+    """The DataFrame with arrays for vectors; see `encode_dataframe` for the errors."""
+    unknown = [name for name in df.columns if name not in schema]
+    missing = [field.name for field in schema if field.name not in df.columns and not field.nullable]
+    if unknown or missing:
+        raise SchemaError(
+            f"DataFrame: expected the columns of schema '{schema.name}' ({', '.join(schema.fields)}), got "
+            f"{', '.join(df.columns)}. Drop {unknown or 'none'}, add {missing or 'none'}."
+        )
+    return vectors_to_arrays(df)
+
+
+def encoded_tables(schema: Unischema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of stored columns, each of a bounded size; error messages count rows from the first batch.
+
+    Raises:
+        EncodeError: a value that does not fit; says in which row and field.
+    """
+    row = 0
+    for batch in batches:
+        step = max(1, batch.num_rows * _STEP_BYTES // max(batch.nbytes, 1))
+        for first in range(0, batch.num_rows, step):
+            part = batch.slice(first, step)
+            arrays = {field.name: _encode(field, part, row + first) for field in schema}
+            yield pa.table(arrays)
+        row += batch.num_rows
+
+
+def _encode(field: UnischemaField, batch: pa.RecordBatch, first_row: int) -> pa.Array:
+    if field.name not in batch.schema.names:
+        column = pa.nulls(batch.num_rows, field.storage.arrow_type(field))
+    else:
+        column = batch.column(field.name)
+    if column.null_count and not field.nullable:
+        row = first_row + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise EncodeError(f"row {row}, field '{field.name}': expected a value, got None. Declare it nullable=True.")
+    if field.storage.coded:
+        is_stored = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+        return _checked(field, column, first_row) if is_stored else _encode_arrays(field, column, first_row)
+    fast = _cast(field, column)
+    return fast if fast is not None else _encode_values(field, column, first_row)
+
+
+def _cast(field: UnischemaField, column: pa.Array) -> pa.Array | None:
+    """The column in the stored type where Arrow's cast is exact or refuses; ``None`` where the gate must look."""
+    stored = field.storage.arrow_type(field)
+    if column.null_count == len(column):
+        return pa.nulls(len(column), stored)
+    inner, wanted = _innermost(column.type), _innermost(stored)
+    narrows = pa.types.is_floating(wanted) and inner != wanted  # a double does not become a float unseen
+    as_spark_stores_it = inner == _innermost(spark_arrow_type(field))
+    if narrows or not (as_spark_stores_it or _kind(inner) == _kind(wanted)):
+        return None
+    if field.shape and _has_null_inside(column):
+        return None
+    if pa.types.is_timestamp(inner) and inner.tz is not None and wanted.tz is None:
+        if field.shape:
+            return None
+        column = column.cast(pa.timestamp(inner.unit, "UTC")).cast(pa.timestamp(inner.unit))
+    try:
+        return column.cast(stored)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _encode_values(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
+    schema = Unischema("column", [field])
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp(column.type.unit, "UTC"))
+    return encode_columns(schema, {field.name: column.to_pylist()}, first_row=first_row)[field.name]
+
+
+def _checked(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
+    """Stored bytes as they are, if the header of each says the field's shape."""
+    wanted = field.shape
+    for number, cell in enumerate(column, first_row):
+        if not cell.is_valid:
+            continue
+        data = memoryview(cell.as_buffer())
+        try:
+            shape = field.storage.shape_of(field, data)
+            fits = len(shape) == len(wanted) and all(w in (None, s) for w, s in zip(wanted, shape, strict=True))
+            size = getattr(field.storage, "value_bytes", None)
+            if not fits:
+                raise ValueError(f"a value of shape {shape}")
+            if size is not None and size(field) != len(data):
+                raise ValueError(f"{len(data)} bytes")
+        except (ValueError, OSError) as error:
+            raise EncodeError(
+                f"row {number}, field '{field.name}': expected bytes that {type(field.storage).__name__} stores, of "
+                f"shape {wanted}, got: {error}."
+            ) from error
+    return column.cast(field.storage.arrow_type(field))
+
+
+def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
+    """Nested lists through the codec, by way of arrays and not of Python numbers."""
+    schema = Unischema("column", [field])
+    if is_string_like(field.dtype) or field.dtype.kind in "mM" or not field.shape:
+        return _encode_values(field, column, first_row)
+    plain = UnischemaField(field.name, field.dtype, field.shape, ListCodec(), nullable=True)
+    try:
+        if pa.types.is_floating(_innermost(column.type)) and field.dtype.kind in "iub":
+            raise DecodeError(f"expected {field.dtype}, got {_innermost(column.type)}")
+        part = normalise(plain, column)
+        out = None
+        if plain.is_fixed:
+            out = np.empty((len(part), *(axis or 0 for axis in plain.shape)), field.dtype)
+        gathered = window_column(plain, [part], lambda row: f"row {first_row + row}").gather(np.arange(len(part)), out)
+    except DecodeError as error:
+        raise EncodeError(f"rows from {first_row} on, field '{field.name}': {error}") from error
+    values: Any = out
+    if out is None or column.null_count:
+        values = rows_of(gathered, text=False)
+    return encode_columns(schema, {field.name: values}, first_row=first_row)[field.name]
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _kind(kind: pa.DataType) -> str:
+    for name in ("boolean", "integer", "floating", "string", "binary", "decimal", "timestamp", "date"):
+        if getattr(pa.types, f"is_{name}")(kind):
+            return name
+    return "other"
+
+
+def _has_null_inside(column: pa.Array) -> bool:
+    values = column.drop_null() if column.null_count else column
+    while pa.types.is_nested(values.type):
+        values = pc.list_flatten(values)
+        if values.null_count:
+            return True
+    return False

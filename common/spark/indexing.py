@@ -1,0 +1,62 @@
+"""`write_index`: the row-group index of a dataset, its footers read by Spark's executors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from ..layout.files import DataFile, list_files
+from ..layout.footers import load_footer
+from ..layout.index_writer import IndexLines, LinesFound, write_lines
+from .session import context_of, run_tasks, table_from_bytes, table_to_bytes
+
+_FILES_AT_A_TIME = 64
+
+
+def write_index(
+    spark: Any,
+    url: str | os.PathLike[str],
+    *,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    columns: Sequence[str] | None = None,
+) -> str:
+    """Writes the same index as ``parquetry.common.layout.index.write_index``; the executors read the footers.
+
+    Raises:
+        DatasetError: no directory, no Parquet files in it, a damaged file, or a directory that cannot be written.
+        FieldNotFoundError: a pattern that matches no field of the first file.
+    """
+    context_of(spark, "write_index")
+    listing = list_files(
+        [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
+    )
+
+    describe = _Describe(listing.filesystem, listing.files[0], columns)
+    starts = range(0, len(listing.files), _FILES_AT_A_TIME)
+    chunks = [listing.files[first : first + _FILES_AT_A_TIME] for first in starts]
+
+    def tables(lines: IndexLines) -> Iterator[pa.Table]:
+        for data, found in run_tasks(spark, "write_index", describe, chunks):
+            lines.absorb(found)
+            yield table_from_bytes(data)
+
+    return write_lines(listing, columns, tables)
+
+
+class _Describe:
+    """Files to their lines, in an executor."""
+
+    def __init__(self, filesystem: pafs.FileSystem, first: DataFile, columns: Sequence[str] | None) -> None:
+        self._filesystem = filesystem
+        self._first = first
+        self._columns = columns
+
+    def __call__(self, files: Sequence[DataFile]) -> tuple[bytes, LinesFound]:
+        lines = IndexLines(load_footer(self._filesystem, self._first), self._columns)
+        table = lines.of(files, [load_footer(self._filesystem, file) for file in files])
+        return table_to_bytes(table), lines.found()

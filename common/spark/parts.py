@@ -1,0 +1,55 @@
+"""`DatasetPart`: some row groups of a dataset, as an executor gets them; it lists nothing and plans nothing again.
+
+In: the driver's `StoredDataset` and row-group numbers. Out: a smaller one that pickles, with its files and row groups
+numbered from 0. Rows that a table has deleted are the driver's matter: it sends the rows that are wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from ..layout.dataset import RowGroups, StoredDataset
+from ..layout.files import FileListing
+
+
+class DatasetPart(StoredDataset):
+    """A part of ``dataset``: its row groups ``units`` (ascending)."""
+
+    def __init__(self, dataset: StoredDataset, units: np.ndarray) -> None:
+        groups = dataset.row_groups
+        files, file = np.unique(groups.file[units], return_inverse=True)
+        self._listing = FileListing(
+            filesystem=dataset.filesystem,
+            roots=dataset.roots,
+            files=tuple(dataset.files[number] for number in files.tolist()),
+            metadata_files=(),
+        )
+        self._located = {}
+        self.table = dataset.table
+        if self.table is not None:
+            self.table = replace(self.table, files=tuple(self.table.files[number] for number in files.tolist()))
+        partitions = {name: values.take(pa.array(files)) for name, values in dataset.partitions.items()}
+        self.__dict__.update(
+            index=None,
+            deleted={},
+            row_groups=RowGroups(file=file.astype(np.int64), group=groups.group[units], rows=groups.rows[units]),
+            _described=(dataset.schema, {}, partitions),
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "footers"}
+
+
+def whole_files(dataset: StoredDataset, tasks: int) -> list[np.ndarray]:
+    """The row groups of a dataset in at most ``tasks`` stretches of whole files, of about as many rows."""
+    groups = dataset.row_groups
+    if not len(groups):
+        return []
+    ends = np.cumsum(groups.rows)
+    part = (ends - groups.rows) * tasks // max(int(ends[-1]), 1)
+    first = np.flatnonzero(np.diff(groups.file, prepend=-1))
+    part = np.repeat(part[first], np.diff(first, append=len(groups)))  # a file goes where its first row group goes
+    return np.split(np.arange(len(groups)), np.flatnonzero(np.diff(part)) + 1)

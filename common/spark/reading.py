@@ -1,0 +1,253 @@
+"""`dataset_as_rdd` and `dataset_as_dataframe`: a dataset's rows in Spark, read and decoded by the executors' Python.
+
+The driver lists and plans once; each task gets some row groups. Partitions, and their rows, keep the order of storage.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from ..engine.arrow_columns import to_arrow
+from ..engine.batch import Column, rows_of
+from ..engine.fetch import Fetcher
+from ..engine.outputs import output_of
+from ..engine.window import WindowRows
+from ..layout.dataset import StoredDataset
+from ..schema.dtypes import delivered_dtype, is_string_like
+from ..schema.field import Unischema, UnischemaField, match_names
+from ..schema.spark_types import as_spark_takes_it, pyspark_types, spark_type, to_spark
+from ..selection.rows import RowSet
+from ..selection.select import every_row
+from ..tools.stored_schema import stored_schema, to_stored
+from .parts import DatasetPart
+from .session import context_of
+
+_CHUNK_BYTES = 32 << 20
+_VARIABLE_BYTES = 1 << 20
+_TASKS_PER_CORE = 4
+
+
+def dataset_as_rdd(
+    url: str | os.PathLike[str] | Sequence[str],
+    spark: Any,
+    fields: str | Sequence[str] | None = None,
+    *,
+    tasks: int | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """An RDD of decoded rows: dicts of numpy scalars and arrays, text and bytes, as `Pipeline` gives them.
+
+    Args:
+        fields: names or regexes (matched in full); ``None`` = all.
+        tasks: partitions of the RDD; ``None`` = four for each core, but none without a row group.
+        filesystem, storage_options: as for `Pipeline`.
+
+    Raises:
+        DatasetError: no dataset at the URL.
+        FieldNotFoundError, SchemaError: fields that do not exist, or cannot become tensors.
+    """
+    plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_rdd")
+    return plan.payloads(spark).flatMap(partial(_decoded_rows, plan.fields))
+
+
+def dataset_as_dataframe(
+    url: str | os.PathLike[str] | Sequence[str],
+    spark: Any,
+    fields: str | Sequence[str] | None = None,
+    *,
+    decode: bool | str | Sequence[str] = True,
+    tasks: int | None = None,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Any:
+    """A DataFrame of a dataset's rows.
+
+    Scalars have the types that `Unischema.as_spark_schema` gives. Decoded arrays become nested Spark arrays, which take
+    much memory in Java: leave images encoded unless the job needs their pixels.
+
+    Args:
+        fields: names or regexes (matched in full); ``None`` = all.
+        decode: whether columns stored by an image or array codec are decoded, or the names or regexes of those that
+            are; the others are the stored bytes.
+        tasks: partitions of the DataFrame; ``None`` = four for each core, but none without a row group.
+        filesystem, storage_options: as for `Pipeline`.
+
+    Raises:
+        DatasetError: no dataset at the URL.
+        FieldNotFoundError, SchemaError: fields that do not exist, or that Spark has no type for.
+    """
+    plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_dataframe")
+    decoded = _chosen(decode, [field.name for field in plan.fields if field.storage.coded])
+    types = pyspark_types("dataset_as_dataframe")
+    columns = [_Read(field=field, decode=field.name in decoded) for field in plan.stored]
+    struct = types.StructType(
+        [types.StructField(c.field.name, spark_type(c.spark_arrow_type, types), c.field.nullable) for c in columns]
+    )
+    payloads = types.StructType([types.StructField("payload", types.BinaryType(), False)])
+    source = spark.createDataFrame(plan.payloads(spark).map(lambda payload: (payload,)), payloads)
+    return source.mapInArrow(partial(_read_batches, tuple(columns)), struct)
+
+
+def _chosen(decode: bool | str | Sequence[str], coded: list[str]) -> set[str]:
+    if isinstance(decode, bool):
+        return set(coded) if decode else set()
+    patterns = [decode] if isinstance(decode, str) else decode
+    return {name for pattern in patterns for name in match_names(pattern, coded)}
+
+
+class ReadPlan:
+    """What is read, and which row groups each task takes.
+
+    Args:
+        tasks: how many partitions there are at most.
+    """
+
+    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], tasks: int) -> None:
+        self.dataset = dataset
+        self.fields = tuple(fields)
+        units = np.arange(len(dataset.row_groups))
+        self._parts = [part for part in np.array_split(units, max(tasks, 1)) if len(part)]
+
+    @classmethod
+    def of(
+        cls,
+        url: str | os.PathLike[str] | Sequence[str],
+        spark: Any,
+        fields: str | Sequence[str] | None,
+        tasks: int | None,
+        filesystem: Any,
+        storage_options: Mapping[str, Any] | None,
+        what: str,
+    ) -> ReadPlan:
+        """Lists the dataset."""
+        context = context_of(spark, what)
+        urls = [os.fspath(url)] if isinstance(url, str | os.PathLike) else list(url)
+        dataset = StoredDataset(urls, filesystem=filesystem, storage_options=storage_options)
+        chosen = [dataset.schema[name] for name in dataset.match([fields] if isinstance(fields, str) else fields)]
+        return cls(dataset, chosen, _TASKS_PER_CORE * context.defaultParallelism if tasks is None else tasks)
+
+    @property
+    def stored(self) -> Unischema:
+        """The fields with codecs that keep the precision of stored decimals and times."""
+        return stored_schema(self.dataset, self.fields)
+
+    def payloads(self, spark: Any) -> Any:
+        """An RDD with a pickled `ReadTask` in each partition."""
+        rows = every_row(self.dataset).rows
+        items = [
+            cloudpickle.dumps(ReadTask(part=DatasetPart(self.dataset, units), rows=rows.units(units)))
+            for units in self._parts
+        ]
+        return context_of(spark, "reading").parallelize(items, max(len(items), 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTask:
+    """Some row groups, and their wanted rows."""
+
+    part: DatasetPart
+    rows: RowSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A column of a DataFrame: a field, and whether its stored bytes are decoded."""
+
+    field: UnischemaField
+    decode: bool
+
+    @property
+    def spark_arrow_type(self) -> pa.DataType:
+        """The Arrow type of the column that Spark gets."""
+        if not self.decode:
+            return as_spark_takes_it(self.field.storage.arrow_type(self.field), field=self.field.name)
+        if is_string_like(self.field.dtype):
+            kind = pa.string() if self.field.dtype.kind == "U" else pa.binary()
+        else:
+            kind = pa.from_numpy_dtype(delivered_dtype(self.field.dtype))
+        for _ in self.field.shape:
+            kind = pa.list_(kind)
+        return as_spark_takes_it(kind, field=self.field.name)
+
+
+def _decoded_rows(fields: Sequence[UnischemaField], payload: bytes) -> Iterator[dict[str, Any]]:
+    task: ReadTask = pickle.loads(payload)
+    outputs = [output_of(field) for field in fields]
+    names = [field.name for field in fields]
+    for unit in range(len(task.part.row_groups)):
+        for _, columns in _decoded(task, fields, unit):
+            values = [rows_of(c, text=o.kind == "text") for c, o in zip(columns, outputs, strict=True)]
+            for row in zip(*values, strict=True):
+                yield dict(zip(names, row, strict=True))
+
+
+def _read_batches(columns: Sequence[_Read], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    names = [column.field.name for column in columns]
+    for batch in batches:
+        for payload in batch.column(0).to_pylist():
+            task: ReadTask = pickle.loads(payload)
+            for unit in range(len(task.part.row_groups)):
+                for arrays in _arrays(task, columns, unit):
+                    yield pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)
+
+
+def _arrays(task: ReadTask, columns: Sequence[_Read], unit: int) -> Iterator[dict[str, pa.Array]]:
+    """The columns of one row group in Spark's types, some rows at a time."""
+    plain = [column.field for column in columns if not column.decode]
+    coded = [column.field for column in columns if column.decode]
+    stored = to_stored(Unischema("stored", plain), Fetcher(task.part, plain).stored(unit))
+    for rows, decoded in _decoded(task, coded, unit, more_bytes=stored.nbytes // max(stored.num_rows, 1)):
+        arrays = {
+            field.name: to_spark(_one_array(stored.column(field.name).take(pa.array(rows))), field=field.name)
+            for field in plain
+        }
+        for field, column in zip(coded, decoded, strict=True):
+            arrays[field.name] = to_spark(to_arrow(output_of(field), column), field=field.name)
+        yield arrays
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _decoded(
+    task: ReadTask, fields: Sequence[UnischemaField], unit: int, *, more_bytes: int = 0
+) -> Iterator[tuple[np.ndarray, list[Column]]]:
+    """The wanted rows of a row group, some at a time, and their decoded columns.
+
+    Args:
+        more_bytes: what a row takes beside these fields.
+    """
+    rows = task.rows.of(unit)
+    cells = np.arange(len(rows))
+    window = Fetcher(task.part, fields).load(WindowRows(units=(unit,), rows=(rows,), cells=cells[:, None]))
+    step = max(1, _CHUNK_BYTES // sum((_row_bytes(field) for field in fields), start=256 + more_bytes))
+    for first in range(0, len(rows), step):
+        chosen = cells[first : first + step]
+        yield (
+            rows[chosen],
+            [window.column(n).gather(chosen, _out(field, len(chosen))) for n, field in enumerate(fields)],
+        )
+
+
+def _row_bytes(field: UnischemaField) -> int:
+    if not field.is_fixed or is_string_like(field.dtype):
+        return _VARIABLE_BYTES if field.shape else 64
+    return delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
+
+
+def _out(field: UnischemaField, count: int) -> np.ndarray | None:
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    return np.empty((count, *(axis or 0 for axis in field.shape)), delivered_dtype(field.dtype))

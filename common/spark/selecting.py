@@ -1,0 +1,175 @@
+"""`compute_selection`: what a pipeline's filters and windows leave, computed by Spark and kept where pipelines look.
+
+Filters look at one row group at a time, so each task evaluates them on some files. Windows depend on the rows before:
+the executors read the time stamps and group keys, the driver forms the windows. The result is that of `Pipeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..engine.fetch import Fetcher
+from ..errors import PipelineError
+from ..pipeline import Pipeline
+from ..plan import Plan
+from ..schema.field import UnischemaField
+from ..selection.rows import RowSet, concat_row_sets
+from ..selection.select import Report, Selection, evaluate, every_row
+from ..selection.store import load_selection, save_selection, selection_key
+from ..stages import Ngram, Nulls, Stage, Where, WhereColumn, WhereFunction, stage_from_json
+from ..where_function import test_rows
+from .parts import DatasetPart, whole_files
+from .session import context_of, run_tasks, table_from_bytes, table_to_bytes
+
+_ROW_STAGES = (Where, WhereColumn, WhereFunction, Nulls)
+_TASKS_PER_CORE = 4
+
+
+def compute_selection(spark: Any, pipeline: Pipeline) -> int:
+    """Computes which rows or windows a pipeline wants, and keeps the result; returns their number.
+
+    It goes to ``$PARQUETRY_CACHE_DIR/selections`` (or the user's cache directory) of this machine, under the name that
+    every pipeline with the same dataset and stages looks for; put that directory where all ranks see it. A selection by
+    a Python function is not kept on disk: this very pipeline object has it.
+
+    A dataset of many files should have its index first (`write_index`), because the plan needs the row groups.
+
+    Raises:
+        EmptySelectionError: nothing is left.
+        TransformError: a predicate function failed; says for which row.
+        DatasetError, PipelineError: as when the pipeline is read.
+    """
+    context_of(spark, "compute_selection")
+    if not isinstance(pipeline, Pipeline):
+        pipeline = getattr(pipeline, "pipeline", pipeline)
+    if not isinstance(pipeline, Pipeline):
+        raise PipelineError(f"compute_selection: expected a pipeline, got {pipeline!r}.")
+    sources = [pipeline] if pipeline.mixture is None else list(pipeline.mixture.sources)
+    total = 0
+    for source in sources:
+        total += select(spark, source)
+        source.plan().check_not_empty()
+    return total
+
+
+def select(spark: Any, pipeline: Pipeline) -> int:
+    """`compute_selection` of a pipeline over one dataset; it may be empty."""
+    plan = pipeline.plan()
+    assert isinstance(plan, Plan)
+    key = selection_key(plan.dataset, plan.order.selection)
+    selection = load_selection(key) if key is not None else None
+    if selection is None:
+        cores = context_of(spark, "compute_selection").defaultParallelism
+        selection = _compute(spark, plan, _TASKS_PER_CORE * cores)
+        if key is not None:
+            save_selection(key, selection)
+    plan.adopt(selection)
+    return selection.num_items
+
+
+def _compute(spark: Any, plan: Plan, tasks: int) -> Selection:
+    steps = plan.order.selection
+    alone = next((number for number, step in enumerate(steps) if not isinstance(step, _ROW_STAGES)), len(steps))
+    selection = every_row(plan.dataset)
+    parts = whole_files(plan.dataset, tasks)
+    if alone and parts:
+        selection = _filtered(spark, plan, steps[:alone], selection.rows, parts)
+    stored = _StoredColumns(spark, plan, tasks)
+    return evaluate(
+        plan.dataset,
+        steps[alone:],
+        read=stored.reader(steps[alone:], selection.rows),
+        test=plan._test_rows,
+        threads=plan.fetch_threads(32),
+        begin=selection,
+    )
+
+
+def _filtered(spark: Any, plan: Plan, steps: Sequence[Stage], rows: RowSet, parts: Sequence[np.ndarray]) -> Selection:
+    items = [_FilterPart(part=DatasetPart(plan.dataset, units), rows=rows.units(units)) for units in parts]
+    found = list(run_tasks(spark, "compute_selection", _Filter([step.to_json() for step in steps]), items))
+    chosen = concat_row_sets([selection.rows for selection in found])
+    reports = tuple(_sum_of(same) for same in zip(*(selection.reports for selection in found), strict=True))
+    return Selection(rows=chosen, starts=None, steps=found[0].steps, reports=reports, matched=chosen.total)
+
+
+def _sum_of(reports: Sequence[Report]) -> Report:
+    numbers = ("units", "pruned", "proven", "read", "read_bytes", "rows_before", "rows_after")
+    return replace(reports[0], **{name: sum(getattr(report, name) for report in reports) for name in numbers})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FilterPart:
+    part: DatasetPart
+    rows: RowSet
+
+
+class _Filter:
+    """Filters on a part of the dataset, in an executor."""
+
+    def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
+        self._steps = steps
+
+    def __call__(self, item: _FilterPart) -> Selection:
+        part = item.part
+
+        def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+            return Fetcher(part, fields).stored(unit)
+
+        def test(step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
+            fields = [part.schema[name] for name in part.match(step.fields)]
+            return test_rows(Fetcher(part, fields), fields, step, unit, rows)
+
+        begin = replace(every_row(part), rows=item.rows, matched=item.rows.total)
+        steps = [stage_from_json(step) for step in self._steps]
+        return evaluate(part, steps, read=read, test=test, threads=1, begin=begin)
+
+
+class _StoredColumns:
+    """Columns that the driver looks at, read by the executors."""
+
+    def __init__(self, spark: Any, plan: Plan, tasks: int) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._tasks = tasks
+
+    def reader(self, steps: Sequence[Stage], rows: RowSet) -> Callable[[int, Sequence[UnischemaField]], pa.Table]:
+        """Reads from what the executors have read for the windows, else from storage."""
+        names = next((_names(step) for step in steps if isinstance(step, Ngram)), [])
+        tables = self._read(names, np.flatnonzero(rows.counts > 0)) if names else {}
+
+        def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+            if unit in tables and [field.name for field in fields] == names:
+                return tables[unit]
+            return self._plan._read_stored(unit, fields)
+
+        return read
+
+    def _read(self, names: list[str], units: np.ndarray) -> dict[int, pa.Table]:
+        dataset = self._plan.dataset
+        parts = [part for part in np.array_split(units, min(self._tasks, max(len(units), 1))) if len(part)]
+        items = [DatasetPart(dataset, part) for part in parts]
+        result: dict[int, pa.Table] = {}
+        for part, tables in zip(parts, run_tasks(self._spark, "reading windows", _Read(names), items), strict=True):
+            result.update(zip(part.tolist(), map(table_from_bytes, tables), strict=True))
+        return result
+
+
+class _Read:
+    """Columns of every row group of a part, in an executor."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def __call__(self, part: DatasetPart) -> list[bytes]:
+        fetcher = Fetcher(part, [part.schema[name] for name in self._names])
+        return [table_to_bytes(fetcher.stored(unit)) for unit in range(len(part.row_groups))]
+
+
+def _names(step: Ngram) -> list[str]:
+    return list(dict.fromkeys([*step.group_by, *([step.timestamp] if step.timestamp else [])]))

@@ -1,0 +1,121 @@
+"""Running functions on executors, and the addresses by which Spark and parquetry name the same place."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import cloudpickle
+import pyarrow as pa
+
+from ..errors import CodecUnavailableError, ParquetryError, PipelineError
+from ..layout.filesystem import local_path
+
+_Item = TypeVar("_Item")
+_LEAST_WAVE = 64
+
+
+def require_pyspark(what: str) -> Any:
+    """The package ``pyspark``.
+
+    Raises:
+        CodecUnavailableError: it is not installed.
+    """
+    try:
+        import pyspark
+    except ImportError as error:
+        raise CodecUnavailableError(f"{what}: needs pyspark ({error}). Run: pip install 'parquetry[spark]'") from error
+    return pyspark
+
+
+def context_of(spark: Any, what: str) -> Any:
+    """The ``SparkContext`` of a session (or the context itself).
+
+    Raises:
+        PipelineError: something else, or a Spark Connect session, which has none.
+    """
+    require_pyspark(what)
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if isinstance(spark, SparkContext):
+        return spark
+    if not isinstance(spark, SparkSession):
+        raise PipelineError(
+            f"{what}: expected a SparkSession with a SparkContext (Spark Connect has none), got {spark!r}."
+        )
+    return spark.sparkContext
+
+
+def session_of(df: Any, what: str) -> Any:
+    """The session of a DataFrame.
+
+    Raises:
+        CodecUnavailableError: pyspark is not installed.
+        PipelineError: something else.
+    """
+    require_pyspark(what)
+    if not hasattr(df, "sparkSession"):
+        raise PipelineError(f"{what}: expected a DataFrame of Spark, got {df!r}.")
+    return df.sparkSession
+
+
+def spark_url(url: str | os.PathLike[str]) -> str:
+    """The URL that means to Spark what ``url`` means to parquetry: a local path stays local whatever
+    ``fs.defaultFS`` says, and is not percent-encoded, because Hadoop does not decode it.
+    """
+    text = os.fspath(url)
+    if "://" in text and not text.lower().startswith("file://"):
+        return text
+    return f"file://{local_path(text)}"
+
+
+def run_tasks(spark: Any, what: str, function: Callable[[_Item], Any], items: Sequence[_Item]) -> Iterator[Any]:
+    """The result of ``function`` for each item, in order; each item is a task on an executor.
+
+    An error of parquetry comes back as itself, at once: Spark would repeat the task and then tell it as Java's.
+    """
+    if not items:
+        return
+    context = context_of(spark, what)
+    wave = max(_LEAST_WAVE, 4 * context.defaultParallelism)  # bounds what the driver holds
+    for first in range(0, len(items), wave):
+        # Pickled here: Spark's own batches would put several large items into one message.
+        pickled = [cloudpickle.dumps(item) for item in items[first : first + wave]]
+        context.setJobDescription(f"parquetry: {what}")
+        try:
+            results = context.parallelize(pickled, len(pickled)).map(Guarded(function)).collect()
+        finally:
+            context.setJobDescription(None)
+        for ok, result in results:
+            if not ok:
+                raise pickle.loads(result)
+            yield pickle.loads(result)
+
+
+class Guarded:
+    """A function of pickled items that returns parquetry's errors instead of raising them."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __call__(self, item: bytes) -> tuple[bool, bytes]:
+        try:
+            return True, pickle.dumps(self._function(pickle.loads(item)))
+        except ParquetryError as error:
+            return False, pickle.dumps(error)
+
+
+def table_to_bytes(table: pa.Table) -> bytes:
+    """A table as Arrow IPC."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def table_from_bytes(data: bytes) -> pa.Table:
+    """The inverse of `table_to_bytes`."""
+    return pa.ipc.open_stream(data).read_all()

@@ -1,0 +1,60 @@
+"""MLlib vectors as arrays of numbers, which Parquet and tensors can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import PipelineError
+
+FLOATS = ("float32", "float64")
+
+
+def vectors_to_arrays(df: Any, dtype: str | None = None) -> Any:
+    """The DataFrame with an array for each dense or sparse vector; ``dtype=None`` keeps their doubles."""
+    from pyspark.sql import functions
+
+    names = vector_columns(df)
+    if not names:
+        return df
+    from pyspark.ml.functions import vector_to_array
+
+    converted = {name: vector_to_array(functions.col(_quoted(name)), dtype or "float64") for name in names}
+    return df.withColumns(converted)
+
+
+def vector_columns(df: Any) -> list[str]:
+    """The columns that hold vectors of ``pyspark.ml`` or of the older ``pyspark.mllib``."""
+    return [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
+
+
+def with_floats(df: Any, dtype: str | None) -> Any:
+    """The DataFrame with all its floats (columns, and elements of arrays) of one type; ``None`` changes nothing.
+
+    Raises:
+        PipelineError: another type.
+    """
+    if dtype is None:
+        return df
+    if dtype not in FLOATS:
+        raise PipelineError(f"spark_converter: expected dtype to be one of {FLOATS} or None, got {dtype!r}.")
+    from pyspark.sql import functions, types
+
+    wanted: Any = types.FloatType() if dtype == "float32" else types.DoubleType()
+    changed = {}
+    for field in df.schema:
+        target = _with_float(field.dataType, wanted, types)
+        if target != field.dataType:
+            changed[field.name] = functions.col(_quoted(field.name)).cast(target)
+    return df.withColumns(changed) if changed else df
+
+
+def _with_float(kind: Any, wanted: Any, types: Any) -> Any:
+    if isinstance(kind, types.FloatType | types.DoubleType):
+        return wanted
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(_with_float(kind.elementType, wanted, types), kind.containsNull)
+    return kind
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,233 @@
+"""`write_dataframe` and `write_rows`: a DataFrame, or an RDD of rows, as a parquetry dataset.
+
+Each task writes its rows with `DatasetWriter`, straight from the executor's Python: encoded bytes do not go to Java.
+The files appear together when all tasks are done, as with `write_dataset`; a job that fails leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+
+from ..errors import DatasetError, ParquetryError, PipelineError
+from ..layout.filesystem import resolve
+from ..schema.field import Unischema
+from ..tools.copy_job import CopyJob
+from ..write.chunks import CHUNK_ROWS
+from ..write.file_format import arrow_schema, check_compression
+from ..write.part_files import MAX_PARTS
+from ..write.partition import check_partition_fields
+from ..write.petastorm import petastorm_schema
+from ..write.row_groups import RowGroupLimit
+from ..write.writer import DatasetWriter
+from .encoding import checked_columns, core_schema, encoded_tables
+from .session import context_of, session_of
+
+_BATCH_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
+Fill = Callable[[DatasetWriter, Any], None]
+
+
+def write_dataframe(
+    df: Any,
+    url: str | os.PathLike[str],
+    schema: Unischema,
+    *,
+    row_group_rows: int | None = None,
+    row_group_bytes: int | None = None,
+    partition_by: str | Sequence[str] = (),
+    files: int = 1,
+    compression: str | None = "zstd",
+    overwrite: bool = False,
+    petastorm_compatible: bool = False,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Writes the rows of a DataFrame; see `encode_dataframe` for its columns and `DatasetWriter` for the arguments.
+
+    Args:
+        files: for each partition of the DataFrame. Its partitions follow each other in the dataset's order of rows.
+        overwrite: replaces a dataset that is at the URL, once all new files are written.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        DatasetError: something is at the URL already, or it cannot be written.
+        SchemaError, PipelineError: columns or arguments that do not fit.
+        EncodeError: a value that does not fit; nothing is left of the dataset then.
+    """
+    session = session_of(df, "write_dataframe")
+    schema = core_schema(schema)
+    columns = checked_columns(df, schema)
+    layout = _layout(schema, row_group_rows, row_group_bytes, partition_by, files)
+    target = _Target.of(url, schema, overwrite, compression, petastorm_compatible, filesystem, storage_options)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        outcome = target.write(layout, (batch for batch in batches if batch.num_rows), _write_batches)
+        yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], names=["outcome"])
+
+    with target, _small_batches(session):
+        outcomes = [row.outcome for row in columns.mapInArrow(write, "outcome binary").collect()]
+        return target.finish(outcomes, layout)
+
+
+def write_rows(
+    rdd: Any,
+    url: str | os.PathLike[str],
+    schema: Unischema,
+    *,
+    row_group_rows: int | None = None,
+    row_group_bytes: int | None = None,
+    partition_by: str | Sequence[str] = (),
+    files: int = 1,
+    compression: str | None = "zstd",
+    overwrite: bool = False,
+    petastorm_compatible: bool = False,
+    filesystem: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Writes an RDD of row dicts (numpy arrays and all) as `write_dataset` would; see `write_dataframe`."""
+    context_of(getattr(rdd, "context", rdd), "write_rows")
+    schema = core_schema(schema)
+    layout = _layout(schema, row_group_rows, row_group_bytes, partition_by, files)
+    target = _Target.of(url, schema, overwrite, compression, petastorm_compatible, filesystem, storage_options)
+
+    def write(rows: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+        yield target.write(layout, iter(rows), DatasetWriter.write_rows)
+
+    with target:
+        return target.finish(rdd.mapPartitions(write).collect(), layout)
+
+
+def _layout(
+    schema: Unischema,
+    row_group_rows: int | None,
+    row_group_bytes: int | None,
+    partition_by: str | Sequence[str],
+    files: int,
+) -> dict[str, Any]:
+    """Arguments for `DatasetWriter`, checked before any task begins."""
+    RowGroupLimit.of(rows=row_group_rows, size_bytes=row_group_bytes)
+    if not isinstance(files, int) or not 1 <= files < MAX_PARTS:
+        raise PipelineError(f"files: expected an integer from 1 to {MAX_PARTS - 1}, got {files!r}.")
+    return {
+        "row_group_rows": row_group_rows,
+        "row_group_bytes": row_group_bytes,
+        "partition_by": check_partition_fields(schema, partition_by),
+        "files": files,
+    }
+
+
+@contextlib.contextmanager
+def _small_batches(session: Any) -> Iterator[None]:
+    """Spark sends 10,000 rows at a time unless told; of images that would be gigabytes."""
+    before = session.conf.get(_BATCH_CONF)
+    session.conf.set(_BATCH_CONF, str(min(int(before), CHUNK_ROWS) if int(before) > 0 else CHUNK_ROWS))
+    try:
+        yield
+    finally:
+        session.conf.set(_BATCH_CONF, before)
+
+
+def _write_batches(writer: DatasetWriter, batches: Iterable[pa.RecordBatch]) -> None:
+    for table in encoded_tables(writer.schema, batches):
+        writer.write_stored(table)
+
+
+class _Target:
+    """A dataset that the tasks of one job write, each a stripe of its own; a context manager on the driver."""
+
+    def __init__(self, job: CopyJob, schema: Unischema, compression: str, petastorm_compatible: bool) -> None:
+        self._job = job
+        self.schema = schema
+        self._compression = compression
+        self._petastorm_compatible = petastorm_compatible
+        self._finished = False
+
+    @classmethod
+    def of(
+        cls,
+        url: str | os.PathLike[str],
+        schema: Unischema,
+        overwrite: bool,
+        compression: str | None,
+        petastorm_compatible: bool,
+        filesystem: Any,
+        storage_options: Mapping[str, Any] | None,
+    ) -> _Target:
+        """Begins the job; raises `DatasetError` if something is at the URL already."""
+        schema = petastorm_schema(schema) if petastorm_compatible else schema
+        checked = check_compression(compression)
+        found, root = resolve(url, filesystem=filesystem, storage_options=storage_options)
+        job = CopyJob(found, root, f"spark-{uuid.uuid4().hex}", overwrite=overwrite)
+        return cls(job, schema, checked, petastorm_compatible)
+
+    def __enter__(self) -> _Target:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if not self._finished:
+            self._job.discard()
+
+    def write(self, layout: Mapping[str, Any], items: Iterator[Any], fill: Fill) -> bytes:
+        """In a task: writes its stripe; the outcome for `finish`, pickled, parquetry's errors included."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        stripe = context.partitionId() if context is not None else 0
+        try:
+            first = next(items, None)
+            if first is None:
+                return pickle.dumps((None, 0))
+            return pickle.dumps((stripe, self._write(stripe, layout, chain([first], items), fill)))
+        except ParquetryError as error:
+            return pickle.dumps(type(error)(f"task {stripe}: {error}"))
+
+    def _write(self, stripe: int, layout: Mapping[str, Any], items: Iterable[Any], fill: Fill) -> int:
+        counted = _Counting(
+            self._job.place(stripe),
+            self.schema,
+            filesystem=self._job.filesystem,
+            compression=self._compression,
+            petastorm_compatible=self._petastorm_compatible,
+            **layout,
+        )
+        try:
+            with counted as writer:
+                fill(writer, items)
+        except DatasetError:
+            if not self._job.has(stripe):  # another attempt of this task was faster
+                raise
+        return counted.rows
+
+    def finish(self, outcomes: Iterable[bytes], layout: Mapping[str, Any]) -> int:
+        """Makes the dataset visible; returns the number of rows. Raises what a task raised."""
+        total, stripes = 0, 0
+        for outcome in map(pickle.loads, outcomes):
+            if isinstance(outcome, ParquetryError):
+                raise outcome
+            stripe, rows = outcome
+            total, stripes = total + rows, max(stripes, 0 if stripe is None else stripe + 1)
+        if not stripes:  # no rows at all: one file says what they would be
+            stripes = 1
+            self._write(0, layout, (), DatasetWriter.write_rows)
+        stored = arrow_schema(self.schema, without=layout["partition_by"])
+        self._job.complete(stripes, self.schema, stored, petastorm_compatible=self._petastorm_compatible)
+        self._finished = True
+        return total
+
+
+class _Counting(DatasetWriter):
+    """A writer that knows how many rows it has written."""
+
+    @property
+    def rows(self) -> int:
+        """Rows so far."""
+        return self._rows

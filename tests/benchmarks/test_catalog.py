@@ -1,0 +1,41 @@
+"""The catalogue and the contenders' modules agree, without any peer being installed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from benchmarks.catalog import CONTENDERS, LIMIT, ROOT
+from benchmarks.workloads import PROFILES, WORKLOADS, Case
+
+MODULES = ROOT / "benchmarks" / "contenders"
+
+
+def settings(module: str) -> set[str]:
+    """The variants that a module's ``SETTINGS`` knows."""
+    for node in ast.parse((MODULES / f"{module}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "SETTINGS":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_a_contender_has_its_module_variant_and_workloads(name: str) -> None:
+    contender = CONTENDERS[name]
+    assert contender.variant in settings(contender.module)
+    assert set(contender.workloads) <= set(WORKLOADS)
+
+
+def test_every_workload_has_a_limit_and_every_profile_its_data() -> None:
+    measured = {key for key, workload in WORKLOADS.items() if workload.kind == "rate"}
+    assert measured <= set(CONTENDERS[LIMIT].workloads)
+    for profile in PROFILES.values():
+        assert {workload.data for workload in WORKLOADS.values()} <= set(profile.rows)
+
+
+def test_a_case_travels_as_text() -> None:
+    case = Case(workload=WORKLOADS["g"], variant="x", data=Path("d"), scratch=Path("s"), rows=300, workers=2, url="u")
+    assert Case.from_json(case.to_json()) == case
+    assert case.delivered == 3

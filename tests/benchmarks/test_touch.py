@@ -1,0 +1,38 @@
+"""What is looked at in a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.touch import rows_of
+
+
+class Watched(np.ndarray):
+    """An array that notes what is taken from it."""
+
+    taken: list[Any]
+
+    def __getitem__(self, key: Any) -> Any:
+        self.taken.append(key)
+        return np.asarray(self)[key]
+
+
+def watched(*shape: int) -> Watched:
+    array = np.zeros(shape).view(Watched)
+    array.taken = []
+    return array
+
+
+def test_every_row_of_a_wide_field_is_read() -> None:
+    image = watched(3, 4, 5)
+    assert rows_of({"image": image}) == 3
+    assert image.taken == [(slice(None), -1, -1)]
+
+
+def test_flat_fields_take_turns() -> None:
+    batch = {name: watched(6) for name in "abc"}
+    for _ in range(3):
+        assert rows_of(batch) == 6
+    assert [field.taken for field in batch.values()] == [[-1], [-1], [-1]]

@@ -1,0 +1,245 @@
+"""Random datasets and random chains of stages, for property tests of every face.
+
+A chain is a list of `oracle.Call` that a pipeline accepts, in any order; a dataset is small, and has every layout that
+once broke a loader: row groups of one row and of none, files without row groups, partitions, nulls.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from builders import ALL_FIELDS, Built, build
+from hypothesis import assume
+from hypothesis import strategies as st
+from oracle import Call, call
+
+from parquetry.common import Pipeline, UnischemaField, contains
+from parquetry.common.errors import PipelineError
+
+KEPT = ("id", "drive", "ts")
+ZEROS: dict[str, Any] = {"speed": 0.0, "flag": False, "label": "", "when": 0, "codes": [], "pair": [0, 0], "packed": []}
+FILLS: dict[str, Any] = {"speed": -1.5, "flag": True, "label": "none", "when": 7}
+VERBS = (
+    "where",
+    "select",
+    "ngram",
+    "transform",
+    "nulls",
+    "pad",
+    "shard",
+    "shuffle",
+    "take",
+    "skip",
+    "repeat",
+    "batch",
+    "cache",
+)
+
+row_groups = st.sampled_from([4, 1, 3, 1, 5, 2, 7, 0, 11])
+layouts = st.lists(st.lists(row_groups, min_size=1, max_size=5) | st.just([]), min_size=1, max_size=4)
+fields = st.sets(st.sampled_from([name for name in ALL_FIELDS if name not in KEPT]), max_size=5).map(sorted)
+
+
+@contextmanager
+def dataset(
+    files: Sequence[Sequence[int]], names: Sequence[str] = (), *, partition: str | None = None
+) -> Iterator[Built]:
+    """A dataset in a directory of its own; hypothesis runs many examples in one test."""
+    directory = Path(tempfile.mkdtemp())
+    try:
+        ordered = [name for name in ALL_FIELDS if name in (*KEPT, *names)]
+        yield build(directory / "data", files, names=ordered, partition=partition)
+    finally:
+        shutil.rmtree(directory)
+
+
+@contextmanager
+def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -> Iterator[tuple[Built, list[Call]]]:
+    """A dataset and a chain over it that has something to compose."""
+    files = data.draw(layouts, "files")
+    names = data.draw(fields, "fields")
+    partition = data.draw(st.sampled_from([None, None, "drive"]), "partition")
+    if partition:
+        files = [[10, 0] for _ in files]
+    calls = data.draw(chains([*KEPT, *names], str(cache), verbs), "calls")
+    # The contract suite has each stage alone, and a few tests with hardly any rows are enough.
+    assume(len(calls) >= 3 and (sum(map(sum, files)) > 5 or data.draw(st.integers(0, 3)) == 0))
+    with dataset(files, names, partition=partition) as built:
+        yield built, calls
+
+
+def _double(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": np.asarray(row["id"]) * 2}
+
+
+def _double_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.append_column("double", pc.multiply(batch.column("id"), 2))
+
+
+def _double_plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": [2 * v for v in row["id"]] if isinstance(row["id"], list) else 2 * row["id"]}
+
+
+def _span(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": np.asarray(row[-1]["id"]) * 2}
+
+
+def _span_plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": 2 * row[-1]["id"]}
+
+
+def _padded(row: dict[str, Any]) -> dict[str, Any]:
+    value = row["points"]
+    return {**row, "points": value + [[0.0] * 3] * (4 - len(value)), "points__length": len(value)}
+
+
+class Chain:
+    """A chain in the making: draws calls that make sense for the fields that are left."""
+
+    def __init__(self, draw: st.DrawFn, built_names: Sequence[str], cache: str) -> None:
+        self.draw = draw
+        self.names = [name for name in ALL_FIELDS if name in built_names]
+        self.stored = list(self.names)
+        self.window: int | str | None = None
+        self.cache_directory = cache
+
+    def where(self) -> Call:
+        number = self.draw(st.sampled_from([3, 7, 12, 0, 24]))
+        options = [
+            call("where", pc.field("id") > number, model=lambda row: row["id"] > number),
+            call("where", pc.field("drive") != "d1", model=lambda row: row["drive"] != "d1"),
+            call("where", [("id", "not in", [number, number + 1]), ("drive", "in", ["d0", "d2"])], model=lambda row: row["id"] not in (number, number + 1) and row["drive"] in ("d0", "d2")),
+            call("where", (pc.bit_wise_and(pc.field("id"), 3) == 0) | (pc.field("ts") < number), model=lambda row: row["id"] & 3 == 0 or row["ts"] < number),
+            call("where", lambda row: row["id"] % 3 != 1, fields=["id"], model=lambda row: row["id"] % 3 != 1),
+            call("where", lambda batch: batch["id"] % 2 == 0, fields=["id"], batched=True, model=lambda row: row["id"] % 2 == 0),
+        ]  # fmt: skip
+        if "speed" in self.stored:
+            model = _slow
+            options.append(call("where", pc.field("speed") < 8, model=model))
+            options.append(call("where", lambda b: b["speed"] < 8, fields=["speed"], batched=True, model=model))
+        if "odd" in self.stored:
+            options.append(
+                call("where", ~(pc.field("odd") > 3), model=lambda row: not (row["odd"] != "nan" and row["odd"] > 3))
+            )
+        if "label" in self.stored:
+            options.append(call("where", pc.field("label").is_null(), model=lambda row: row["label"] is None))
+        if "codes" in self.stored:
+            options.append(call("where", contains("codes", 1), model=lambda row: 1 in (row["codes"] or [])))
+        return self.draw(st.sampled_from(options))
+
+    def select(self) -> Call:
+        kept = self.draw(st.lists(st.sampled_from(self.names), max_size=4))
+        keep = [name for name in self.names if name in ("id", *kept)]
+        self.names = keep
+        return call("select", *self.draw(st.permutations(keep)))
+
+    def ngram(self) -> Call:
+        options: dict[str, Any] = {
+            "timestamp": self.draw(st.sampled_from([None, "ts"])),
+            "group_by": self.draw(st.sampled_from([None, "drive", ["drive"]])),
+            "stride": self.draw(st.integers(1, 3)),
+            "overlap": self.draw(st.booleans()),
+            "span_row_groups": self.draw(st.booleans()),
+        }
+        if options["timestamp"] == "ts":
+            options["max_gap"] = self.draw(st.sampled_from([100, None, 600, 700, 600, 99]))
+        if self.draw(st.booleans()):
+            length = self.draw(st.integers(1, 4))
+            self.window = length
+            return call("ngram", length=length, **options)
+        self.window = "offsets"
+        more = {o: [self.draw(st.sampled_from(self.names))] for o in self.draw(st.sets(st.integers(0, 3), max_size=3))}
+        first = ["id", *self.draw(st.lists(st.sampled_from(self.names), max_size=2))]
+        chosen = {name for patterns in ({-1: first} | more).values() for name in patterns}
+        self.names = [name for name in self.names if name in chosen]
+        return call("ngram", {-1: first, **more}, **options)
+
+    def transform(self) -> Call:
+        assume("double" not in self.names)
+        self.names = [*self.names, "double"]
+        if self.window == "offsets":
+            return call("transform", _span, [UnischemaField("double", np.int64)], model=_span_plain)
+        shape = () if self.window is None else (self.window,)
+        batched = self.draw(st.sampled_from([False, True, *(["arrow"] if self.window is None else [])]))
+        output = [UnischemaField("double", np.int64, shape)]  # type: ignore[arg-type]  # shape of a number
+        function = _double_arrow if batched == "arrow" else _double
+        return call("transform", function, output, batched=batched, model=_double_plain)
+
+    def nulls(self) -> Call:
+        assume(self.window is None)
+        nullable = [name for name in self.names if name in ZEROS]
+        assume(nullable)
+        name = self.draw(st.sampled_from(nullable))
+        policy = self.draw(st.sampled_from(["drop", "mask", *(["fill"] if name in FILLS else [])]))
+        assume(policy != "mask" or f"{name}__valid" not in self.names)
+        if policy == "mask":
+            self.names = [*self.names, f"{name}__valid"]
+        options = {"fill": {"value": FILLS.get(name)}, "mask": {"model_zero": ZEROS[name]}, "drop": {}}[policy]
+        return call("nulls", policy, name, **options)
+
+    def pad(self) -> Call:
+        assume(self.window is None and "points" in self.names and "points__length" not in self.names)
+        self.names = [*self.names, "points__length"]
+        return call("pad", "points", shape=(4, 3), model=_padded)
+
+    def shard(self) -> Call:
+        ranks = self.draw(st.integers(1, 4))
+        canonical = self.draw(st.sampled_from([None, None, 1, 2, 6]))
+        even = self.draw(st.sampled_from(["pad", "drop", "none"]))
+        return call("shard", ranks, self.draw(st.integers(0, ranks - 1)), even=even, canonical_shards=canonical)
+
+    def shuffle(self) -> Call:
+        reshuffle = self.draw(st.booleans())
+        return call(
+            "shuffle", self.draw(st.integers(1, 12)), self.draw(st.integers(0, 3)), reshuffle_each_iteration=reshuffle
+        )
+
+    def take(self) -> Call:
+        return call("take", self.draw(st.sampled_from([9, 1, 2, 4, 14, 20, 30, 12, 0])))
+
+    def skip(self) -> Call:
+        return call("skip", self.draw(st.sampled_from([1, 2, 3, 5, 8, 1, 2, 0])))
+
+    def repeat(self) -> Call:
+        return call("repeat", self.draw(st.sampled_from([2, 3, 1, 2, 2, 3, 0])))
+
+    def batch(self) -> Call:
+        return call("batch", self.draw(st.integers(1, 7)), drop_remainder=self.draw(st.booleans()))
+
+    def cache(self) -> Call:
+        return call("cache", self.cache_directory)
+
+
+def _slow(row: dict[str, Any]) -> bool:
+    return row["speed"] is not None and row["speed"] < 8
+
+
+@st.composite
+def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Sequence[str] = VERBS) -> list[Call]:
+    """Calls that a pipeline accepts, in any order."""
+    chain = Chain(draw, built_names, cache)
+    calls: list[Call] = []
+    pipeline = Pipeline("nowhere")
+    for verb in draw(st.lists(st.sampled_from(verbs), min_size=draw(st.sampled_from([0, 2, 4, 6, 8])), max_size=10)):
+        cuts = sum(each.verb in ("take", "skip", "cache") for each in calls)
+        if not pipeline.accepts("filter" if verb == "where" else verb) or (
+            verb in ("take", "skip", "cache") and cuts >= 2
+        ):
+            continue
+        names, window = chain.names, chain.window
+        made = getattr(chain, verb)()
+        try:
+            pipeline = made.on(pipeline)
+        except PipelineError:  # a second window, or a filter on a field that was changed
+            chain.names, chain.window = names, window
+            continue
+        calls.append(made)
+    return calls

@@ -1,0 +1,105 @@
+"""What addresses are, and which ones open a server to other machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parquetry.common.arrow_stream.address import Endpoint, ServerAddress, parse_endpoint
+from parquetry.common.arrow_stream.security import Security, read_token, same_token
+from parquetry.common.errors import PipelineError
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("unix:/run/a.sock", Endpoint(kind="unix", path="/run/a.sock")),
+        ("unix:///run/a.sock", Endpoint(kind="unix", path="/run/a.sock")),
+        ("tcp://127.0.0.1:80", Endpoint(kind="tcp", host="127.0.0.1", port=80)),
+        ("tcp://[::1]:80", Endpoint(kind="tcp", host="::1", port=80)),
+        ("tls://data.example:9100", Endpoint(kind="tcp", host="data.example", port=9100, tls=True)),
+    ],
+)
+def test_a_url_names_an_endpoint_and_back(url: str, endpoint: Endpoint) -> None:
+    assert parse_endpoint(url) == endpoint
+    assert parse_endpoint(str(endpoint)) == endpoint
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://x:1", "tcp://127.0.0.1", "tcp://:1", "tcp://a:b", "tcp://a:1/x", "tcp://u@a:1"]
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(PipelineError, match=r"expected unix:PATH, tcp://127.0.0.1:PORT or tls://HOST:PORT"):
+        parse_endpoint(url)
+
+
+@pytest.mark.parametrize("url", ["unix:", "unix:/" + "x" * 200])
+def test_a_socket_needs_a_path_that_fits(url: str) -> None:
+    with pytest.raises(PipelineError, match="expected the path of a socket, of at most 107 bytes"):
+        parse_endpoint(url)
+
+
+def test_a_client_reaches_other_machines_with_tls_only() -> None:
+    with pytest.raises(PipelineError, match="expected tls://HOST:PORT for another machine, got plain TCP"):
+        ServerAddress(url="tcp://10.0.0.1:9100")
+    assert ServerAddress(url="tls://10.0.0.1:9100").endpoint.tls
+
+
+def test_an_address_survives_json_and_holds_no_token() -> None:
+    address = ServerAddress(url="tls://10.0.0.1:9100", token_file="/run/token", shared=True)
+    assert ServerAddress.of(address.to_json()) == address
+    assert ServerAddress.of(address) is address
+    assert "token_file" in address.to_json()
+
+
+def test_what_is_no_address_is_refused() -> None:
+    with pytest.raises(PipelineError, match="or a ServerAddress, got 7"):
+        ServerAddress.of(7)
+    with pytest.raises(PipelineError, match="expected a port, got none"):
+        ServerAddress.of("tcp://127.0.0.1:0")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "data.example"])
+@pytest.mark.parametrize(
+    "security",
+    [Security(), Security(token_file="t"), Security(tls_cert_file="c", tls_key_file="k")],
+    ids=["nothing", "token only", "tls only"],
+)
+def test_other_machines_need_a_token_and_tls(host: str, security: Security) -> None:
+    with pytest.raises(
+        PipelineError, match=r"expected an address of this machine .* Give a token file, a TLS certificate"
+    ):
+        security.check(Endpoint(kind="tcp", host=host))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_this_machine_needs_nothing(host: str) -> None:
+    Security().check(Endpoint(kind="tcp", host=host))
+    Security(token_file="t", tls_cert_file="c", tls_key_file="k").check(Endpoint(kind="tcp", host="0.0.0.0"))
+
+
+def test_half_of_tls_is_refused() -> None:
+    with pytest.raises(PipelineError, match="certificate and its key together"):
+        Security(tls_cert_file="c").check(Endpoint(kind="tcp", host="127.0.0.1"))
+    with pytest.raises(PipelineError, match="expected TCP for TLS, got a Unix socket"):
+        Security(tls_cert_file="c", tls_key_file="k").check(Endpoint(kind="unix", path="/x"))
+
+
+def test_a_token_is_a_line_that_cannot_be_guessed(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("correct-horse-battery-staple\nrest\n")
+    assert read_token(str(file)) == "correct-horse-battery-staple"
+    file.write_text("short")
+    with pytest.raises(PipelineError, match="expected at least 16 characters in its first line, got 5"):
+        read_token(str(file))
+    with pytest.raises(PipelineError, match=r"expected a text file, got .*No such file"):
+        read_token(str(tmp_path / "none"))
+
+
+def test_tokens_are_compared_whole() -> None:
+    assert same_token(None, None)
+    assert same_token("abc", "abc")
+    assert not same_token("abc", "abcd")
+    assert not same_token("abc", None)
+    assert not same_token("abc", 5)

@@ -1,0 +1,43 @@
+"""Partition columns: the text of directories, cast to the fields that a schema declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline, Unischema, UnischemaField
+from parquetry.common.errors import DatasetError
+from parquetry.common.tools import generate_metadata
+
+
+def dataset(root: Path, directories: dict[str, int]) -> str:
+    """A file with one ``id`` in each of the directories."""
+    for directory, number in directories.items():
+        (root / directory).mkdir(parents=True)
+        pq.write_table(pa.table({"id": [number]}), root / directory / "part.parquet")
+    return str(root)
+
+
+def test_a_null_of_a_declared_boolean_stays_null(tmp_path: Path) -> None:
+    url = dataset(tmp_path, {"flag=true": 0, "flag=False": 1, "flag=__HIVE_DEFAULT_PARTITION__": 2})
+    schema = Unischema("s", [UnischemaField("id", np.int64), UnischemaField("flag", bool, nullable=True)])
+    generate_metadata(url, schema)
+    assert {int(row["id"]): row["flag"] for row in Pipeline(url)} == {0: True, 1: False, 2: None}
+    assert [int(row["id"]) for row in Pipeline(url).where([("flag", "=", False)])] == [1]
+
+
+def test_escaped_names_and_values_are_read(tmp_path: Path) -> None:
+    url = dataset(tmp_path, {"a key=x%2Fy%3Dz": 0, "a key=%25": 1})
+    assert {int(row["id"]): row["a key"] for row in Pipeline(url)} == {0: "x/y=z", 1: "%"}
+
+
+def test_text_that_is_no_number_is_refused_for_a_declared_number(tmp_path: Path) -> None:
+    url = dataset(tmp_path, {"n=1": 0, "n=one": 1})
+    schema = Unischema("s", [UnischemaField("id", np.int64), UnischemaField("n", np.int16)])
+    generate_metadata(url, schema)
+    with pytest.raises(DatasetError, match=r"partition column 'n': expected int16 in every directory name"):
+        list(Pipeline(url))

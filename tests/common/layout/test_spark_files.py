@@ -1,0 +1,111 @@
+"""INT96 time stamps and the old calendar, in files whose footers are Spark's."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DecodeError
+from parquetry.common.layout.spark_files import footer_schema, read_options
+
+SPARK3 = {b"org.apache.spark.version": b"3.5.0"}
+OLD = {**SPARK3, b"org.apache.spark.legacyDateTime": b""}
+
+
+def write(directory: Path, columns: dict[str, pa.Array], metadata: dict[bytes, bytes], *, int96: bool = True) -> str:
+    """A file with the key-value metadata of Spark, and without Arrow's schema, as Spark writes it."""
+    table = pa.table(columns)
+    options = {"use_deprecated_int96_timestamps": int96, "store_schema": False}
+    with pq.ParquetWriter(directory / "part.parquet", table.schema, **options) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(metadata)
+    return str(directory)
+
+
+def stamps(*values: int) -> pa.Array:
+    return pa.array(values, pa.timestamp("us"))
+
+
+def dates(*values: str) -> pa.Array:
+    return pa.array([datetime.date.fromisoformat(value) for value in values])
+
+
+def test_int96_of_spark_is_read_in_microseconds_wherever_it_stands(tmp_path: Path) -> None:
+    far = stamps(-(2**55), 2**55)  # beyond the years that nanoseconds reach
+    nested = pa.StructArray.from_arrays([far], ["at"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), far)
+    mapped = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["a", "b"]), far)
+    url = write(tmp_path, {"at": far, "st": nested, "all": lists, "m": mapped}, SPARK3)
+    rows = list(Pipeline(url))
+    assert [row["at"] for row in rows] == [-(2**55), 2**55]
+    assert [row["st.at"] for row in rows] == [-(2**55), 2**55]
+    assert [row["all"].tolist() for row in rows] == [[-(2**55)], [2**55]]
+    assert [row["m.value"].tolist() for row in rows] == [[-(2**55)], [2**55]]
+    assert Pipeline(url).schema["at"].dtype == np.dtype("datetime64[us]")
+
+
+def test_int96_of_others_keeps_its_nanoseconds(tmp_path: Path) -> None:
+    url = write(tmp_path, {"at": pa.array([1_234_567_891], pa.timestamp("ns"))}, {})
+    assert [row["at"] for row in Pipeline(url)] == [1_234_567_891]
+
+
+def test_nothing_changes_for_a_file_without_int96(tmp_path: Path) -> None:
+    write(tmp_path, {"at": stamps(5)}, SPARK3, int96=False)
+    footer = pq.read_metadata(tmp_path / "part.parquet")
+    assert read_options(footer) == {}
+    assert footer_schema(footer) == footer.schema.to_arrow_schema()
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        OLD,
+        {**SPARK3, b"org.apache.spark.legacyINT96": b""},
+        {b"org.apache.spark.version": b"2.4.8"},
+        {b"org.apache.spark.sql.parquet.row.metadata": b"{}"},
+    ],
+)
+@pytest.mark.parametrize("name", ["day", "at", "days", "st.day", "m.key"])
+def test_dates_before_the_gregorian_calendar_are_refused_in_files_that_count_julian_days(
+    tmp_path: Path, metadata: dict[bytes, bytes], name: str
+) -> None:
+    day = dates("1582-10-14", "2024-01-01")
+    columns: dict[str, Any] = {
+        "day": day,
+        "at": day.cast(pa.timestamp("us")),
+        "days": pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), day),
+        "st": pa.StructArray.from_arrays([day], ["day"]),
+        "m": pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), day, pa.array([1, 2])),
+    }
+    url = write(tmp_path, columns, metadata)
+    with pytest.raises(DecodeError, match=r"part\.parquet, row group 0: field '\w+': .* old calendar"):
+        list(Pipeline(url, [name]))
+
+
+@pytest.mark.parametrize("metadata", [{}, SPARK3])
+def test_other_files_count_days_as_everybody_does(tmp_path: Path, metadata: dict[bytes, bytes]) -> None:
+    url = write(tmp_path, {"day": dates("0001-01-01"), "n": pa.array([1])}, metadata)
+    assert [row["day"] for row in Pipeline(url)] == [-719162]
+
+
+def test_dates_since_the_gregorian_calendar_are_read_in_old_files(tmp_path: Path) -> None:
+    columns = {"day": dates("1582-10-15"), "at": stamps(-2_208_988_800_000_000), "none": pa.nulls(1, pa.date32())}
+    (row,) = Pipeline(write(tmp_path, columns, OLD))
+    assert (row["day"], row["at"], row["none"]) == (-141427, -2_208_988_800_000_000, None)
+
+
+@pytest.mark.parametrize(("zone", "is_read"), [(b"UTC", True), (b"Europe/Paris", False)])
+def test_time_stamps_before_1900_depend_on_the_zone_of_the_old_file(tmp_path: Path, zone: bytes, is_read: bool) -> None:
+    url = write(tmp_path, {"at": stamps(-2_208_988_800_000_001)}, {**OLD, b"org.apache.spark.timeZone": zone})
+    if is_read:
+        assert [row["at"] for row in Pipeline(url)] == [-2_208_988_800_000_001]
+    else:
+        with pytest.raises(DecodeError, match="from 1900-01-01 on"):
+            list(Pipeline(url))

@@ -1,0 +1,454 @@
+"""`Pipeline.from_delta`, held against what deltalake itself gives."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import delta_tables as hand
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
+from parquetry.common.errors import DatasetError, PipelineError, SchemaError, StateError
+from parquetry.common.tables.delta_log import live_files
+
+deltalake = pytest.importorskip("deltalake")
+UUID = bytes(range(16))
+
+
+def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
+    """Rows as sorted tuples of plain values; nulls first."""
+    rows = [tuple(_plain(row[name]) for name in names) for row in pipeline]
+    return sorted(rows, key=_key)
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _key(row: tuple[Any, ...]) -> list[Any]:
+    return [(value is not None, value if value is not None else 0) for value in row]
+
+
+def table_rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in names) for row in table.to_pylist()), key=_key)
+
+
+def query_rows(path: Path, *names: str) -> list[tuple[Any, ...]]:
+    """What deltalake's own query engine gives, which knows deletion vectors and column mapping."""
+    found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(path))).execute("select * from t")
+    return table_rows(pa.table(found.read_all()), *names)
+
+
+def numbers(first: int, stop: int) -> pa.Table:
+    names = pa.array([f"n{i}" for i in range(first, stop)], pa.string())
+    return pa.table({"id": pa.array(range(first, stop), pa.int64()), "name": names})
+
+
+def test_every_version_has_its_own_rows(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, numbers(0, 10))
+    deltalake.write_deltalake(path, numbers(10, 15), mode="append")
+    deltalake.DeltaTable(path).delete("id % 3 = 0")
+    deltalake.write_deltalake(path, numbers(100, 102), mode="overwrite")
+    for version in range(4):
+        expected = deltalake.DeltaTable(path, version=version).to_pyarrow_table()
+        assert rows_of(Pipeline.from_delta(path, version), "id", "name") == table_rows(expected, "id", "name")
+    assert rows_of(Pipeline.from_delta(Path(path)), "id") == [(100,), (101,)]
+    assert rows_of(Pipeline.from_delta(f"file://{path}", 0), "id") == [(i,) for i in range(10)]
+
+
+def test_partition_values_come_from_the_log(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    table = pa.table(
+        {
+            "id": pa.array(range(6), pa.int64()),
+            "text": ["a b", "x=y/z", None, "ü%20", "a b", "7"],
+            "day": pa.array([datetime.date(2024, 1, 1)] * 3 + [None] * 3),
+            "time": pa.array([datetime.datetime(2024, 1, 1, 5, 6, 7, 89)] * 6, pa.timestamp("us", "UTC")),
+            "flag": [True, False, None, True, False, None],
+            "price": pa.array([decimal.Decimal("1.50")] * 6, pa.decimal128(5, 2)),
+            "whole": pa.array([1, 2, 3, None, 5, 6], pa.int16()),
+        }
+    )
+    columns = ["text", "day", "time", "flag", "price", "whole"]
+    deltalake.write_deltalake(path, table, partition_by=columns)
+    pipeline = Pipeline.from_delta(path)
+    assert list(pipeline.dataset.partitions) == columns
+    names = ["id", "text", "flag", "price", "whole"]
+    expected = [
+        tuple(str(v) if isinstance(v, decimal.Decimal) else v for v in row) for row in table_rows(table, *names)
+    ]
+    assert [
+        (*row[:3], str(decimal.Decimal(row[3]).quantize(decimal.Decimal("0.01"))), row[4])
+        for row in rows_of(pipeline, *names)
+    ] == expected
+    days = dict(rows_of(pipeline, "id", "day"))
+    assert {number for number, day in days.items() if day is None} == {3, 4, 5}
+    moments = {value for _, value in rows_of(pipeline, "id", "time")}
+    assert moments == {int(table["time"].cast(pa.int64())[0].as_py())}
+    assert rows_of(pipeline.where([("text", "=", "x=y/z")]), "id") == [(1,)]
+    assert rows_of(pipeline.where(pc.field("flag")), "id") == [(0,), (3,)]
+
+
+def test_added_columns_are_null_in_older_files(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, numbers(0, 3))
+    later = numbers(3, 5).append_column("extra", pa.array([1.5, 2.5]))
+    deltalake.write_deltalake(path, later, mode="append", schema_mode="merge")
+    names = ("id", "name", "extra")
+    pipeline = Pipeline.from_delta(path)
+    assert rows_of(pipeline, *names) == table_rows(deltalake.DeltaTable(path).to_pyarrow_table(), *names)
+    assert rows_of(pipeline.where([("extra", ">", 2.0)]), "id") == [(4,)]
+    assert "extra" not in Pipeline.from_delta(path, 0).schema
+
+
+def test_nested_columns_and_lists_read_as_they_do_elsewhere(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    table = pa.table(
+        {
+            "s": [{"a": 1, "b": {"c": "x"}}, None, {"a": None, "b": None}],
+            "l": [[1, 2], [], None],
+            "m": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    deltalake.write_deltalake(path, table)
+    rows = [{name: _plain(value) for name, value in row.items()} for row in Pipeline.from_delta(path)]
+    assert [row["s.a"] for row in rows] == [1, None, None]
+    assert [row["s.b.c"] for row in rows] == ["x", None, None]
+    assert [row["l"] for row in rows] == [[1, 2], [], None]
+    assert [row["m.key"] for row in rows] == [["k"], [], None]
+    assert [row["m.value"] for row in rows] == [[1], [], None]
+
+
+def test_the_newest_version_is_found_once_and_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, numbers(0, 3))
+    pipeline = Pipeline.from_delta(path).shuffle(10, seed=3)
+    text = json.dumps(pipeline.to_json())
+    deltalake.write_deltalake(path, numbers(50, 60), mode="overwrite")
+    again = Pipeline.from_json(json.loads(text))
+    assert again == pipeline
+    assert hash(again) == hash(pipeline)
+    assert rows_of(again, "id") == [(0,), (1,), (2,)]
+    assert rows_of(again.with_options(executor="sidecar"), "id") == [(0,), (1,), (2,)]
+    assert "delta, version 0" in str(again)
+    assert len(Pipeline.from_delta(path)) == 10
+
+
+def test_a_state_belongs_to_one_version(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    for version in range(2):
+        deltalake.write_deltalake(path, numbers(version * 5, version * 5 + 5), mode="append")
+    iterator = iter(Pipeline.from_delta(path, 1).shuffle(4, seed=1))
+    first = [next(iterator)["id"] for _ in range(3)]
+    state = iterator.state_dict()
+    again = iter(Pipeline.from_delta(path).shuffle(4, seed=1))
+    again.load_state_dict(state)
+    assert sorted([*first, *(row["id"] for row in again)]) == list(range(10))
+    deltalake.DeltaTable(path).alter.set_table_properties({"delta.appendOnly": "true"})  # the same files, a new version
+    with pytest.raises(StateError, match="another dataset"):
+        iter(Pipeline.from_delta(path).shuffle(4, seed=1)).load_state_dict(state)
+
+
+def test_a_table_that_moves_keeps_its_fingerprint(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
+    before = Pipeline.from_delta(tmp_path / "t").dataset.fingerprint
+    (tmp_path / "t").rename(tmp_path / "moved")
+    assert Pipeline.from_delta(tmp_path / "moved").dataset.fingerprint == before
+
+
+def test_tables_mix_with_other_datasets(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
+    pq.write_table(numbers(10, 12), tmp_path / "plain.parquet")
+    mixed = mix([Pipeline.from_delta(tmp_path / "t"), Pipeline(tmp_path / "plain.parquet")], seed=1, stop="all")
+    assert sorted(row["id"] for row in Pipeline.from_json(mixed.to_json())) == [0, 1, 2, 10, 11]
+
+
+def test_a_version_may_be_given_as_a_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, numbers(0, 3))
+    made = deltalake.DeltaTable(path).history()[0]["timestamp"]
+    moment = datetime.datetime.fromtimestamp(made / 1000, datetime.timezone.utc) + datetime.timedelta(days=1)
+    assert len(Pipeline.from_delta(path, moment)) == 3
+
+
+def test_the_log_is_read_from_a_checkpoint_on(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for version in range(3):
+        deltalake.write_deltalake(str(path), numbers(version, version + 1), mode="append")
+    table = deltalake.DeltaTable(str(path))
+    table.delete("id = 1")
+    table = deltalake.DeltaTable(str(path))
+    table.create_checkpoint()
+    deltalake.write_deltalake(str(path), numbers(7, 9), mode="append")
+    for version in range(3):
+        (path / "_delta_log" / f"{version:020d}.json").unlink()
+    expected = deltalake.DeltaTable(str(path)).to_pyarrow_table()
+    assert rows_of(Pipeline.from_delta(path), "id") == table_rows(expected, "id")
+    assert rows_of(Pipeline.from_delta(path), "id") == [(0,), (2,), (7,), (8,)]
+
+
+def test_a_checkpoint_may_have_sidecars(tmp_path: Path) -> None:
+    features = ["v2Checkpoint"]
+    action = hand_table(tmp_path, features, numbers(0, 6))
+    second = hand.add(tmp_path, "b.parquet", numbers(6, 8))
+    hand.commit(tmp_path, 1, second, hand.remove(action))
+    log = tmp_path / "_delta_log"
+    (log / "_sidecars").mkdir()
+    column = pa.array([{key: second["add"][key] for key in ("path", "size", "modificationTime", "dataChange")}])
+    pq.write_table(pa.table({"add": column}), log / "_sidecars" / "s.parquet")
+    top = [
+        {"checkpointMetadata": {"version": 1}},
+        hand.protocol(features),
+        hand.metadata([hand.field("id", "long"), hand.field("name", "string")]),
+        {"sidecar": {"path": "s.parquet", "sizeInBytes": 1, "modificationTime": 1}},
+    ]
+    (log / f"{1:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json").write_text("\n".join(map(json.dumps, top)))
+    for version in range(2):
+        (log / f"{version:020d}.json").unlink()
+    assert [item["path"] for item in live_files(pafs.LocalFileSystem(), str(tmp_path), 1)] == ["b.parquet"]
+
+
+def hand_table(path: Path, features: list[str], data: pa.Table, **more: Any) -> dict[str, Any]:
+    """A table of one file with the columns id and name; gives the action that added it."""
+    path.mkdir(exist_ok=True)
+    action = hand.add(path, "a.parquet", data, **more)
+    fields = [hand.field("id", "long"), hand.field("name", "string")]
+    hand.commit(path, 0, hand.protocol(features), hand.metadata(fields), action)
+    return action
+
+
+def test_a_gap_in_the_log_is_an_error(tmp_path: Path) -> None:
+    hand_table(tmp_path, [], numbers(0, 2))
+    with pytest.raises(DatasetError, match=r"expected 00000000000000000001\.json, which version 1 is made of"):
+        live_files(pafs.LocalFileSystem(), str(tmp_path), 1)
+
+
+@pytest.mark.parametrize("storage", ["inline", "file", "runs", "absolute"])
+def test_rows_of_deletion_vectors_are_gone(tmp_path: Path, storage: str) -> None:
+    gone = [0, 3, 4, 5, 9]
+    data = numbers(0, 11)
+    hand_table(tmp_path, ["deletionVectors"], data)
+    if storage == "inline":
+        vector = hand.inline_vector(gone)
+    else:
+        vector = hand.file_vector(tmp_path, gone, UUID, runs=storage == "runs")
+    if storage == "absolute":
+        name = next(tmp_path.glob("deletion_vector_*"))
+        vector = {**vector, "storageType": "p", "pathOrInlineDv": name.as_uri()}
+    action = hand.add(tmp_path, "a.parquet", data, deletionVector=vector)
+    hand.commit(
+        tmp_path,
+        1,
+        hand.remove(hand.add(tmp_path, "a.parquet", None)),
+        action,
+        hand.add(tmp_path, "b.parquet", numbers(11, 13)),
+    )
+    kept = [i for i in range(13) if i not in gone]
+    pipeline = Pipeline.from_delta(tmp_path)
+    assert rows_of(pipeline, "id") == [(i,) for i in kept]
+    assert rows_of(pipeline, "id") == query_rows(tmp_path, "id")
+    assert len(pipeline) == len(kept)
+    assert "5 of them deleted" in pipeline.explain()
+    assert len(Pipeline.from_delta(tmp_path, 0)) == 11
+    assert rows_of(pipeline.where([("id", ">", 3)]), "id") == [(i,) for i in kept if i > 3]
+    windows = list(pipeline.ngram(["id"], length=2))
+    assert [window["id"].tolist() for window in windows] == [[1, 2], [2, 6], [6, 7], [7, 8], [8, 10], [11, 12]]
+    shards = [rows_of(pipeline.shuffle(3, seed=1).shard(2, index, even="none"), "id") for index in range(2)]
+    assert sorted(shards[0] + shards[1]) == [(i,) for i in kept]
+    assert pipeline.dataset.fingerprint != Pipeline.from_delta(tmp_path, 0).dataset.fingerprint
+
+
+def test_a_second_deletion_vector_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    first = hand_table(tmp_path, ["deletionVectors"], numbers(0, 5), deletionVector=hand.inline_vector([1]))
+    second = hand.add(tmp_path, "a.parquet", None, deletionVector=hand.inline_vector([1, 4]))
+    hand.commit(tmp_path, 1, second, hand.remove(first))
+    assert rows_of(Pipeline.from_delta(tmp_path), "id") == [(0,), (2,), (3,)] == query_rows(tmp_path, "id")
+    assert rows_of(Pipeline.from_delta(tmp_path, 0), "id") == [(0,), (2,), (3,), (4,)]
+
+
+def test_a_damaged_deletion_vector_is_an_error_and_brings_no_rows_back(tmp_path: Path) -> None:
+    vector = hand.file_vector(tmp_path, [1], UUID)
+    hand_table(tmp_path, ["deletionVectors"], numbers(0, 5), deletionVector=vector)
+    file = next(tmp_path.glob("deletion_vector_*"))
+    raw = file.read_bytes()
+    for damaged, reason in ((raw[:-1] + b"x", "checksum"), (raw[:-5], "bytes, not"), (None, "expected a readable one")):
+        file.unlink() if damaged is None else file.write_bytes(damaged)
+        with pytest.raises(DatasetError, match=reason):
+            len(Pipeline.from_delta(tmp_path))
+
+
+def test_a_deletion_vector_of_another_file_is_an_error(tmp_path: Path) -> None:
+    hand_table(tmp_path, ["deletionVectors"], numbers(0, 5), deletionVector=hand.inline_vector([77]))
+    with pytest.raises(DatasetError, match="expected deleted rows among its 5 rows, got row 77"):
+        len(Pipeline.from_delta(tmp_path))
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_renamed_columns_are_found_by_column_mapping(tmp_path: Path, mode: str) -> None:
+    stored = pa.schema(
+        [
+            pa.field("col-1", pa.int32(), metadata={"PARQUET:field_id": "1"}),
+            pa.field(
+                "col-2",
+                pa.struct([pa.field("col-3", pa.string(), metadata={"PARQUET:field_id": "3"})]),
+                metadata={"PARQUET:field_id": "2"},
+            ),
+        ]
+    )
+    data = pa.table({"col-1": [1, 2, 3], "col-2": [{"col-3": "x"}, None, {"col-3": "z"}]}, stored)
+    struct = {"type": "struct", "fields": [hand.mapped("inner", "string", 3, "col-3")]}
+    fields = [
+        hand.mapped("number", "integer", 1, "col-1"),
+        hand.mapped("group", struct, 2, "col-2"),
+        hand.mapped("day", "string", 4, "col-4"),
+        hand.mapped("col-1", "string", 5, "col-5"),  # a new column by the old one's physical name
+    ]
+    hand.commit(
+        tmp_path,
+        0,
+        hand.protocol(["columnMapping"]),
+        hand.metadata(fields, ["day"], delta__columnMapping__mode=mode),
+        hand.add(tmp_path, "a.parquet", data, {"col-4": "monday"}),
+    )
+    pipeline = Pipeline.from_delta(tmp_path)
+    names = ("number", "group.inner", "day", "col-1")
+    expected = [(1, "x", "monday", None), (2, None, "monday", None), (3, "z", "monday", None)]
+    assert rows_of(pipeline, *names) == expected
+    assert rows_of(pipeline.where([("number", ">=", 2)]), "number") == [(2,), (3,)]
+    assert rows_of(pipeline.where(pc.field("col-1").is_null()), "number") == [(1,), (2,), (3,)]
+    if mode == "name":
+        assert query_rows(tmp_path, "number", "day", "col-1") == [(row[0], *row[2:]) for row in expected]
+
+
+def test_types_that_were_widened_are_read_as_the_table_has_them_now(tmp_path: Path) -> None:
+    old = pa.table(
+        {
+            "whole": pa.array([1, -2], pa.int32()),
+            "real": pa.array([1.5, None], pa.float32()),
+            "price": pa.array([decimal.Decimal("1.50")] * 2, pa.decimal128(5, 2)),
+            "day": pa.array([datetime.date(2024, 1, 2)] * 2),
+        }
+    )
+    fields = [
+        hand.field("whole", "long"),
+        hand.field("real", "double"),
+        hand.field("price", "decimal(10,3)"),
+        hand.field("day", "timestamp_ntz"),
+    ]
+    features = hand.protocol(["typeWidening", "timestampNtz"])
+    hand.commit(tmp_path, 0, features, hand.metadata(fields), hand.add(tmp_path, "a.parquet", old))
+    pipeline = Pipeline.from_delta(tmp_path)
+    midnight = int(datetime.datetime(2024, 1, 2, tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000
+    assert rows_of(pipeline, "whole", "real", "price", "day") == [
+        (-2, None, "1.5", midnight),
+        (1, 1.5, "1.5", midnight),
+    ]
+    assert str(pipeline.schema["whole"].dtype) == "int64"
+    assert len(list(pipeline.where(pc.field("day") > datetime.datetime(2024, 1, 1)))) == 2
+    assert len(list(pipeline.where([("whole", ">", 0)]))) == 1
+
+
+def test_the_local_cache_does_not_mix_columns_of_two_versions(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    table.mkdir()
+    data = pa.table({"col-1": pa.array([1, 2], pa.int64()), "col-2": pa.array([8, 9], pa.int64())})
+    features, mode = hand.protocol(["columnMapping"]), {"delta__columnMapping__mode": "name"}
+    for version, (first, second) in enumerate((("a", "b"), ("b", "a"))):
+        fields = [hand.mapped(first, "long", 1, "col-1"), hand.mapped(second, "long", 2, "col-2")]
+        actions = [features, hand.metadata(fields, **mode)]
+        hand.commit(table, version, *actions, *([] if version else [hand.add(table, "x.parquet", data)]))
+    found = [rows_of(Pipeline.from_delta(table, v, ["a"]).cache(tmp_path / "cache"), "a") for v in (0, 1)]
+    assert found == [[(1,), (2,)], [(8,), (9,)]]
+
+
+def test_a_table_of_our_own_files_keeps_its_codecs(tmp_path: Path) -> None:
+    schema = Unischema("s", [UnischemaField("image", np.uint8, (4, 5, 3), CompressedImageCodec("png"))])
+    image = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    write_dataset(str(tmp_path / "t"), schema, [{"image": image}])
+    (name,) = [file.name for file in (tmp_path / "t").glob("*.parquet")]
+    fields = [hand.field("image", "binary")]
+    hand.commit(tmp_path / "t", 0, hand.protocol([]), hand.metadata(fields), hand.add(tmp_path / "t", name, None))
+    (row,) = list(Pipeline.from_delta(tmp_path / "t"))
+    np.testing.assert_array_equal(row["image"], image)
+
+
+def test_columns_that_cannot_become_tensors_fail_only_when_selected(tmp_path: Path) -> None:
+    data = pa.table({"id": [1], "v": [b"x"], "l": [[{"a": 1}]]})
+    nested = {
+        "type": "array",
+        "containsNull": True,
+        "elementType": {"type": "struct", "fields": [hand.field("a", "long")]},
+    }
+    fields = [hand.field("id", "long"), hand.field("l", nested)]
+    hand.commit(tmp_path, 0, hand.protocol([]), hand.metadata(fields), hand.add(tmp_path, "a.parquet", data))
+    assert rows_of(Pipeline.from_delta(tmp_path, fields=["id"]), "id") == [(1,)]
+    with pytest.raises(SchemaError, match="field 'l'"):
+        list(Pipeline.from_delta(tmp_path))
+
+
+def test_an_unknown_feature_is_an_error(tmp_path: Path) -> None:
+    hand_table(tmp_path, ["timeTurner"], numbers(0, 2))
+    with pytest.raises(DatasetError, match="timeTurner"):
+        Pipeline.from_delta(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [(9, "cannot be opened at version 9"), ("soon", "cannot be opened at version soon")]
+)
+def test_a_version_that_is_not_there_is_an_error(tmp_path: Path, version: Any, reason: str) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
+    with pytest.raises(DatasetError, match=reason):
+        Pipeline.from_delta(tmp_path / "t", version)
+
+
+def test_a_directory_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"Delta table '.*': cannot be opened"):
+        Pipeline.from_delta(tmp_path)
+
+
+def test_a_missing_data_file_is_an_error(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
+    pipeline = Pipeline.from_delta(tmp_path / "t")
+    next((tmp_path / "t").glob("*.parquet")).unlink()
+    with pytest.raises(DatasetError, match="expected a readable Parquet file"):
+        len(pipeline)
+
+
+def test_an_empty_table_says_that_nothing_is_there(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 0))
+    pipeline = Pipeline.from_delta(tmp_path / "t")
+    assert list(pipeline.schema.fields) == ["id", "name"]
+    with pytest.raises(PipelineError, match="got none from 0 files"):
+        next(iter(pipeline))
+
+
+def test_the_storage_of_deltalake_goes_to_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parquetry.common.tables.delta_storage import DeltaStorage  # needs deltalake
+
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
+    storage = pafs.PyFileSystem(DeltaStorage((tmp_path / "t").as_uri(), {}))
+    monkeypatch.setattr("parquetry.common.tables.delta._storage", lambda *_: (storage, ""))  # as for a bucket
+    pipeline = Pipeline.from_delta(tmp_path / "t")
+    assert pickle.loads(pickle.dumps(pipeline)) == pipeline
+    assert rows_of(pipeline, "id") == rows_of(pipeline.with_options(executor="sidecar"), "id") == [(0,), (1,), (2,)]
+
+
+def test_a_pipeline_is_taken_where_a_url_is(tmp_path: Path) -> None:
+    deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
+    given = Pipeline.from_delta(tmp_path / "t")
+    assert Pipeline(given) == given
+    assert [output.name for output in Pipeline(given, ["id"]).element.outputs] == ["id"]
+    assert Pipeline(given, workers=3).workers == 3
+    with pytest.raises(PipelineError, match="has its own filesystem"):
+        Pipeline(given, storage_options={"a": 1})

@@ -1,0 +1,191 @@
+"""`Pipeline.from_huggingface_parquet`: splits, configurations, and features."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError, PipelineError, SchemaError
+from parquetry.common.tables import class_names, huggingface
+from parquetry.common.tables.huggingface import split_of
+
+
+def write(path: Path, data: pa.Table, features: Mapping[str, Any] | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if features is not None:
+        text = json.dumps({"info": {"features": features}})
+        data = data.replace_schema_metadata({"huggingface": text})
+    pq.write_table(data, path)
+
+
+def numbers(*values: int) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def ids(pipeline: Pipeline) -> list[int]:
+    return sorted(int(row["id"]) for row in pipeline)
+
+
+def picture(color: int, kind: str = "png", mode: str = "RGB") -> bytes:
+    stream = io.BytesIO()
+    Image.new(mode, (5, 4), color if mode == "L" else (color, 0, 7)).save(stream, kind)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("data/train-00000-of-00002.parquet", "train"),
+        ("data/random-00000-of-00001.parquet", "random"),
+        ("train.test-00000-of-00001.parquet", "train.test"),
+        ("validation/a.parquet", "validation"),
+        ("my_dev_file.parquet", "validation"),
+        ("data/val-x.parquet", "validation"),
+        ("eval/0.parquet", "test"),
+        ("contest/0.parquet", "train"),
+        ("0000.parquet", "train"),
+    ],
+)
+def test_the_split_of_a_file_is_in_its_name(path: str, split: str) -> None:
+    assert split_of(path) == split
+
+
+def test_a_split_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "train-00001-of-00002.parquet", numbers(3, 4))
+    write(tmp_path / "data" / "train-00000-of-00002.parquet", numbers(1, 2))
+    write(tmp_path / "data" / "test-00000-of-00001.parquet", numbers(9))
+    assert [row["id"] for row in Pipeline.from_huggingface_parquet(tmp_path, "train")] == [1, 2, 3, 4]
+    assert ids(Pipeline.from_huggingface_parquet(str(tmp_path), split="test")) == [9]
+    assert ids(Pipeline.from_huggingface_parquet(tmp_path, "train+test")) == [1, 2, 3, 4, 9]
+    assert ids(Pipeline.from_huggingface_parquet(tmp_path, "all")) == [1, 2, 3, 4, 9]
+    with pytest.raises(DatasetError, match=r"expected split= one of \['test', 'train'\]"):
+        Pipeline.from_huggingface_parquet(tmp_path)
+    with pytest.raises(DatasetError, match=r"expected split to be of \['test', 'train'\], got 'dev'"):
+        Pipeline.from_huggingface_parquet(tmp_path, "dev")
+
+
+def test_one_split_need_not_be_named(tmp_path: Path) -> None:
+    write(tmp_path / "train-00000-of-00001.parquet", numbers(1, 2))
+    pipeline = Pipeline.from_huggingface_parquet(tmp_path)
+    assert ids(pipeline) == ids(Pipeline.from_json(pipeline.to_json())) == [1, 2]
+    assert ids(Pipeline.from_huggingface_parquet(tmp_path / "train-00000-of-00001.parquet")) == [1, 2]
+
+
+def test_configurations_are_not_mixed(tmp_path: Path) -> None:
+    for config, number in (("en", 1), ("de", 2)):
+        write(tmp_path / config / "train-00000-of-00001.parquet", numbers(number))
+    assert ids(Pipeline.from_huggingface_parquet(tmp_path, config="de")) == [2]
+    with pytest.raises(DatasetError, match=r"expected config= one of \['de', 'en'\], got None"):
+        Pipeline.from_huggingface_parquet(tmp_path)
+
+
+def test_images_decode_and_labels_have_names(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    images = [{"bytes": picture(n, "png" if n % 2 else "webp"), "path": f"{n}"} for n in range(3)]
+    data = pa.table({"image": pa.array([*images, None], kind), "label": pa.array([0, 1, 1, 0], pa.int64())})
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    write(tmp_path / "train-00000-of-00001.parquet", data, features)
+    pipeline = Pipeline.from_huggingface_parquet(tmp_path)
+    assert class_names(pipeline) == class_names(Pipeline.from_json(pipeline.to_json())) == {"label": ("cat", "dog")}
+    assert pipeline.schema["image"].shape == (None, None, 3)
+    assert pipeline.schema["image"].dims == ("H", "W", "C")
+    rows = list(pipeline)
+    assert [None if row["image"] is None else row["image"].shape for row in rows] == [(4, 5, 3)] * 3 + [None]
+    np.testing.assert_array_equal(rows[1]["image"], np.broadcast_to(np.array([1, 0, 7], np.uint8), (4, 5, 3)))
+    (batch,) = list(pipeline.take(3).nulls("error").fixed("image", shape=(4, 5, 3)).batch(3))
+    assert batch["image"].shape == (3, 4, 5, 3)
+
+
+def test_grey_images_have_their_own_shape(tmp_path: Path) -> None:
+    data = pa.table({"image": [{"bytes": picture(9, mode="L"), "path": None}]})
+    write(tmp_path / "train-00000-of-00001.parquet", data, {"image": {"_type": "Image"}})
+    (row,) = list(Pipeline.from_huggingface_parquet(tmp_path, image_shape=(None, None)))
+    np.testing.assert_array_equal(row["image"], np.full((4, 5), 9, np.uint8))
+    with pytest.raises(SchemaError, match="images expected shape"):
+        Pipeline.from_huggingface_parquet(tmp_path, image_shape=(None,))
+
+
+def test_other_features_are_what_arrow_says_with_shapes_where_they_are_known(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "matrix": [[[1.0, 2.0], [3.0, 4.0]]],
+            "pair": [[1, 2]],
+            "many": [["a", "b"]],
+            "audio": [{"bytes": b"riff", "path": "x.wav"}],
+            "text": pa.array(["x"]).dictionary_encode(),
+        }
+    )
+    features = {
+        "matrix": {"shape": [2, 2], "dtype": "float64", "_type": "Array2D"},
+        "pair": {"feature": {"dtype": "int64", "_type": "Value"}, "length": 2, "_type": "Sequence"},
+        "many": {"feature": {"dtype": "string", "_type": "Value"}, "_type": "Sequence"},
+        "audio": {"_type": "Audio"},
+    }
+    write(tmp_path / "train-00000-of-00001.parquet", data, features)
+    pipeline = Pipeline.from_huggingface_parquet(tmp_path)
+    shapes = {field.name: field.shape for field in pipeline.schema}
+    assert shapes == {"matrix": (2, 2), "pair": (2,), "many": (None,), "audio.bytes": (), "audio.path": (), "text": ()}
+    (row,) = list(pipeline)
+    assert row["matrix"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert row["audio.bytes"] == b"riff"
+
+
+def test_a_column_that_some_files_lack_is_null_there(tmp_path: Path) -> None:
+    write(tmp_path / "train-00000-of-00002.parquet", pa.table({"id": [1], "more": [5]}))
+    write(tmp_path / "train-00001-of-00002.parquet", numbers(2))
+    assert [row["more"] for row in Pipeline.from_huggingface_parquet(tmp_path)] == [5, None]
+
+
+def test_metadata_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    data = numbers(1).replace_schema_metadata({"huggingface": "{"})
+    pq.write_table(data, tmp_path / "train.parquet")
+    with pytest.raises(DatasetError, match="expected JSON under 'huggingface'"):
+        Pipeline.from_huggingface_parquet(tmp_path)
+
+
+def test_options_are_those_of_every_pipeline(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", numbers(1))
+    assert Pipeline.from_huggingface_parquet(tmp_path, fields="id", workers=2).workers == 2
+    with pytest.raises(PipelineError, match="expected workers to be an integer"):
+        Pipeline.from_huggingface_parquet(tmp_path, workers=0)
+
+
+def test_a_url_of_the_hub_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FileSystem:
+        def __init__(self, **options: Any) -> None:
+            assert options == {"token": "secret"}
+
+        def resolve_path(self, url: str) -> Any:
+            assert url == "hf://datasets/user/faces/data"
+            return SimpleNamespace(repo_type="dataset", repo_id="user/faces", revision="main", path_in_repo="data")
+
+    class Api:
+        def __init__(self, token: str | None, endpoint: str | None) -> None:
+            assert (token, endpoint) == ("secret", None)
+
+        def repo_info(self, repo_id: str, *, repo_type: str, revision: str) -> Any:
+            assert (repo_id, repo_type, revision) == ("user/faces", "dataset", "main")
+            return SimpleNamespace(sha="abc123")
+
+    fake = SimpleNamespace(HfApi=Api, HfFileSystem=FileSystem)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    pinned = huggingface._pinned("hf://datasets/user/faces/data", {"token": "secret"})
+    assert pinned == "hf://datasets/user/faces@abc123/data"
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DatasetError, match="pip install huggingface_hub"):
+        Pipeline.from_huggingface_parquet("hf://datasets/user/faces")

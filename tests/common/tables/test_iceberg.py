@@ -1,0 +1,360 @@
+"""`Pipeline.from_iceberg`, held against what pyiceberg itself gives; equality deletes, which it does not know, against lists."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError, SchemaError, StateError
+from parquetry.common.tables import iceberg
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+
+import iceberg_tables as hand  # needs pyiceberg
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import create_mapping_from_schema
+from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform
+from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField, StringType, TimestampType
+
+
+def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
+    """Rows as sorted tuples of plain values; nulls first."""
+    return _sorted(tuple(_plain(row[name]) for name in names) for row in pipeline)
+
+
+def scanned(table: Any, *names: str, **options: Any) -> list[tuple[Any, ...]]:
+    return _sorted(tuple(row[name] for name in names) for row in table.scan(**options).to_arrow().to_pylist())
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _sorted(rows: Any) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: [(value is not None, value if value is not None else 0) for value in row])
+
+
+def numbers(first: int, stop: int) -> pa.Table:
+    names = pa.array([f"n{i}" for i in range(first, stop)], pa.string())
+    return pa.table({"id": pa.array(range(first, stop), pa.int64()), "name": names})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Any:
+    """A table of two files: ids 0 to 9, and 10 to 14."""
+    made = hand.catalog_in(tmp_path).create_table(
+        "n.t", numbers(0, 0).schema, properties={"format-version": "2", "write.parquet.row-group-limit": "4"}
+    )
+    made.append(numbers(0, 10))
+    made.append(numbers(10, 15))
+    return made
+
+
+def test_every_snapshot_has_its_own_rows(table: Any) -> None:
+    table.delete("id >= 3 and id < 6")
+    table.overwrite(numbers(100, 103))
+    for snapshot in table.snapshots():
+        expected = scanned(table, "id", "name", snapshot_id=snapshot.snapshot_id)
+        pipeline = Pipeline.from_iceberg(table, snapshot.snapshot_id)
+        assert len(pipeline) == len(expected)
+        assert not expected or rows_of(pipeline, "id", "name") == expected
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(100,), (101,), (102,)]
+
+
+def test_a_table_may_be_named(table: Any, tmp_path: Path) -> None:
+    named = Pipeline.from_iceberg("local.n.t", catalog_options=hand.options_of(tmp_path))
+    assert named == Pipeline.from_iceberg(table)
+    assert len(named) == 15
+    with pytest.raises(DatasetError, match="cannot be loaded: NoSuchTableError"):
+        Pipeline.from_iceberg("local.n.nothing", catalog_options=hand.options_of(tmp_path))
+    with pytest.raises(DatasetError, match="expected a pyiceberg Table, or a name"):
+        Pipeline.from_iceberg("nothing")
+
+
+def test_the_current_snapshot_is_found_once_and_kept(table: Any) -> None:
+    pipeline = Pipeline.from_iceberg(table).shuffle(5, seed=1)
+    text = json.dumps(pipeline.to_json())
+    iterator = iter(pipeline)
+    next(iterator)
+    state = iterator.state_dict()
+    table.overwrite(numbers(50, 52))
+    again = Pipeline.from_json(json.loads(text))
+    assert again == pipeline
+    assert rows_of(again, "id") == rows_of(again.with_options(executor="sidecar"), "id") == [(i,) for i in range(15)]
+    resumed = iter(again)
+    resumed.load_state_dict(state)
+    assert len(list(resumed)) == 14
+    with pytest.raises(StateError, match="another dataset"):
+        iter(Pipeline.from_iceberg(table).shuffle(5, seed=1)).load_state_dict(state)
+
+
+def test_a_snapshot_that_is_not_there_is_an_error(table: Any) -> None:
+    with pytest.raises(DatasetError, match=r"expected snapshot_id to be one of \[\d+, \d+\], got 7"):
+        Pipeline.from_iceberg(table, 7)
+
+
+def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
+    first = pa.table(
+        {
+            "a": pa.array([1, 2], pa.int32()),
+            "b": ["x", "y"],
+            "s": [{"u": 1.5, "v": "p"}, None],
+            "real": pa.array([0.5, None], pa.float32()),
+        }
+    )
+    table = hand.catalog_in(tmp_path).create_table("n.t", first.schema)
+    table.append(first)
+    with table.update_schema() as change:
+        change.update_column("a", LongType())
+        change.rename_column("a", "number")
+        change.rename_column("s.u", "w")
+        change.delete_column("b")
+    with table.update_schema() as change:
+        change.add_column("b", LongType())  # another column by the name of one that is gone
+        change.add_column(("s", "x"), StringType())
+        change.rename_column("real", "a")
+    second = pa.table(
+        {
+            "number": pa.array([3], pa.int64()),
+            "s": [{"w": 2.5, "v": "q", "x": "new"}],
+            "a": pa.array([7.0], pa.float32()),
+            "b": pa.array([30], pa.int64()),
+        }
+    )
+    table.append(second)
+    pipeline = Pipeline.from_iceberg(table)
+    rows = {row["number"]: {name: _plain(value) for name, value in row.items()} for row in pipeline}
+    expected = {row["number"]: row for row in table.scan().to_arrow().to_pylist()}
+    for number, row in expected.items():
+        inner = row["s"] or {}
+        assert rows[number] == {"number": number, "a": row["a"], "b": row["b"]} | {
+            f"s.{k}": inner.get(k) for k in "wvx"
+        }
+    assert rows_of(pipeline.where([("number", ">", 1)]), "number") == [(2,), (3,)]
+    assert rows_of(pipeline.where(pc.field("b").is_null()), "number") == [(1,), (2,)]
+    assert rows_of(pipeline.where([("a", ">", 0.25)]), "number") == [(1,), (3,)]
+    old = Pipeline.from_iceberg(table, table.snapshots()[0].snapshot_id)
+    assert rows_of(old, "a", "b", "s.u") == [(1, "x", 1.5), (2, "y", None)]
+
+
+@pytest.mark.parametrize("form", ["positions", "vectors"])
+def test_rows_that_position_deletes_name_are_gone(table: Any, form: str) -> None:
+    first, second = hand.data_files(table)
+    gone = {first: [0, 4, 5, 9], second: [2]}
+    if form == "positions":
+        file = hand.position_deletes(table, "p.parquet", [(name, row) for name, rows in gone.items() for row in rows])
+    else:
+        file = hand.deletion_vectors(table, "p.puffin", gone)
+    hand.commit_deletes(table, file)
+    table.append(numbers(20, 22))
+    kept = [1, 2, 3, 6, 7, 8, 10, 11, 13, 14, 20, 21]
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline, "id") == [(i,) for i in kept]
+    if form == "positions":
+        assert rows_of(pipeline, "id", "name") == scanned(table, "id", "name")
+    assert len(pipeline) == len(kept)
+    assert len(Pipeline.from_iceberg(table, table.snapshots()[1].snapshot_id)) == 15
+    assert rows_of(pipeline.where([("id", ">", 3)]).shuffle(4, seed=2), "id") == [(i,) for i in kept if i > 3]
+
+
+def test_rows_that_equality_deletes_name_are_gone_from_older_files_only(table: Any) -> None:
+    by_id = hand.equality_deletes(
+        table, "e.parquet", pa.table({"id": pa.array([3, 11, 20, 99], pa.int64())}), {"id": 1}
+    )
+    both = pa.table({"id": pa.array([5, 6], pa.int64()), "name": ["n5", "other"]})
+    by_both = hand.equality_deletes(table, "f.parquet", both, {"id": 1, "name": 2})
+    hand.commit_deletes(table, by_id, by_both)
+    table.append(numbers(20, 22))  # newer than the deletes
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline, "id") == [(i,) for i in [*range(15), 20, 21] if i not in (3, 5, 11)]
+    assert rows_of(pipeline.select("name"), "name") == _sorted(
+        (f"n{i}",) for i in [*range(15), 20, 21] if i not in (3, 5, 11)
+    )
+    with_sidecar = Pipeline.from_json(pipeline.to_json()).with_options(executor="sidecar")
+    assert rows_of(with_sidecar, "id") == rows_of(pipeline, "id")
+
+
+def test_equality_deletes_of_nulls_and_of_columns_that_are_gone(tmp_path: Path) -> None:
+    data = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "key": ["a", None, "c"]})
+    table = hand.catalog_in(tmp_path).create_table("n.t", data.schema)
+    table.append(data)
+    hand.commit_deletes(
+        table, hand.equality_deletes(table, "e.parquet", pa.table({"key": pa.array([None], pa.string())}), {"key": 2})
+    )
+    with table.update_schema() as change:
+        change.delete_column("key")
+    assert rows_of(Pipeline.from_iceberg(table), "id") == [(1,), (3,)]
+
+
+def test_deletes_of_a_partition_concern_that_partition(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    table = hand.catalog_in(tmp_path).create_table("n.t", schema, partition_spec=spec)
+    table.append(pa.table({"id": pa.array([1, 2, 1, 2], pa.int64()), "part": ["x", "x", "y", "y"]}))
+    values = pa.table({"id": pa.array([1], pa.int64())})
+    hand.commit_deletes(table, hand.equality_deletes(table, "e.parquet", values, {"id": 1}, partition=Record("x")))
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline, "id", "part") == [(1, "y"), (2, "x"), (2, "y")]
+    assert rows_of(pipeline.where([("part", "=", "x")]), "id") == [(2,)]
+
+
+def test_paths_are_no_urls(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    table = hand.catalog_in(tmp_path).create_table("n.t", schema, partition_spec=spec)
+    parts = ["x/y", "a%20b", "a b", "ü", None, "k=v"]
+    table.append(pa.table({"id": pa.array(range(6), pa.int64()), "part": parts}))
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline, "id", "part") == scanned(table, "id", "part") == list(enumerate(parts))
+    assert rows_of(pipeline.where([("part", "=", "a%20b")]), "id") == [(1,)]
+
+
+def test_files_in_a_bucket_are_reached_through_the_catalogs_own_settings() -> None:
+    properties = {
+        "s3.endpoint": "http://localhost:1",
+        "s3.region": "here",
+        "s3.access-key-id": "a",
+        "s3.secret-access-key": "b",
+    }
+    table = SimpleNamespace(io=PyArrowFileIO(properties), location=lambda: "s3://bucket/t")
+    storage = iceberg._Storage("table", table, None)
+    assert storage.path("s3://bucket/t/data/part=a%2Fb/x.parquet") == "bucket/t/data/part=a%2Fb/x.parquet"
+    assert storage.opened().type_name == "s3"
+    pipeline = Pipeline("s3://bucket/t", filesystem=storage.filesystem)
+    assert Pipeline.from_json(json.loads(json.dumps(pipeline.to_json()))) == pipeline
+    with pytest.raises(DatasetError, match=r"expected all files on one file system \(s3\), got 'gs://other/x'"):
+        storage.path("gs://other/x")
+
+
+def test_tables_of_the_first_format_are_read(tmp_path: Path) -> None:
+    properties = {"format-version": "1"}
+    table = hand.catalog_in(tmp_path).create_table("n.t", numbers(0, 0).schema, properties=properties)
+    table.append(numbers(0, 4))
+    table.delete("id = 2")
+    assert rows_of(Pipeline.from_iceberg(table), "id", "name") == scanned(table, "id", "name")
+
+
+def test_every_type_reads_as_it_does_elsewhere(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "flag": [True, None],
+            "real": pa.array([1.5, float("nan")], pa.float64()),
+            "price": pa.array([decimal.Decimal("1.25"), None], pa.decimal128(9, 2)),
+            "day": pa.array([datetime.date(2024, 2, 29), None]),
+            "time": pa.array([datetime.time(1, 2, 3, 4), None], pa.time64("us")),
+            "at": pa.array([datetime.datetime(2024, 1, 2, 3), None], pa.timestamp("us")),
+            "zoned": pa.array([datetime.datetime(2024, 1, 2, 3), None], pa.timestamp("us", "UTC")),
+            "raw": [b"\x00\xff", None],
+            "fixed": pa.array([b"abcd", None], pa.binary(4)),
+            "list": [[1, 2], None],
+        }
+    )
+    table = hand.catalog_in(tmp_path).create_table("n.t", data.schema)
+    table.append(data)
+    first, second = ({name: _plain(value) for name, value in row.items()} for row in Pipeline.from_iceberg(table))
+    moment = int(datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.timezone.utc).timestamp()) * 1_000_000
+    assert first == {
+        "flag": True,
+        "real": 1.5,
+        "price": "1.25",
+        "day": (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days,
+        "time": ((1 * 60 + 2) * 60 + 3) * 1_000_000 + 4,
+        "at": moment,
+        "zoned": moment,
+        "raw": b"\x00\xff",
+        "fixed": b"abcd",
+        "list": [1, 2],
+    }
+    assert str(second.pop("real")) == "nan"
+    assert set(second.values()) == {None}
+
+
+def test_hidden_partitions_change_nothing(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestampType()))
+    spec = PartitionSpec(
+        PartitionField(1, 1000, BucketTransform(3), "bucket"), PartitionField(2, 1001, DayTransform(), "day")
+    )
+    table = hand.catalog_in(tmp_path).create_table("n.t", schema, partition_spec=spec)
+    moments = [datetime.datetime(2024, 1, 1 + n % 3) for n in range(9)]
+    table.append(pa.table({"id": pa.array(range(9), pa.int64()), "at": pa.array(moments, pa.timestamp("us"))}))
+    pipeline = Pipeline.from_iceberg(table)
+    assert rows_of(pipeline, "id") == scanned(table, "id")
+    late = pipeline.where(pc.field("at") >= datetime.datetime(2024, 1, 3))
+    assert rows_of(late, "id") == [(2,), (5,), (8,)]
+
+
+def test_files_that_others_wrote_are_read_by_the_name_mapping(tmp_path: Path) -> None:
+    schema = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "part", StringType()), NestedField(3, "day", LongType())
+    )
+    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "part"))
+    mapping = create_mapping_from_schema(schema).model_dump_json()
+    properties = {"schema.name-mapping.default": mapping}
+    table = hand.catalog_in(tmp_path).create_table("n.t", schema, partition_spec=spec, properties=properties)
+    path = tmp_path / "part=x" / "other.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"id": [1, 2], "part": ["x", "x"]}), path)
+    table.add_files([f"file://{path}"])
+    pipeline = Pipeline.from_iceberg(table)
+    assert (
+        rows_of(pipeline, "id", "part", "day")
+        == scanned(table, "id", "part", "day")
+        == [(1, "x", None), (2, "x", None)]
+    )
+    pq.write_table(pa.table({"id": [1, 2]}), path)  # as Hive writes them, without the column
+    values = [(row["id"], row["part"]) for row in Pipeline.from_iceberg(_with_size(table, path))]
+    assert values == [(1, "x"), (2, "x")]
+
+
+def _with_size(table: Any, path: Path) -> Any:
+    """The table as it is; the footer of a file is kept by its size, which the manifest still tells for the old one."""
+    from parquetry.common.layout import footers
+
+    footers._kept.clear()
+    return table
+
+
+def test_a_file_without_ids_and_a_table_without_mapping_is_an_error(table: Any) -> None:
+    for location in hand.data_files(table):
+        pq.write_table(numbers(0, 10), location.removeprefix("file://"))
+    with pytest.raises(DatasetError, match="expected a Parquet file with field ids"):
+        list(_with_size(Pipeline.from_iceberg(table), Path()))
+
+
+def test_a_missing_delete_file_is_an_error_and_brings_no_rows_back(table: Any) -> None:
+    file = hand.equality_deletes(table, "e.parquet", pa.table({"id": pa.array([3], pa.int64())}), {"id": 1})
+    hand.commit_deletes(table, file)
+    pipeline = Pipeline.from_iceberg(table)
+    Path(file.file_path.removeprefix("file://")).unlink()
+    with pytest.raises(DatasetError, match=r"equality of deleted rows .*e\.parquet: expected a readable one"):
+        len(pipeline)
+
+
+def test_columns_that_cannot_become_tensors_fail_only_when_selected(tmp_path: Path) -> None:
+    data = pa.table({"id": [1], "l": [[{"a": 1}]]})
+    table = hand.catalog_in(tmp_path).create_table("n.t", data.schema)
+    table.append(data)
+    assert len(list(Pipeline.from_iceberg(table, fields=["id"]))) == 1
+    with pytest.raises(SchemaError, match="field 'l'"):
+        list(Pipeline.from_iceberg(table))
+
+
+def test_an_empty_table_has_a_schema(tmp_path: Path) -> None:
+    table = hand.catalog_in(tmp_path).create_table("n.t", numbers(0, 0).schema)
+    pipeline = Pipeline.from_iceberg(table)
+    assert list(pipeline.schema.fields) == ["id", "name"]
+    assert "version empty" in str(pipeline)

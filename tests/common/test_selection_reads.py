@@ -1,0 +1,194 @@
+"""What a filtered epoch reads, what is kept of a selection, and what windows decode: counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import fsspec.implementations.local
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from builders import build
+
+from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine import fetch
+
+GROUPS, ROWS, BLOB = 50, 20, 6_000  # more bytes than statistics take
+WANTED = [number for number in range(GROUPS * ROWS) if number // ROWS in (3, 17, 44) and number % ROWS < 3]
+
+
+class Counting(fsspec.implementations.local.LocalFileSystem):
+    """Counts the bytes that are read from data files."""
+
+    cachable = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.read_bytes = 0
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        file = super()._open(path, mode, **options)
+        whole = file.read
+
+        def read(*args: Any) -> bytes:
+            data = whole(*args)
+            self.read_bytes += len(data)
+            return data
+
+        file.read = read
+        return file
+
+
+def write(url: Path) -> str:
+    """1,000 rows in 50 row groups; ``tag`` is wanted in 9 rows of 3 of them, which its bounds do not tell."""
+    schema = Unischema(
+        "rows",
+        [
+            UnischemaField("id", np.int64),
+            UnischemaField("tag", np.int32),
+            UnischemaField("blob", bytes),
+            UnischemaField("packed", np.int16, (8,), CompressedNdarrayCodec()),
+        ],
+    )
+    rows = [
+        {
+            "id": number,
+            "tag": 5 if number in WANTED else [0, 9][number % 2],
+            "blob": np.random.default_rng(number).bytes(BLOB),
+            "packed": np.full(8, number, np.int16),
+        }
+        for number in range(GROUPS * ROWS)
+    ]
+    write_dataset(url, schema, rows, row_group_rows=ROWS)
+    return str(url)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("reads") / "rows")
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tuple[str, ...], int]]:
+    """Which columns of which row groups were read, and how often; nothing is kept from other tests."""
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
+    counted: Counter[tuple[tuple[str, ...], int]] = Counter()
+    real = fetch.read_row_group
+
+    def read_row_group(dataset: Any, unit: int, fields: Any) -> Any:
+        counted[tuple(field.name for field in fields), int(unit)] += 1
+        return real(dataset, unit, fields)
+
+    monkeypatch.setattr(fetch, "read_row_group", read_row_group)
+    return counted
+
+
+def filtered(url: str, **options: Any) -> Pipeline:
+    return Pipeline(url, ["id", "blob"], executor="threads", workers=2, **options).where(pc.field("tag") == 5)
+
+
+def test_a_filtered_epoch_reads_the_predicate_and_the_row_groups_with_survivors(url: str, reads: Counter) -> None:
+    disk = Counting()
+    pipeline = filtered(url, filesystem=disk).shuffle(100, seed=1).batch(4)
+    assert sorted(int(n) for batch in pipeline for n in batch["id"]) == WANTED
+    assert {unit for names, unit in reads if names == ("tag",)} == set(range(GROUPS))
+    assert {unit for names, unit in reads if names == ("id", "blob")} == {3, 17, 44}
+    assert set(reads.values()) == {1}
+    stored = sum(path.stat().st_size for path in Path(url).rglob("*.parquet"))
+    survivors = 3 * ROWS * BLOB
+    assert survivors < disk.read_bytes < survivors + 0.03 * stored
+    text = pipeline.explain()
+    assert "-> 9 of 50 row groups, 50 read" in text
+    assert "9 rows in 3 row groups; an epoch reads" in text
+    assert "saving 5." in text.split("an epoch reads")[1]  # of six MB
+
+
+def test_explain_tells_what_pruned_what(tmp_path: Path) -> None:
+    built = build(tmp_path, [[10], [5, 5], [10]], names=("id", "drive", "ts", "image"), partition="drive")
+    predicate = (pc.field("drive") != "d1") & (pc.field("id") >= 25)
+    text = built.pipeline().where(predicate).explain()
+    assert "30 -> 5 of 4 row groups, 3 pruned (2 by partitions, 1 by statistics), 1 read" in text
+    assert (
+        "2 pruned (2 by partitions), 2 proven without a read, none read"
+        in built.pipeline().where(pc.field("drive") != "d1").explain()
+    )
+    assert "pruned (they belong to other parts)" in built.pipeline().shard(2, 0, policy="rowgroup_modulo").explain()
+
+
+def test_a_selection_is_computed_once_for_epochs_ranks_and_pipelines(url: str, reads: Counter) -> None:
+    one = filtered(url)
+    for _ in range(2):
+        list(one)
+    assert sum(count for (names, _), count in reads.items() if names == ("tag",)) == GROUPS
+    for rank in range(3):
+        assert len(filtered(url).shard(3, rank)) == 3
+    list(filtered(url).select("id").shuffle(5, seed=1))
+    assert sum(count for (names, _), count in reads.items() if names == ("tag",)) == GROUPS
+    windows = filtered(url).ngram(length=2, timestamp="id", max_gap=1)
+    assert len(windows) == len(filtered(url).ngram(length=2, timestamp="id", max_gap=1)) == 6
+
+
+PROGRAM = """
+import sys
+import pyarrow.compute as pc
+from parquetry.common import Pipeline
+from parquetry.common.engine import fetch
+real, seen = fetch.read_row_group, []
+fetch.read_row_group = lambda dataset, unit, fields: (seen.append([f.name for f in fields]), real(dataset, unit, fields))[1]
+pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)
+print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
+"""
+
+
+def test_another_process_finds_the_selection_on_disk(url: str, reads: Counter, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def run() -> list[int]:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, url],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return [int(number) for number in done.stdout.split()]
+
+    assert run() == [9, GROUPS, 9, GROUPS + 3]
+    assert run() == [9, 0, 9, 3]
+    assert len(filtered(url)) == 9
+    assert not reads
+    (kept,) = (tmp_path / "cache" / "selections").glob("*.npz")
+    kept.write_bytes(kept.read_bytes()[:-1] + b"x")
+    assert run() == [9, GROUPS, 9, GROUPS + 3]
+
+
+def test_a_dataset_that_changed_is_selected_anew(tmp_path: Path, reads: Counter) -> None:
+    url = write(tmp_path / "rows")
+    assert len(filtered(url)) == 9
+    (path,) = Path(url).rglob("*.parquet")
+    later = path.stat().st_mtime_ns + 5_000_000_000
+    os.utime(path, ns=(later, later))
+    assert len(filtered(url)) == 9
+    assert sum(count for (names, _), count in reads.items() if names == ("tag",)) == 2 * GROUPS
+
+
+@pytest.mark.parametrize("options", [{"length": 5}, {"fields": {0: ["packed"], 3: ["packed", "id"], 4: ["packed"]}}])
+def test_a_row_that_windows_share_is_decoded_once(url: str, monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
+    decoded: Counter[int] = Counter()
+    real = CompressedNdarrayCodec.decode_into
+
+    def decode_into(codec: Any, field: Any, data: Any, out: np.ndarray) -> None:
+        real(codec, field, data, out)
+        decoded[int(out.flat[0])] += 1
+
+    monkeypatch.setattr(CompressedNdarrayCodec, "decode_into", decode_into)
+    pipeline = Pipeline(url, ["id", "packed"], executor="threads", workers=2).where(pc.field("id") < 200)
+    windows = list(pipeline.ngram(**options).shuffle(10_000, seed=2).batch(16))
+    assert sum(len(window["id"] if "id" in window else window[3]["id"]) for window in windows) == 196
+    assert decoded == Counter(range(200))

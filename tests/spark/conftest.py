@@ -1,0 +1,58 @@
+"""One small Spark session for all tests, and rows of every kind of field."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Executors run this very interpreter, and import what tests import.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+_TESTS = str(Path(__file__).resolve().parents[1])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Warnings that pyspark causes in itself are no failures of ours."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))
+            item.add_marker(pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"))
+            sockets = r"ignore:Exception ignored in. <socket\.socket:pytest.PytestUnraisableExceptionWarning"
+            item.add_marker(pytest.mark.filterwarnings(sockets))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session with two cores, whose time zone is not UTC on purpose."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")  # of pyspark's own imports
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [_TESTS, os.environ.get("PYTHONPATH")])))
+        sql = pytest.importorskip("pyspark.sql")
+        directory: Path = tmp_path_factory.mktemp("spark")
+        session = (
+            sql.SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.local.dir", str(directory / "local"))
+            .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+            .config("spark.sql.session.timeZone", "America/New_York")
+            .config("spark.sql.shuffle.partitions", "2")
+            # Spark 4's own settings, for 3.5 too.
+            .config("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
+            .config("spark.sql.parquet.int96RebaseModeInWrite", "CORRECTED")
+            # Small data: compiling costs more than it gives.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.adaptive.enabled", "false")
+            .getOrCreate()
+        )
+        session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

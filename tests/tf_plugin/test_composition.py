@@ -1,0 +1,100 @@
+"""Stages together in `ParquetDataset`: equal steps, elastic order, errors with their place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+import tensorflow as tf
+from builders import Built, build
+
+from parquetry.common import UnischemaField
+from parquetry.tf_plugin import ParquetDataset
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("built"), [[4, 1, 5], [3], [0], [2, 6, 2], [], [7]], names=("id", "ts"))
+
+
+def over(built: Built) -> ParquetDataset:
+    return ParquetDataset(built.url, ["id"], workers=1)
+
+
+def ids(dataset: Any) -> list[list[int]]:
+    return [np.atleast_1d(element["id"]).tolist() for element in dataset.as_numpy_iterator()]
+
+
+@pytest.mark.parametrize("left", [1, 9])
+@pytest.mark.parametrize("even", ["pad", "drop", "none"])
+def test_ranks_take_equal_steps_whatever_a_filter_leaves(built: Built, left: int, even: str) -> None:
+    ranks = 3
+    parts = [
+        over(built).filter(pc.field("id") < left).shuffle(6, seed=2).shard(ranks, rank, even=even).batch(2)
+        for rank in range(ranks)
+    ]
+    if even == "drop" and left < ranks:
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"even='drop' leaves nothing, because .* Use even='pad'"
+        ):
+            ids(parts[0])
+        return
+    lengths = [int(part.cardinality()) for part in parts]
+    found = [ids(part) for part in parts]
+    assert lengths == [len(part) for part in found]
+    together = Counter(number for part in found for batch in part for number in batch)
+    if even == "none":
+        rows = [sum(map(len, part)) for part in found]
+        assert max(rows) - min(rows) <= 1
+        assert together == Counter(range(left))
+        return
+    assert len({tuple(map(len, part)) for part in found}) == 1
+    assert lengths[0] > 0
+    assert together.keys() == set(range(left)) if even == "pad" else together.keys() <= set(range(left))
+
+
+def test_a_global_batch_is_the_same_on_any_number_of_ranks(built: Built) -> None:
+    canonical, rows = 6, 12
+
+    def global_batches(ranks: int) -> list[Counter[int]]:
+        together: list[Counter[int]] = []
+        for rank in range(ranks):
+            part = over(built).shuffle(5, seed=3).shard(ranks, rank, even="pad", canonical_shards=canonical)
+            for step, batch in enumerate(ids(part.batch(rows // ranks))):
+                together += [Counter()] * (step + 1 - len(together))
+                together[step] = together[step] + Counter(batch)
+        return together
+
+    reference = global_batches(1)
+    assert sum(map(len, reference)) == 30
+    for ranks in (2, 3):
+        assert global_batches(ranks) == reference
+
+
+def fails_on_seven(row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] == 7:
+        raise KeyError("seven")
+    return row
+
+
+def test_a_function_that_fails_is_told_with_its_row_and_traceback(built: Built) -> None:
+    message = (
+        r"(?s)transform fails_on_seven failed for file .*part-000\.parquet, row group 2, row 2: KeyError\('seven'\).*"
+        r"Traceback.*line \d+, in fails_on_seven"
+    )
+    with pytest.raises(tf.errors.InternalError, match=message):
+        ids(over(built).transform(fails_on_seven).batch(3))
+
+
+def test_a_wrong_output_and_a_wrong_time_stamp_are_told(tmp_path: Path) -> None:
+    wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
+    place = r"part-000\.parquet, row group 0, row 1: expected time stamps in 'ts' that do not decrease"
+    with pytest.raises(tf.errors.OpError, match=place):
+        ids(over(wrong).ngram(length=2, timestamp="ts"))
+    declared = over(wrong).transform(lambda row: {**row, "x": np.zeros(3)}, [UnischemaField("x", np.float64, (2,))])
+    with pytest.raises(tf.errors.OpError, match=r"field 'x', file .*: expected shape \(2,\), got \(3,\)"):
+        ids(declared)

@@ -1,0 +1,103 @@
+"""`ArrowFeed`: what stands behind a dataset with ``transport="arrow"``: a server, and this dataset's endpoint at it.
+
+A pipeline over files gets a server process of its own; one with an address uses that server. What always holds: states
+are the native op's, and when the dataset is gone, its endpoint is, and so is its server once the last reader is done.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from parquetry.common import Pipeline
+from parquetry.common.arrow_stream.numbers import Numbers
+from parquetry.common.arrow_stream.own_server import OwnServer
+from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
+from parquetry.common.errors import StateError
+from parquetry.common.plan import START, Origin
+from parquetry.common.state import canonical_shards_of, parse_state, state_of
+
+from .arrow_source import arrow_dataset
+from .arrow_versions import Reader
+
+
+class ArrowFeed:
+    """The dataset of a pipeline's stream, and its place in the order.
+
+    Args:
+        state: where the first iterator begins, see `ParquetDataset.load_state_dict`; empty for the start.
+    """
+
+    def __init__(self, pipeline: Pipeline, reader: Reader, *, state: str = "") -> None:
+        first = Numbers()
+        if state:
+            pipeline, first = _resumed(pipeline, state)
+        self._pipeline = pipeline
+        self._server = OwnServer(pipeline) if pipeline.address is None else None
+        address = pipeline.address if self._server is None else self._server.address
+        assert address is not None
+        try:
+            self._endpoint = ReaderEndpoint(address, () if self._server is not None else pipeline.stages)
+        except BaseException:
+            if self._server is not None:
+                self._server.close()
+            raise
+        weakref.finalize(self, _close, self._endpoint, self._server)
+        if state:
+            self._endpoint.start_next_at(first)
+        self.dataset: tf.data.Dataset = arrow_dataset(pipeline.element, self._endpoint.endpoint, reader)
+
+    def start_next_at(self, state: Mapping[str, Any] | str) -> None:
+        """The next iterator goes on from a state."""
+        pipeline, numbers = _resumed(self._pipeline, state)
+        if pipeline.drawn_seed != self._pipeline.drawn_seed:
+            raise StateError("state: it has another shuffle seed, which was drawn. Use load_state_dict().")
+        self._endpoint.start_next_at(numbers)
+
+    def progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
+        """The state after some elements of the latest iterator, and how many it had before it when it began.
+
+        Raises:
+            tf.errors.FailedPreconditionError: no iterator has begun, or the elements cannot be counted.
+        """
+        plan, latest = self._pipeline.plan(), self._endpoint.latest
+        if latest is None or plan.recipe.drops:
+            got = "none" if latest is None else "one whose elements cannot be counted (drops=True)"
+            raise tf.errors.FailedPreconditionError(
+                None, None, f"state_dict: expected an iterator that has begun, got {got}."
+            )
+        origin = Origin(passes=latest.origin[0], rows=latest.origin[1])
+        consumed = elements + (latest.start if since_restart else 0)
+        state = state_of(plan, iteration=latest.iteration, consumed=consumed, origin=origin)
+        length = plan.length if origin == START else plan.elements_from(origin)
+        left = plan.cardinality_of(None if length is None else max(0, length - latest.start))
+        return json.loads(state.to_json()), left
+
+    @property
+    def cardinality(self) -> int:
+        """Elements of a whole iteration, as tf.data says it."""
+        return self._pipeline.plan().cardinality
+
+
+def _resumed(pipeline: Pipeline, state: Mapping[str, Any] | str) -> tuple[Pipeline, Numbers]:
+    """The pipeline with the state's seed, where nobody chose one, and where the state is in its order."""
+    known = state if isinstance(state, str) else dict(state)
+    canonical_shards = canonical_shards_of(pipeline.plan(), known)
+    if canonical_shards is not None:
+        pipeline = pipeline.with_canonical_shards(canonical_shards)
+    plan = pipeline.plan()
+    found = parse_state(plan, known)
+    if found.seed is not None and found.seed != plan.seed:
+        pipeline = pipeline.with_seed(found.seed)
+    origin = (found.origin[0], found.origin[1])
+    return pipeline, Numbers(iteration=found.iteration, origin=origin, start=found.consumed)
+
+
+def _close(endpoint: ReaderEndpoint, server: OwnServer | None) -> None:
+    endpoint.close()
+    if server is not None:
+        server.close()

@@ -1,0 +1,129 @@
+"""The dataset of an Arrow stream: flat columns from tensorflow-io (or pyarrow), put into their shapes in the graph.
+
+In: an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.arrow_stream.cells`. Out: a
+`tf.data.Dataset` of the same elements, dtypes and specs as the native op's.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from parquetry.common.arrow_stream.address import Endpoint
+from parquetry.common.arrow_stream.arrays import numbers_of
+from parquetry.common.arrow_stream.cells import Cell, cells_of, last_variable
+from parquetry.common.arrow_stream.wire import SocketReader
+from parquetry.common.engine.outputs import Element, OutputField
+
+from .arrow_versions import Reader
+from .elements import Leaf, assemble, leaves_of, nest_leaves
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def arrow_dataset(element: Element, endpoint: Endpoint, reader: Reader) -> tf.data.Dataset:
+    """The dataset of what an endpoint sends; every iterator connects to it anew."""
+    cells, leaves = cells_of(element), leaves_of(element)
+    specs = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64), *(_spec(cell, element) for cell in cells))
+
+    def to_element(error: tf.Tensor, rows: tf.Tensor, *columns: tf.Tensor) -> Any:
+        whole = tf.debugging.Assert(tf.equal(tf.strings.length(error), 0), [error], summarize=1)
+        with tf.control_dependencies([whole]):
+            kept = [tf.identity(column) for column in columns]
+            rows = tf.identity(rows)
+        parts = {(cell.field, cell.part, cell.axis): column for cell, column in zip(cells, kept, strict=True)}
+        values = [_value(leaf, number, element, rows, parts) for number, leaf in enumerate(leaves)]
+        return nest_leaves(leaves, values)
+
+    source = _tensorflow_io(endpoint, specs) if reader == "tensorflow-io" else _pyarrow(endpoint, specs, element)
+    return source.map(to_element)
+
+
+def _spec(cell: Cell, element: Element) -> tf.TensorSpec:
+    dtype = tf.dtypes.as_dtype(_dtype(cell, element))
+    return tf.TensorSpec(() if cell.scalar else (None,), tf.string if dtype == tf.dtypes.as_dtype(object) else dtype)
+
+
+def _dtype(cell: Cell, element: Element) -> np.dtype[Any]:
+    return element.outputs[cell.field].dtype if cell.part == "values" else np.dtype(np.int64)
+
+
+def _value(leaf: Leaf, number: int, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> Any:
+    """One field of an element from its flat columns."""
+    output = element.outputs[number]
+    values = parts[number, "values", -1]
+    if leaf.ragged:
+        splits = [part for (field, what, _), part in parts.items() if field == number and what == "splits"]
+        tail = [int(size or 0) for size in output.shape[last_variable(output) + 1 :]]
+        flat = tf.reshape(values, tf.concat([splits[-1][-1:], tf.constant(tail, tf.int64)], axis=0))
+        tensors = [flat, *splits]
+    else:
+        tensors = [tf.reshape(values, _shape(output, element, rows, parts.get((number, "shape", -1))))]
+    for tensor, component in zip(tensors, leaf.components, strict=True):
+        tensor.set_shape(component.spec.shape)
+    return assemble(leaf, tensors)
+
+
+def _shape(output: OutputField, element: Element, rows: tf.Tensor, sent: tf.Tensor | None) -> tf.Tensor:
+    if sent is not None:
+        return sent
+    fixed = tf.constant([int(size or 0) for size in output.element_shape], tf.int64)
+    return tf.concat([rows[None], fixed], axis=0) if element.batched else fixed
+
+
+def _tensorflow_io(endpoint: Endpoint, specs: Sequence[tf.TensorSpec]) -> tf.data.Dataset:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its imports use what newer packages call old
+        from tensorflow_io.arrow import ArrowStreamDataset
+    return ArrowStreamDataset(
+        [endpoint.for_tensorflow_io],
+        list(range(len(specs))),
+        tuple(spec.dtype for spec in specs),
+        tuple(spec.shape for spec in specs),
+    )
+
+
+def _pyarrow(endpoint: Endpoint, specs: Sequence[tf.TensorSpec], element: Element) -> tf.data.Dataset:
+    _LOGGER.warning(
+        "transport='arrow': tensorflow-io crashes with TensorFlow %s, so the stream is read through pyarrow in Python. "
+        "TensorFlow 2.16 reads it natively, and the native op (without transport=) works with every version.",
+        tf.__version__,
+    )
+
+    dtypes = [np.dtype(object), np.dtype(np.int64), *(_dtype(cell, element) for cell in cells_of(element))]
+
+    def elements() -> Iterator[tuple[Any, ...]]:
+        with _connected(endpoint) as connection:
+            reader = pa.ipc.open_stream(pa.PythonFile(SocketReader(connection), mode="r"))
+            for batch in reader:
+                for row in range(batch.num_rows):
+                    yield tuple(_item(*at, row) for at in zip(batch.columns, dtypes, strict=True))
+
+    return tf.data.Dataset.from_generator(elements, output_signature=tuple(specs))
+
+
+def _connected(endpoint: Endpoint) -> socket.socket:
+    if endpoint.kind == "tcp":
+        return socket.create_connection((endpoint.host, endpoint.port))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(endpoint.path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _item(column: pa.Array, dtype: np.dtype[Any], row: int) -> Any:
+    """One row of a column as numpy: a scalar, or a list's values."""
+    if not pa.types.is_list(column.type):
+        return column[row].as_py()
+    values = column[row].values
+    return values.to_numpy(zero_copy_only=False) if dtype.kind == "O" else numbers_of(values, dtype)
