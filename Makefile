@@ -76,6 +76,7 @@ $(VENV)/.installed: setup.py pyproject.toml constraints.txt
 $(VENV_COMMON)/.installed: setup.py pyproject.toml constraints.txt
 	$(call new_venv,$(PYTHON),$(VENV_COMMON))
 	$(VENV_COMMON)/bin/python -m pip install -c constraints.txt -e ".[test]"
+	$(call byte_compile,$(VENV_COMMON))
 	touch $@
 
 $(VENV_TF217)/.installed: setup.py pyproject.toml constraints-tf217.txt
@@ -103,9 +104,15 @@ $(addsuffix /.installed,$(BENCH_PEERS)):
 
 %/.op-built: %/.installed $(KERNELS)
 	$*/bin/python -m parquetry.tf_plugin.build
+	$(call byte_compile,$*)
 	touch $@
 
 define new_venv
 @$(1) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, this is " + sys.version + "; run: make PYTHON=python3.11 ...")'
 test -x $(2)/bin/python || $(1) -m venv $(2)
+endef
+
+# As an installer does for what is not editable: a sidecar's processes then start without compiling the package.
+define byte_compile
+$(1)/bin/python -m compileall -q common tf_plugin torch_plugin
 endef

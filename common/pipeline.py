@@ -141,15 +141,14 @@ class Pipeline(ImageVerbs):
         address: Any = None,
     ) -> None:
         _check_options(workers, memory_limit, executor)
-        if (url_or_urls is None) == (address is None):
-            raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both or neither.")
+        if url_or_urls is not None and address is not None:
+            raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both.")
         if address is not None and (filesystem is not None or storage_options):
             raise PipelineError(
                 "Pipeline: expected no filesystem and storage_options; with address= the server has them."
             )
         served = None if address is None else ServerAddress.of(address)
         url_or_urls = url_or_urls if served is None else served.url
-        assert url_or_urls is not None
         if isinstance(fields, str | UnischemaField):
             fields = [fields]
         if isinstance(url_or_urls, Pipeline):

@@ -43,6 +43,13 @@ def _few_idle_sidecars() -> Iterator[None]:
         os.environ["PARQUETRY_SIDECAR_IDLE_S"] = before
 
 
+@pytest.fixture(autouse=True)
+def _no_global_seed() -> Iterator[None]:
+    """A test that sets TensorFlow's global seed sets it for itself alone."""
+    yield
+    tf.compat.v1.set_random_seed(None)
+
+
 def output(
     name: str,
     shape: tuple[int | None, ...] = (),

@@ -54,6 +54,7 @@ if __name__ == "__main__":
     if how == "os._exit":
         os._exit(0)
     if how == "Ctrl-C":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         os.kill(os.getpid(), signal.SIGINT)
     while True:
         next(iterator)
@@ -77,7 +78,10 @@ def test_the_end_of_the_trainer_is_the_end_of_all_it_started(built: Built, tmp_p
     assert len(children) == 3  # a reader and two workers
     if how in ("SIGTERM", "SIGKILL"):
         (trainer.terminate if how == "SIGTERM" else trainer.kill)()
-    _, errors = trainer.communicate(timeout=30)
+    try:
+        _, errors = trainer.communicate(timeout=30)
+    finally:
+        trainer.kill()
     assert gone(children, WITHIN_S) == []
     assert ("the training loop failed" in errors) == (how == "raise")
     assert "sidecar" not in errors

@@ -45,6 +45,7 @@ if __name__ == "__main__":
     if how == "os._exit":
         os._exit(0)
     if how == "Ctrl-C":
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         os.kill(os.getpid(), signal.SIGINT)
     while True:
         next(iterator)
@@ -81,7 +82,10 @@ def test_the_end_of_the_trainer_is_the_end_of_all_it_started(url: str, tmp_path:
     assert len(children) >= (3 if start == "sidecar" else 2)
     if how == "SIGTERM":
         trainer.terminate()
-    _, errors = trainer.communicate(timeout=30)
+    try:
+        _, errors = trainer.communicate(timeout=30)
+    finally:
+        trainer.kill()
     assert gone(children, 2 * WITHIN_S) == []  # torch's workers look every 5 s whether their parent lives
     assert ("the training loop failed" in errors) == (how == "raise")
     assert "sidecar" not in errors

@@ -282,7 +282,10 @@ def test_a_state_carries_the_seed_that_was_drawn(url: str) -> None:
     [
         (lambda url: ParquetPipe(url, ["id"]).shuffle(11, seed=3).batch(7), "pipeline"),
         (lambda url: ParquetPipe(url, ["id"]).shuffle(10, seed=4).batch(7), "shuffle seed"),
-        (lambda url: ParquetPipe(url, ["id"]).shuffle(10, seed=3).shard(2, 1).batch(7), "canonical_shards"),
+        (
+            lambda url: ParquetPipe(url, ["id"]).shuffle(10, seed=3).shard(2, 1, canonical_shards=2).batch(7),
+            "canonical_shards",
+        ),
     ],
 )
 def test_a_state_of_another_pipe_is_refused_with_the_difference(url: str, other: Any, difference: str) -> None:

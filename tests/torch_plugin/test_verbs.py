@@ -179,7 +179,7 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
     from parquetry.common import Pipeline
 
     verbs = {name for name, value in vars(Pipeline).items() if not name.startswith("_") and callable(value)}
-    values = {"accepts", "from_json", "plan", "to_json", "with_seed", "with_stages"}
+    values = {"accepts", "from_json", "plan", "to_json", "with_canonical_shards", "with_seed", "with_stages"}
     for face in FACES:
         assert not [name for name in sorted(verbs - values) if not hasattr(face, name)]
     for face, name in itertools.product(FACES, sorted(verbs - values)):
