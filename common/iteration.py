@@ -6,13 +6,14 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .engine.batch import Column, rows_of, to_numpy
-from .engine.outputs import Element, nest
+from .engine.batch import Column, Dense, rows_of, split_array, split_column, split_columns, to_numpy
+from .engine.outputs import Element, OutputField, nest
 from .engine.rebatch import Emission, Rebatcher
-from .engine.threads import ThreadedEngine
+from .engine.threads import Form, ThreadedEngine
 from .errors import StateError
 from .plan import START
 from .state import canonical_shards_of, parse_state, state_of
@@ -24,16 +25,16 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 
 
 class StepSource(Protocol):
-    """Makes the steps of one iteration; both executors have this form.
+    """Makes the steps of one iteration; both executors have this form."""
 
-    ``position`` is the number of elements consumed after the last step, as a state counts them; the rows of a chunk of
-    an unbatched pipeline count one each, up to it.
-    """
+    @property
+    def position(self) -> int:
+        """Elements consumed after the last step, as a state counts them; the rows of a chunk of an unbatched pipeline
+        count one each, up to it.
+        """
 
-    position: int
-
-    def __next__(self) -> tuple[int, list[Column]]:
-        """The next step: its rows, and a column for each output."""
+    def __next__(self) -> tuple[int, Any]:
+        """The next step: its rows, and a column for each output (or what else was asked for)."""
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
@@ -46,10 +47,18 @@ class StepIterator:
     Args:
         strict_nulls: whether a null is an error (where the consumer has no form for it).
         worker, workers: a loader worker's part.
+        form: what to make of the columns of steps; see `engine.threads`.
     """
 
     def __init__(
-        self, pipeline: Pipeline, iteration: int, *, strict_nulls: bool, worker: int = 0, workers: int = 1
+        self,
+        pipeline: Pipeline,
+        iteration: int,
+        *,
+        strict_nulls: bool,
+        worker: int = 0,
+        workers: int = 1,
+        form: Form = split_columns,
     ) -> None:
         self.pipeline = pipeline
         self.iteration = iteration
@@ -59,6 +68,7 @@ class StepIterator:
         self.start = 0
         self.position = 0
         self._strict_nulls = strict_nulls
+        self._form = form
         self._source: StepSource | None = None
         self._finished = False
         self._lock = threading.Lock()
@@ -68,15 +78,15 @@ class StepIterator:
         """What each step gives."""
         return self.pipeline.element
 
-    def __iter__(self) -> Iterator[tuple[int, list[Column]]]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
 
-    def __next__(self) -> tuple[int, list[Column]]:
+    def __next__(self) -> tuple[int, Any]:
         with self._lock:
             if self._finished:
                 raise StopIteration
             if self._source is None:
-                self._source = open_source(self, strict_nulls=self._strict_nulls)
+                self._source = open_source(self, strict_nulls=self._strict_nulls, form=self._form)
                 weakref.finalize(self, self._source.close)
             try:
                 step = next(self._source)
@@ -130,7 +140,8 @@ class PipelineIterator:
 
     def __init__(self, pipeline: Pipeline, iteration: int) -> None:
         self._pipeline = pipeline
-        self._steps = StepIterator(pipeline, iteration, strict_nulls=False)
+        form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
+        self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
         self._rows: Iterator[dict[Any, Any]] = iter(())
         self._consumed = 0
 
@@ -144,12 +155,12 @@ class PipelineIterator:
             if row is not None:
                 self._consumed += 1
                 return row
-            count, columns = next(self._steps)
+            count, step = next(self._steps)
             if element.batched:
                 self._consumed = self._steps.position
-                return batch_to_numpy(element, columns)
+                return step
             self._consumed = self._steps.position - count
-            self._rows = rows_to_numpy(element, columns)
+            self._rows = rows_to_numpy(element, step)
 
     def state_dict(self) -> dict[str, Any]:
         """How far this iterator has come: a small JSON-serialisable dict."""
@@ -173,12 +184,27 @@ class PipelineIterator:
         self._steps.close()
 
 
-def batch_to_numpy(element: Element, columns: list[Column]) -> dict[Any, Any]:
+def batch_to_numpy(element: Element, columns: Sequence[Column]) -> dict[Any, Any]:
     """A batch as the nested dict of numpy arrays."""
-    values = [
-        to_numpy(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)
-    ]
-    return nest(element.outputs, values)
+    return batches_to_numpy(element, columns, 1)[0]
+
+
+def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> list[dict[Any, Any]]:
+    """``count`` batches whose rows follow each other in the columns, cut in one go: many small arrays cost most by
+    what is done for each of them.
+    """
+    outputs = element.outputs
+    values = [_batch_values(output, column, count) for output, column in zip(outputs, columns, strict=True)]
+    if all(len(output.path) == 1 for output in outputs):
+        names = [output.path[0] for output in outputs]
+        return [dict(zip(names, batch, strict=True)) for batch in zip(*values, strict=True)]
+    return [nest(outputs, batch) for batch in zip(*values, strict=True)]
+
+
+def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
+    if isinstance(column, Dense) and column.valid is None:
+        return split_array(column.values, count)
+    return [to_numpy(part, text=output.kind == "text") for part in split_column(column, count)]
 
 
 def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any, Any]]:
@@ -192,19 +218,20 @@ def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any,
     return (nest(element.outputs, values) for values in zip(*lists, strict=True))
 
 
-def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
+def open_source(steps: StepIterator, *, strict_nulls: bool, form: Form) -> StepSource:
     """Starts the executor that the pipeline asks for."""
     pipeline = steps.pipeline
     if pipeline.address is not None:
         from .arrow_stream.client import ServedSource
 
-        return ServedSource(steps, strict_nulls=strict_nulls)
+        return FormedSource(ServedSource(steps, strict_nulls=strict_nulls), form)
     plan = pipeline.plan()
     plan.check_not_empty()
     if executor_of(pipeline) == "sidecar":
         from .sidecar.client import SidecarSource
 
-        return SidecarSource(steps, strict_nulls=strict_nulls)
+        return FormedSource(SidecarSource(steps, strict_nulls=strict_nulls), form)
+    drops = plan.recipe.drops
     engine = ThreadedEngine(
         plan,
         iteration=steps.iteration,
@@ -215,8 +242,31 @@ def open_source(steps: StepIterator, *, strict_nulls: bool) -> StepSource:
         threads=pipeline.workers or usable_processors(),
         memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
         strict_nulls=strict_nulls,
+        form=split_columns if drops else form,
     )
-    return RebatchingSource(engine, plan.rebatcher(steps.start)) if plan.recipe.drops else engine
+    return FormedSource(RebatchingSource(engine, plan.rebatcher(steps.start)), form) if drops else engine
+
+
+class FormedSource:
+    """Steps of a source that gives columns, in the form that is wanted."""
+
+    def __init__(self, source: StepSource, form: Form) -> None:
+        self._source = source
+        self._form = form
+
+    @property
+    def position(self) -> int:
+        """As `StepSource`."""
+        return self._source.position
+
+    def __next__(self) -> tuple[int, Any]:
+        count, columns = next(self._source)
+        (step,) = self._form(columns, 1)
+        return count, step
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._source.close()
 
 
 class RebatchingSource:

@@ -155,7 +155,7 @@ class MixedPlan(BasePlan):
             mine = np.flatnonzero(source == number)
             for draw in self.plans[number].draws(0, passes[mine] + first, local[mine]):
                 places = mine if draw.places is None else mine[draw.places]
-                result.append(replace(draw, key=replace(draw.key, source=number), places=places))
+                result.append(replace(draw, key=draw.key._replace(source=number), places=places))
         return result
 
     def window_rows(self, key: WindowKey) -> WindowRows:

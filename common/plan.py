@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,14 +46,16 @@ _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowKey:
-    """Names a shuffle window: the source (of a mix), the epoch, the stream, and the number of the window in it."""
+class WindowKey(NamedTuple):
+    """Names a shuffle window: the epoch, the stream, the number of the window in it, and the source (of a mix).
 
-    source: int = 0
+    A tuple, because every step looks up windows by it.
+    """
+
     epoch: int
     stream: int
     window: int
+    source: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,7 +368,7 @@ class Plan(BasePlan):
         _, index = view.resolve(np.arange(view.length or 0, dtype=np.int64))
         items = np.empty(len(index), dtype=np.int64)
         for stream, window, local, places in _by_window(epoch, index):
-            items[places] = epoch.window_items(stream, window)[local]
+            items[slice(None) if places is None else places] = epoch.window_items(stream, window)[local]
         items.sort()
         return replace(selection, starts=items if selection.starts is None else selection.starts[items])
 
@@ -426,7 +429,8 @@ class Plan(BasePlan):
         cache = self.order.cache
         kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
         recipe = self.recipe
-        return [Fetcher(self.dataset, recipe.fields, kept, reuse=recipe.shares_rows, packs=recipe.packs)]
+        deal = recipe.deal if self.order.shuffle is not None else ()  # else rows are in order as they are
+        return [Fetcher(self.dataset, recipe.fields, kept, reuse=recipe.shares_rows, packs=recipe.packs, deal=deal)]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """The global order of an epoch."""
@@ -503,15 +507,12 @@ class Plan(BasePlan):
             passes, index: as `BatchView.rows` gives them.
         """
         result = []
-        for number in np.unique(passes).tolist():
-            chosen = None if (passes == number).all() else np.flatnonzero(passes == number)
+        for number, chosen in distinct(passes):
             epoch = self.epoch_of(iteration, number)
             part = index if chosen is None else index[chosen]
             for stream, window, local, places in _by_window(self.epoch_order(epoch), part):
-                where: np.ndarray | None = places if chosen is None else chosen[places]
-                if len(places) == len(index):
-                    where = None
                 key = WindowKey(epoch=epoch, stream=stream, window=window)
+                where = _some_of(chosen, places)
                 result.append(Draw(key=key, items=local, places=where, turn=self._turn(iteration, number)))
         return result
 
@@ -566,7 +567,7 @@ class Plan(BasePlan):
     def next_window(self, key: WindowKey) -> WindowKey | None:
         """The window after this one in its stream and epoch."""
         windows = len(self.epoch_order(key.epoch).stream(key.stream).window_segment) - 1
-        return replace(key, window=key.window + 1) if key.window + 1 < windows else None
+        return key._replace(window=key.window + 1) if key.window + 1 < windows else None
 
     def _bytes_of_unit(self, unit: int) -> int:
         return decoded_bytes(self.dataset, unit, [field.name for field in self.recipe.fields])
@@ -604,15 +605,38 @@ def _viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
     return Shard(inner, stage.num_shards, stage.index, stage.even)  # type: ignore[arg-type]  # rows over rows
 
 
-def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Groups global positions by window: ``(stream, window, item numbers in the window, places in index)``."""
+def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
+    """Groups global positions by window: ``(stream, window, item numbers in the window, places in index)``.
+
+    Places are ``None`` where all of ``index`` lies in one window.
+    """
     stream, position = epoch.locate(index)
     result = []
-    for number in np.unique(stream).tolist():
-        mine = np.flatnonzero(stream == number)
+    for number, mine in distinct(stream):
+        own = position if mine is None else position[mine]
         starts = epoch.stream(number).window_position
-        window = np.searchsorted(starts, position[mine], side="right") - 1
-        for found in np.unique(window).tolist():
-            places = mine[window == found]
-            result.append((number, found, position[places] - starts[found], places))
+        first, last = (np.searchsorted(starts, (own.min(), own.max()), side="right") - 1).tolist()
+        if first == last:
+            result.append((number, first, own - starts[first], mine))
+            continue
+        for found, places in distinct(np.searchsorted(starts, own, side="right") - 1):
+            assert places is not None
+            result.append((number, found, own[places] - starts[found], _some_of(mine, places)))
     return result
+
+
+def distinct(numbers: np.ndarray) -> list[tuple[int, np.ndarray | None]]:
+    """Each distinct number, ascending, with its places (ascending; ``None`` = all of them)."""
+    if not len(numbers):
+        return []
+    lowest = int(numbers.min())
+    if lowest == int(numbers.max()):  # the usual case, without sorting
+        return [(lowest, None)]
+    return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+
+
+def _some_of(chosen: np.ndarray | None, places: np.ndarray | None) -> np.ndarray | None:
+    """Places among chosen places; ``None`` = all."""
+    if chosen is None or places is None:
+        return chosen if places is None else places
+    return chosen[places]

@@ -8,6 +8,13 @@ from typing import Any, overload
 import numpy as np
 
 
+def ends_of(sizes: np.ndarray) -> np.ndarray:
+    """Where each of some runs begins when they are laid end to end, and where the last one ends; int64."""
+    ends = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return ends
+
+
 class RaggedArray:
     """Arrays of one dtype and number of axes, of different shapes, laid end to end.
 
@@ -25,7 +32,7 @@ class RaggedArray:
         self.values = values
         self.shapes = shapes
         self.lead = (len(shapes),) if lead is None else tuple(lead)
-        self.offsets = np.concatenate([[0], np.cumsum(np.prod(shapes, axis=1, dtype=np.int64))])
+        self.offsets = ends_of(shapes[:, 0] if shapes.shape[1] == 1 else np.prod(shapes, axis=1, dtype=np.int64))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -58,7 +65,7 @@ class RaggedArray:
 
     def row_splits(self) -> np.ndarray:
         """Offsets of the cells along their first axis, int64 ``[cells + 1]``."""
-        return np.concatenate([[0], np.cumsum(self.shapes[:, 0])])
+        return ends_of(self.shapes[:, 0])
 
     def tolist(self) -> list[Any]:
         """Nested Python lists."""

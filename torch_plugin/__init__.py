@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .collate import as_is
 from .functional import mix, read_parquet
 from .loader_state import rank_state
 from .pipe import ParquetPipe
@@ -16,7 +17,7 @@ from .tensors import to_list
 if TYPE_CHECKING:
     from .node import ParquetNode
 
-__all__ = ["ParquetNode", "ParquetPipe", "mix", "rank_state", "read_parquet", "to_list"]
+__all__ = ["ParquetNode", "ParquetPipe", "as_is", "mix", "rank_state", "read_parquet", "to_list"]
 
 
 def __getattr__(name: str) -> Any:

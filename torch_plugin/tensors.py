@@ -24,6 +24,13 @@ import torch
 
 from parquetry.common.engine.batch import Column, Dense, Ragged, Strings
 from parquetry.common.engine.outputs import Element, OutputField, nest
+from parquetry.common.ragged import ends_of
+
+_Jagged: Any
+try:
+    from torch.nested._internal.nested_tensor import NestedTensor as _Jagged
+except ImportError:  # a torch that keeps it elsewhere
+    _Jagged = None
 
 ToTensor = Callable[[np.ndarray], torch.Tensor]
 _LIVE_TENSORS = 512  # more new ones at a time than the garbage collector lets pass, and it scans them again and again
@@ -57,6 +64,18 @@ def to_list(values: Any) -> list[Any]:
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 
 
+def jagged(rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """What ``torch.nested.nested_tensor_from_jagged`` gives for plain tensors.
+
+    That one makes a view through the dispatcher, which takes several times as long, and at first use imports what only
+    compilers need.
+    """
+    if _Jagged is None:
+        return torch.nested.nested_tensor_from_jagged(rows, offsets)
+    made: torch.Tensor = _Jagged(rows, offsets)
+    return made
+
+
 def is_jagged(output: OutputField) -> bool:
     """Whether a batch of the field is one jagged nested tensor: only the first axis varies, and there is no window."""
     if output.kind != "dense" or output.window is not None or output.padded:
@@ -71,8 +90,7 @@ def _batch_value(output: OutputField, column: Column, tensor: ToTensor) -> Any:
         return column.to_objects(text=output.kind == "text").tolist()
     if is_jagged(output) and isinstance(column.values, np.ndarray):
         rows = tensor(column.values).view(-1, *(int(axis) for axis in output.shape[1:] if axis is not None))
-        offsets = np.concatenate([[0], np.cumsum(column.shapes[:, 0])])
-        return torch.nested.nested_tensor_from_jagged(rows, tensor(offsets))
+        return jagged(rows, tensor(ends_of(column.shapes[:, 0])))
     return list(_ragged_rows(output, column, tensor))
 
 

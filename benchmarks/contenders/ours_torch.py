@@ -9,14 +9,14 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 
 from parquetry.common import Pipeline
-from parquetry.torch_plugin import ParquetNode, ParquetPipe
+from parquetry.torch_plugin import ParquetNode, ParquetPipe, as_is
 
 from ..touch import rows_of
 from ..workloads import Case
 from .ours_pipelines import passes_of, pipeline_of
 
 SETTINGS = {
-    "pipe": "DataLoader(pipe, batch_size=None, collate_fn=the batch as it is)",
+    "pipe": "DataLoader(pipe, batch_size=None, collate_fn=as_is)",
     "loader": "the same with num_workers: one for each processor",
     "node": "iterated as torchdata.nodes.Loader(node)",
 }
@@ -50,9 +50,4 @@ def _iterator(case: Case, face: Any) -> Iterator[Any]:
     if case.variant == "node":
         return iter(Loader(face))
     workers = case.workers if case.variant == "loader" else 0
-    return iter(DataLoader(face, batch_size=None, num_workers=workers, collate_fn=_as_it_is))
-
-
-def _as_it_is(batch: Any) -> Any:
-    """The pipe gives tensors: the loader's own conversion would look at every text of every batch."""
-    return batch
+    return iter(DataLoader(face, batch_size=None, num_workers=workers, collate_fn=as_is))

@@ -17,6 +17,7 @@ from .arena import Arena
 from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
 from .chance import ItemKeys, concat_keys
 from .columns import CodedColumn
+from .dealt import as_slice, gather_dealt
 from .image_columns import SizeCheck, apply_images, fits, gather_images
 from .images import ImageStep
 from .pack import PackStep, apply_pack, gather_packed
@@ -35,6 +36,7 @@ class Source:
         places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
         source: which pipeline of a mix the window belongs to.
         turn: which pass over the dataset the items belong to, over all iterators.
+        items: their numbers in the window; ``None`` where ``cells`` are all that is known.
     """
 
     window: LoadedWindow
@@ -42,6 +44,7 @@ class Source:
     places: np.ndarray | None
     source: int = 0
     turn: int = 0
+    items: np.ndarray | None = None
 
 
 def assemble(
@@ -144,6 +147,9 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
     if isinstance(column, CodedColumn):
         scattered = [out[place, ...] for place in places.tolist()]  # a view, also of a scalar's place
         return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views serves as well
+    following = as_slice(places)
+    if isinstance(following, slice):
+        return column.gather(rows, out[following])
     part = column.gather(rows, np.empty((len(rows), *out.shape[1:]), out.dtype))
     assert isinstance(part, Dense)
     out[places] = part.values
@@ -162,7 +168,12 @@ def _inputs(
 ) -> list[Column]:
     """The columns that the first steps are given, straight from storage; ``rows``: of rows, before windows."""
     window = None if rows else recipe.window
-    return [_input(recipe, window, each, sources, count, arena, keys, check) for each in recipe.inputs]
+    ready = {} if window is not None else gather_dealt(sources, count, arena)
+    columns = []
+    for each in recipe.inputs:
+        column = ready.get(each.leaves[0]) if each.step is None else None
+        columns.append(column or _input(recipe, window, each, sources, count, arena, keys, check))
+    return columns
 
 
 def _input(
@@ -232,7 +243,7 @@ def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> 
     for source in sources:
         rows, inverse = np.unique(source.cells, return_inverse=True)
         places = np.arange(base, base + len(rows))
-        distinct.append(replace(source, cells=rows[:, None], places=places))
+        distinct.append(replace(source, cells=rows[:, None], places=places, items=None))
         index.append(inverse.reshape(source.cells.shape) + base)
         base += len(rows)
     describe = _describe(distinct, base)

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..ragged import RaggedArray
+from ..ragged import RaggedArray, ends_of
+from .arrow_take import take_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +116,20 @@ def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Col
         taken = take_strings(column, wanted)
         return Strings(taken.offsets, taken.data, (*lead, *column.shape[1:]), valid)
     sizes = np.prod(column.shapes, axis=1, dtype=np.int64)
-    begins = np.concatenate([[0], np.cumsum(sizes)])[:-1]
-    wanted = spans(begins[index], sizes[index])
-    values = take_strings(column.values, wanted) if isinstance(column.values, Strings) else column.values[wanted]
+    ends, flat = ends_of(sizes), column.values
+    values: np.ndarray | Strings
+    if isinstance(flat, Strings):
+        values = take_strings(flat, spans(ends[:-1][index], sizes[index]))
+    else:
+        raw = np.ascontiguousarray(flat).view(np.uint8)
+        values = take_runs(ends * flat.dtype.itemsize, raw, index)[1].view(flat.dtype)
     return Ragged(column.shapes[index], values, lead, valid)
 
 
 def take_strings(column: Strings, index: np.ndarray) -> Strings:
     """Strings by number, as a flat column."""
-    lengths = np.diff(column.offsets)[index]
-    data = column.data[spans(column.offsets[:-1][index], lengths)]
-    return Strings(np.concatenate([[0], np.cumsum(lengths)]), data, (len(index),))
+    ends, data = take_runs(column.offsets, column.data, index)
+    return Strings(ends, data, (len(index),))
 
 
 def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -135,10 +139,22 @@ def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
 
 
+def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
+    """Columns cut into equal parts along their first axis: the columns of each part."""
+    return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
+
+
+def split_array(values: np.ndarray, parts: int) -> list[np.ndarray]:
+    """An array cut into equal parts along its first axis, as views."""
+    return [values] if parts == 1 else list(values.reshape(parts, len(values) // parts, *values.shape[1:]))
+
+
 def split_column(column: Column, parts: int) -> list[Column]:
     """A column cut into equal parts along its first axis; numbers are views."""
     if parts == 1:
         return [column]
+    if isinstance(column, Dense) and column.valid is None:
+        return [Dense(values) for values in split_array(column.values, parts)]
     size = leading(column) // parts
     bounds = [(part * size, (part + 1) * size) for part in range(parts)]
     valid = [None if column.valid is None else _some(column.valid[lo:hi]) for lo, hi in bounds]

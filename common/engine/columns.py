@@ -7,8 +7,9 @@ fixed shape go straight to their place in the batch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
 from ..schema.images import CompressedImageCodec
 from ..schema.npy import npy_header
+from .arrow_take import number_lists
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
 
@@ -51,12 +53,14 @@ def window_column(
     if codec.coded:
         fixed = _fixed_views(field, codec, parts)
         return (
-            FixedColumn(fixed, parts) if fixed is not None else CodedColumn(field, codec, parts, describe, reuse=reuse)
+            FixedColumn(fixed, _validity(parts))
+            if fixed is not None
+            else CodedColumn(field, codec, parts, describe, reuse=reuse)
         )
     if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(part.type) for part in parts):
         starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
         numbers = [_plain_numbers(field, part, start, describe) for part, start in zip(parts, starts, strict=False)]
-        return FixedColumn(numbers, parts)
+        return FixedColumn(numbers, _validity(parts))
     return ArrowColumn(field, parts, describe)
 
 
@@ -69,38 +73,53 @@ def plain_parts(field: UnischemaField, parts: Sequence[pa.Array], describe: Desc
 
 
 class FixedColumn:
-    """Numbers of one shape: small values in one array, large ones left where they were read."""
+    """Numbers of one shape: small values in one array, large ones left where they were read.
 
-    def __init__(self, values: list[np.ndarray], parts: Sequence[pa.Array]) -> None:
-        row_bytes = values[0].dtype.itemsize * int(np.prod(values[0].shape[1:], dtype=np.int64)) if values else 0
-        self._large = row_bytes >= _LARGE_ROW_BYTES
-        if not self._large:
-            values = [np.ascontiguousarray(values[0]) if len(values) == 1 else np.concatenate(values)]
-        self._values = values
-        self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-        self._valid = _validity(parts)
+    Attributes:
+        parts: the values of each row group.
+        validity: which rows are not null; ``None`` if none is.
+        large: whether values stay where they were read.
+    """
+
+    def __init__(self, parts: list[np.ndarray], validity: np.ndarray | None) -> None:
+        self.parts = parts
+        self.validity = validity
+        self.large = bool(parts) and parts[0].dtype.itemsize * math.prod(parts[0].shape[1:]) >= _LARGE_ROW_BYTES
+
+    @cached_property
+    def _start(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum([len(part) for part in self.parts])])
+
+    @cached_property
+    def _joined(self) -> np.ndarray:
+        return np.ascontiguousarray(self.parts[0]) if len(self.parts) == 1 else np.concatenate(self.parts)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         assert out is not None
-        if self._large:
+        if self.large:
             part = np.searchsorted(self._start, rows, side="right") - 1
             local = rows - self._start[part]
             for number, (p, i) in enumerate(zip(part.tolist(), local.tolist(), strict=True)):
-                out[number] = self._values[p][i]
+                out[number] = self.parts[p][i]
         else:
-            np.take(self._values[0], rows, axis=0, out=out, mode="clip")
-        return Dense(out, _take_valid(self._valid, rows))
+            self._joined.take(rows, 0, out, "clip")
+        return Dense(out, _take_valid(self.validity, rows))
+
+    def in_order(self, rows: np.ndarray) -> FixedColumn:
+        """A column of all rows in another order."""
+        values = self._joined.take(rows, 0, mode="wrap")  # the fastest mode; rows are in range
+        return FixedColumn([values], None if self.validity is None else self.validity[rows])
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
         """Which of some rows are not null; ``None`` if none is."""
-        return _take_valid(self._valid, rows)
+        return _take_valid(self.validity, rows)
 
     def view(self, row: int) -> np.ndarray:
         """One value, not to be written to."""
-        if not self._large:
-            return self._values[0][row]
+        if not self.large:
+            return self._joined[row]
         part = int(np.searchsorted(self._start, row, side="right")) - 1
-        return self._values[part][row - int(self._start[part])]
+        return self.parts[part][row - int(self._start[part])]
 
 
 class ArrowColumn:
@@ -110,8 +129,12 @@ class ArrowColumn:
         self._field = field
         self._describe = describe
         self._array = parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
+        self._lists = None if field.is_fixed or len(field.shape) != 1 else number_lists(self._array)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        if self._lists is not None:
+            lengths, numbers, valid = self._lists.take(rows)
+            return Ragged(lengths[:, None], numbers, (len(rows),), valid)
         taken = self._array.take(pa.array(rows))
         valid = None if taken.null_count == 0 else taken.is_valid().to_numpy(zero_copy_only=False)
         axes = len(self._field.shape)
@@ -464,7 +487,8 @@ def _list_lengths(array: pa.Array) -> np.ndarray:
     if pa.types.is_fixed_size_list(array.type):
         return np.full(len(array), array.type.list_size)
     lengths = array.value_lengths()
-    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    filled = lengths.fill_null(0) if lengths.null_count else lengths
+    return filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
 
 
 def _spread(

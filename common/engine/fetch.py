@@ -19,9 +19,11 @@ from ..layout.nested import child, without_views
 from ..layout.spark_files import read_options, refuse_old_calendar
 from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
-from .normalise import normalise
+from .normalise import normalise, number_type
 from .pack import PackStep
 from .window import LoadedWindow, WindowRows
+
+_LARGE_CHUNK_BYTES = 1 << 20
 
 
 class TableCache(Protocol):
@@ -40,7 +42,7 @@ class Fetcher:
     Args:
         fields: what to read, in the order of the tables' columns.
         cache: where fetched row groups are kept, or ``None``.
-        reuse, packs: see `LoadedWindow`.
+        reuse, packs, deal: see `LoadedWindow`.
     """
 
     def __init__(
@@ -51,12 +53,15 @@ class Fetcher:
         *,
         reuse: bool = False,
         packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
+        deal: Sequence[int] = (),
     ) -> None:
         self._reuse = reuse
         self._packs = packs
+        self._deal = deal
         self._dataset = dataset
         self._fields = tuple(fields)
         self._cache = cache
+        self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
 
     def load(self, rows: WindowRows) -> LoadedWindow:
@@ -74,6 +79,8 @@ class Fetcher:
             units=rows.units,
             reuse=self._reuse,
             packs=self._packs,
+            deal=self._deal,
+            order=rows.cells[:, 0] if self._deal else None,
         )
 
     def places(self, units: Sequence[int]) -> list[str]:
@@ -113,6 +120,9 @@ class Fetcher:
                 column = self._partition_value(field.name, unit, count)
             else:
                 column = stored.column(field.name)
+                if column.num_chunks == 1 and column.type == self._numbers[field.name]:
+                    columns.append(column.chunk(0))
+                    continue
             try:
                 columns.append(normalise(field, column))
             except ParquetryError as error:
@@ -149,9 +159,12 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
     file = dataset.files[groups.file[unit]]
     place = f"file {file.path}, row group {groups.group[unit]}"
     footer = dataset.footer(int(groups.file[unit]))
+    # One read for all columns; large ones that lie here are read one by one, because that saves a copy.
+    chunk_bytes = footer.row_group(int(groups.group[unit])).total_byte_size // max(footer.num_columns, 1)
+    at_once = dataset.filesystem.type_name != "local" or chunk_bytes < _LARGE_CHUNK_BYTES
     try:
         with pq.ParquetFile(
-            file.path, filesystem=dataset.filesystem, metadata=footer, pre_buffer=True, **read_options(footer)
+            file.path, filesystem=dataset.filesystem, metadata=footer, pre_buffer=at_once, **read_options(footer)
         ) as reader:
             arrow = reader.schema_arrow
             top = set(arrow.names)
@@ -165,10 +178,15 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
     held = dict(zip(table.column_names, table.columns, strict=True))
     try:
         for name, column in held.items():
-            refuse_old_calendar(footer, column, name)
+            if not _is_number(column.type):
+                refuse_old_calendar(footer, column, name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
     return pa.table([_column(table, held, field, place) for field in fields], names=[field.name for field in fields])
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return pa.types.is_integer(arrow) or pa.types.is_floating(arrow)
 
 
 def _top(name: str, arrow: pa.Schema) -> str:

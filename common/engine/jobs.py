@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
@@ -57,38 +56,20 @@ class JobPlanner:
         self._merge = merge
         self._next_step = 0
         self._number = 0
-        self._held: tuple[np.ndarray, np.ndarray] | None = None
 
     def __iter__(self) -> Iterator[Job]:
         return self
 
     def __next__(self) -> Job:
-        first = self._take()
-        if first is None:
+        if self._length is not None and self._next_step >= self._length:
             raise StopIteration
-        taken = [first]
-        while len(taken) < self._merge and len(first[0]) == self._plan.element.batch_size:
-            following = self._take()
-            if following is None:
-                break
-            if len(following[0]) != len(first[0]):
-                self._held = following
-                break
-            taken.append(following)
-        passes, index = first if len(taken) == 1 else tuple(np.concatenate(parts) for parts in zip(*taken, strict=True))
+        steps = min(self._merge, self._steps.run(self._next_step))
+        passes, index = self._steps.rows(self._next_step, steps)
         draws = tuple(self._plan.draws(self._iteration, passes, index))
-        job = Job(number=self._number, steps=len(taken), count=len(index), draws=draws)
+        job = Job(number=self._number, steps=steps, count=len(index), draws=draws)
+        self._next_step += steps
         self._number += 1
         return job
-
-    def _take(self) -> tuple[np.ndarray, np.ndarray] | None:
-        if self._held is not None:
-            held, self._held = self._held, None
-            return held
-        if self._length is not None and self._next_step >= self._length:
-            return None
-        self._next_step += 1
-        return self._steps.rows(self._next_step - 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -240,9 +221,16 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     result = []
     for draw, handle in zip(job.draws, handles, strict=True):
         rows, window = handle.future.result()
-        cells = rows.cells[draw.items]
-        source = Source(window=window, cells=cells, places=draw.places, source=draw.key.source, turn=draw.turn)
-        result.append(source)
+        result.append(
+            Source(
+                window=window,
+                cells=rows.cells[draw.items],
+                places=draw.places,
+                source=draw.key.source,
+                turn=draw.turn,
+                items=draw.items,
+            )
+        )
     return result
 
 

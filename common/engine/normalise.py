@@ -41,6 +41,14 @@ def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.A
         ) from error
 
 
+def number_type(field: UnischemaField) -> pa.DataType | None:
+    """The Arrow type of a column that is in canonical form as it is stored; ``None`` for other fields."""
+    plain = field.shape == () and not field.storage.coded
+    if not plain or not isinstance(field.dtype, np.dtype) or field.dtype.kind not in "iuf":
+        return None
+    return pa.from_numpy_dtype(field.dtype)
+
+
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

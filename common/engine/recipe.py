@@ -102,6 +102,13 @@ class Recipe:
         return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in found)
 
     @property
+    def deal(self) -> tuple[int, ...]:
+        """Fields that go straight into items, one row each, so that shuffled windows may hold them by item."""
+        if self.window is not None or self.row_steps:
+            return ()
+        return tuple(sorted({each.leaves[0] for each in self.inputs if each.step is None}))
+
+    @property
     def shares_rows(self) -> bool:
         """Whether several items need the same row."""
         return self.window is not None and len(self.window.offsets) > 1

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from ..plan import BasePlan, Origin
 from .arena import SHARED_REGIONS
 from .assemble import assemble
-from .batch import Column, split_column
+from .batch import Column, split_columns
 from .jobs import Handle, Job, JobPlanner, WindowStore, sources_of
+
+Form = Callable[[Sequence[Column], int], Iterable[Any]]
+"""What to hand out for steps that were made at once: their columns and how many there are -> one value each."""
 
 
 class ThreadedEngine:
@@ -26,6 +30,7 @@ class ThreadedEngine:
         threads: how many steps are decoded at once.
         memory_limit: bytes of encoded windows in flight, and of decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
+        form: what to hand out for each step; its columns, unless said otherwise.
 
     One consumer at a time; `close` may be called from any thread, and more than once.
     """
@@ -42,7 +47,9 @@ class ThreadedEngine:
         threads: int,
         memory_limit: int,
         strict_nulls: bool,
+        form: Form = split_columns,
     ) -> None:
+        self._form = form
         self._plan = plan
         self._strict_nulls = strict_nulls
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
@@ -54,18 +61,18 @@ class ThreadedEngine:
         self._store = WindowStore(plan, plan.fetchers(), threads=plan.fetch_threads(threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
-        self._ready: deque[tuple[int, list[Column]]] = deque()
+        self._ready: deque[tuple[int, Any]] = deque()
 
-    def __iter__(self) -> Iterator[tuple[int, list[Column]]]:
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
 
-    def __next__(self) -> tuple[int, list[Column]]:
-        """The row count and the columns of the next step."""
+    def __next__(self) -> tuple[int, Any]:
+        """The row count and the form of the next step."""
         if not self._ready:
             self._make_ready()
-        count, columns = self._ready.popleft()
+        count, step = self._ready.popleft()
         self.position += count if self._by_rows else 1
-        return count, columns
+        return count, step
 
     def _make_ready(self) -> None:
         """Waits for the next job and takes its steps apart; raises ``StopIteration`` at the end."""
@@ -80,9 +87,8 @@ class ThreadedEngine:
             self.close()
             raise
         self._store.release(handles)
-        parts = [split_column(column, job.steps) for column in columns]
         count = job.count // job.steps
-        self._ready.extend((count, list(step)) for step in zip(*parts, strict=True))
+        self._ready.extend((count, step) for step in self._form(columns, job.steps))
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema.field import UnischemaField
-from .columns import WindowColumn, plain_parts, window_column
+from .columns import FixedColumn, WindowColumn, plain_parts, window_column
 from .outputs import Path
 from .pack import PackStep, pack_parts
 
@@ -37,7 +37,8 @@ class LoadedWindow:
     """The fetched columns of a window: one Arrow table for each row group, in the order of `WindowRows.units`.
 
     Columns are shared by every thread. ``reuse`` says that items share rows (n-gram windows), so that each row is
-    decoded once and kept while the window is. ``packs`` are pack steps and the fields that they take.
+    decoded once and kept while the window is. ``packs`` are pack steps and the fields that they take; ``deal`` are
+    fields to keep in the order of the window's items (``order``: the row of each; see `dealt`) instead of as read.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class LoadedWindow:
         units: Sequence[int],
         reuse: bool = False,
         packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
+        deal: Sequence[int] = (),
+        order: np.ndarray | None = None,
     ) -> None:
-        self.tables = tables
+        self._arrays = [[_chunk(table.column(number)) for table in tables] for number in range(len(fields))]
         self.places = places
         self.units = np.asarray(units, dtype=np.int64)
         self.rows = rows
@@ -70,24 +73,36 @@ class LoadedWindow:
         self._columns: list[WindowColumn | None] = [
             None if number in packed else self._made(number) for number in range(len(fields))
         ]
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of the encoded columns."""
-        return sum(table.nbytes for table in self.tables)
+        self.dealt: dict[int, FixedColumn] = {}
+        self._order = order
+        if order is not None and len(order) == self._start[-1]:  # each row is one item
+            for number in deal:
+                self._deal(number, order)
 
     def column(self, number: int) -> WindowColumn:
         """The column of the recipe's ``number``-th field."""
         column = self._columns[number]
-        if column is None:  # it was packed, and is wanted beside that
-            column = self._columns[number] = self._made(number)
+        if column is None:  # it was packed or dealt, and is wanted beside that
+            column = self._undealt(number) if number in self.dealt else self._made(number)
+            self._columns[number] = column
         return column
+
+    def _deal(self, number: int, order: np.ndarray) -> None:
+        column = self._columns[number]
+        if isinstance(column, FixedColumn) and not column.large:
+            self.dealt[number] = column.in_order(order)
+            self._columns[number] = None
+            self._arrays[number] = []  # the values would be kept twice
+
+    def _undealt(self, number: int) -> WindowColumn:
+        assert self._order is not None
+        return self.dealt[number].in_order(np.argsort(self._order))
 
     def _made(self, number: int) -> WindowColumn:
         return window_column(self._fields[number], self._parts(number), self.describe, reuse=self._reuse)
 
     def _parts(self, number: int) -> list[pa.Array]:
-        return [_chunk(table.column(number)) for table in self.tables]
+        return self._arrays[number]
 
     def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The row groups that rows of the window belong to, and their numbers inside them; int64 each."""

@@ -96,6 +96,8 @@ class EpochOrder:
         a stream that has nothing borrows from one that has.
         """
         streams = self.spec.streams
+        if streams == 1 and len(index) and index.max() < self._total:  # the usual case, without divisions
+            return np.zeros_like(index), index
         stream, position = index % streams, index // streams
         if self._total < streams:
             stream = stream % max(self._total, 1)

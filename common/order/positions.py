@@ -15,6 +15,8 @@ import numpy as np
 
 from .epoch import Even
 
+_ENDLESS = 1 << 62
+
 
 class RowView(Protocol):
     """A sequence of rows."""
@@ -105,8 +107,12 @@ class Slice:
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.inner.resolve(number + self.start)  # type: ignore[union-attr]  # rows over rows
 
-    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.inner.rows(number + self.start)  # type: ignore[union-attr]  # batches over batches
+    def run(self, number: int) -> int:
+        found = self.inner.run(number + self.start)  # type: ignore[union-attr]  # batches over batches
+        return found if self.stop is None else min(found, self.stop - self.start - number)
+
+    def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        return self.inner.rows(number + self.start, count)  # type: ignore[union-attr]  # batches over batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +141,15 @@ class Repeat:
         passes, index = self.inner.resolve(number % max(total, 1))  # type: ignore[union-attr]
         return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
 
-    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, number: int) -> int:
+        total = self.inner.length
+        return self.inner.run(number if total is None else number % max(total, 1))  # type: ignore[union-attr]
+
+    def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
         total = self.inner.length
         if total is None:
-            return self.inner.rows(number)  # type: ignore[union-attr]  # batches over batches
-        passes, index = self.inner.rows(number % max(total, 1))  # type: ignore[union-attr]
+            return self.inner.rows(number, count)  # type: ignore[union-attr]  # batches over batches
+        passes, index = self.inner.rows(number % max(total, 1), count)  # type: ignore[union-attr]
         return passes + (number // max(total, 1)) * (self.inner.passes or 1), index
 
 
@@ -188,8 +198,11 @@ class BatchView(Protocol):
     def passes(self) -> int | None:
         """How many passes over the data; ``None`` = endless."""
 
-    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of one batch as ``(passes, index)``."""
+    def run(self, number: int) -> int:
+        """From an existing batch on, how many can be asked for at once: full ones of one pass; at least 1."""
+
+    def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of ``count`` batches in a row (at most `run`) as ``(passes, index)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +224,13 @@ class Batches:
     def passes(self) -> int | None:
         return self.inner.passes
 
-    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, number: int) -> int:
+        total = self.inner.length
+        return _ENDLESS if total is None else max(1, total // self.batch_size - number)
+
+    def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
         start = number * self.batch_size
-        stop = start + self.batch_size
+        stop = start + count * self.batch_size
         total = self.inner.length
         if total is not None:
             stop = min(stop, total)
@@ -237,5 +254,11 @@ class Strided:
     def passes(self) -> int | None:
         return self.inner.passes
 
-    def rows(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.inner.rows(number * self.step + self.first)
+    def run(self, number: int) -> int:
+        return -(-self.inner.run(number * self.step + self.first) // self.step)
+
+    def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        first = number * self.step + self.first
+        parts = [self.inner.rows(first + turn * self.step) for turn in range(count)]
+        passes, index = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return passes, index

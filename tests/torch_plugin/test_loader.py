@@ -8,11 +8,12 @@ import pyarrow.compute as pc
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import UnischemaField
 from parquetry.common.errors import DatasetError
 from parquetry.common.iteration import PipelineIterator
-from parquetry.torch_plugin import ParquetPipe, to_list
+from parquetry.torch_plugin import ParquetPipe, as_is, to_list
 
 LOADERS = [
     pytest.param({"num_workers": 0}, id="in-process"),
@@ -95,6 +96,36 @@ def test_workers_forked_after_the_main_process_has_read_have_memory_of_their_own
 def test_more_workers_than_batches_is_no_loss(url: str) -> None:
     pipe = make(url).batch(40)
     assert ids(DataLoader(pipe, batch_size=None, num_workers=3)) == epoch_of(pipe, 0)
+
+
+@pytest.mark.parametrize(
+    ("loader", "options"),
+    [
+        (DataLoader, {}),
+        (DataLoader, {"num_workers": 2}),
+        (DataLoader, {"num_workers": 1, "multiprocessing_context": "spawn"}),
+        (StatefulDataLoader, {}),
+        (StatefulDataLoader, {"num_workers": 2}),
+    ],
+)
+def test_batches_that_are_left_as_they_are_equal_those_that_a_loader_looks_through(
+    url: str, loader: Any, options: dict[str, Any]
+) -> None:
+    pipe = ParquetPipe(url).batch(16)
+    looked, left = (list(loader(pipe, batch_size=None, collate_fn=collate, **options)) for collate in (None, as_is))
+    assert len(looked) == len(left) == 4
+    for one, other in zip(looked, left, strict=True):
+        assert list(one) == list(other)
+        for name, value in one.items():
+            assert type(value) is type(other[name])
+            for expected, found in zip(to_list(value), to_list(other[name]), strict=True):
+                assert torch.equal(found, expected) if isinstance(expected, torch.Tensor) else found == expected
+
+
+def test_a_batch_left_as_it_is_keeps_its_own_lists(url: str) -> None:
+    batch = next(iter(ParquetPipe(url, ["drive"]).batch(16)))
+    assert as_is(batch) is batch
+    assert type(batch["drive"]) is list  # what tokenizers insist on
 
 
 def test_every_kind_of_field_passes_through_a_worker(url: str) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import pickle
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,7 +19,7 @@ from parquetry.common import Pipeline
 from parquetry.common.errors import NullValueError
 from parquetry.common.iteration import StepIterator
 from parquetry.torch_plugin import ParquetPipe, to_list
-from parquetry.torch_plugin.tensors import batch_to_torch
+from parquetry.torch_plugin.tensors import batch_to_torch, jagged
 
 SCALARS = {
     "id": torch.int64,
@@ -59,6 +64,46 @@ def test_one_variable_axis_in_front_is_a_jagged_nested_tensor(url: str, rows: li
     assert batch.offsets().tolist() == np.cumsum([0] + [len(row["points"]) for row in rows]).tolist()
     for value, row in zip(to_list(batch), rows, strict=True):
         np.testing.assert_array_equal(value.numpy(), row["points"])
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("sizes", [[3, 0, 1], [0, 0], [5]])
+def test_a_jagged_tensor_is_what_torch_makes_of_the_same_rows(
+    sizes: list[int], shape: tuple[int, ...], fallback: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fallback:
+        monkeypatch.setattr("parquetry.torch_plugin.tensors._Jagged", None)
+    values = torch.arange(sum(sizes) * math.prod(shape), dtype=torch.float32).view(-1, *shape)
+    offsets = torch.tensor([0, *itertools.accumulate(sizes)])
+    expected, made = torch.nested.nested_tensor_from_jagged(values, offsets), jagged(values, offsets)
+    assert type(made) is type(expected)
+    assert (made.dtype, made.layout, made.device) == (expected.dtype, expected.layout, expected.device)
+    assert (made.size(0), made.size()[2:], made.ndim) == (expected.size(0), expected.size()[2:], expected.ndim)
+    assert made.is_contiguous() == expected.is_contiguous()
+    assert made.requires_grad == expected.requires_grad
+    assert made.values().data_ptr() == values.data_ptr()
+    assert torch.equal(made.values(), values)
+    assert torch.equal(made.offsets(), offsets)
+    for one, other in zip(made.unbind(0), expected.unbind(0), strict=True):
+        assert torch.equal(one, other)
+    sent = pickle.loads(pickle.dumps(made))
+    assert torch.equal(sent.values(), values)
+    assert torch.equal(sent.offsets(), offsets)
+    if sum(sizes):
+        assert torch.equal((made * 2).sin().values(), (expected * 2).sin().values())
+        assert torch.equal(made.to_padded_tensor(-1.0), expected.to_padded_tensor(-1.0))
+        (made.requires_grad_() * 2).values().sum().backward()
+        assert torch.equal(made.grad.values(), torch.full_like(values, 2))
+
+
+def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: str) -> None:
+    code = (
+        "import sys; from parquetry.torch_plugin import ParquetPipe;"
+        f"batch = next(iter(ParquetPipe({url!r}, ['points']).batch(8)));"
+        "sys.exit(not batch['points'].is_nested or 'torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stderr == ""
 
 
 def test_other_variable_shapes_are_a_list_of_tensors(url: str, rows: list[dict[str, Any]]) -> None:

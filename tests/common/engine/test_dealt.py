@@ -1,0 +1,159 @@
+"""Columns kept by item against columns kept by row, and batches cut in one go against batches cut apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parquetry.common import Pipeline, mix
+from parquetry.common.engine.batch import to_numpy
+from parquetry.common.engine.dealt import as_slice
+from parquetry.common.engine.recipe import Recipe
+from parquetry.common.errors import NullValueError
+from parquetry.common.iteration import StepIterator, batches_to_numpy
+from parquetry.common.schema.dtypes import delivered_dtype
+from parquetry.common.testing import assert_same
+
+ROWS = 3000
+WIDE = ("int32", "uint32", "float32")
+
+
+def table() -> pa.Table:
+    """Numbers of all sizes, with nulls in some, a small vector, and text."""
+    random = np.random.default_rng(5)
+    columns: dict[str, pa.Array] = {"id": pa.array(np.arange(ROWS))}
+    for number in range(10):
+        columns[f"four_{number}"] = pa.array(random.integers(0, 1 << 31, ROWS).astype(WIDE[number % 3]))
+    for number in range(6):
+        columns[f"eight_{number}"] = pa.array(random.standard_normal(ROWS))
+    columns["when"] = pa.array(random.integers(0, 1 << 40, ROWS), pa.timestamp("us"))
+    for number in range(7):
+        columns[f"one_{number}"] = pa.array(random.integers(0, 2, ROWS).astype(bool))
+    columns["holes"] = pa.array(random.standard_normal(ROWS), mask=random.integers(0, 9, ROWS) == 0)
+    columns["few"] = pa.array(np.arange(ROWS, dtype=np.int32), mask=np.arange(ROWS) == 17)  # in one row group only
+    columns["half"] = pa.array(random.standard_normal(ROWS).astype(np.float16))
+    columns["text"] = pa.array([str(number) for number in range(ROWS)])
+    columns["pair"] = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2 * ROWS, dtype=np.float32)), 2)
+    return pa.table(columns)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("dealt") / "data"
+    directory.mkdir()
+    pq.write_table(table(), directory / "part-0.parquet", row_group_size=700)
+    return directory
+
+
+def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plain path: no window deals its columns."""
+    monkeypatch.setattr(Recipe, "deal", ())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batch=st.sampled_from([None, 1, 7, 64, 1000]),
+    buffer=st.sampled_from([1, 900, 5000]),
+    shard=st.sampled_from([None, (3, 1)]),
+    drop=st.booleans(),
+    filled=st.booleans(),
+    shape=st.sampled_from(["plain", "plain", "mix", "transform"]),
+    executor=st.sampled_from(["threads", "threads", "threads", "sidecar"]),
+)
+def test_columns_by_item_give_the_rows_that_columns_by_row_give(
+    url: Path,
+    batch: int | None,
+    buffer: int,
+    shard: tuple[int, int] | None,
+    drop: bool,
+    filled: bool,
+    shape: str,
+    executor: str,
+) -> None:
+    def chain(executor: str) -> Pipeline:
+        pipeline = Pipeline(url, executor=executor, workers=2)
+        pipeline = pipeline if shard is None else pipeline.shard(*shard)
+        pipeline = pipeline.shuffle(buffer, seed=3)
+        pipeline = pipeline.nulls("fill", "holes", "few", value=1) if filled else pipeline
+        if shape == "mix":
+            pipeline = mix([pipeline, Pipeline(url, executor=executor, workers=2).take(400)], [3, 1], seed=2)
+        if shape == "transform":
+            pipeline = pipeline.transform(lambda row: {**row, "id": row["id"] + 1})
+        return pipeline.take(1500) if batch is None else pipeline.batch(batch, drop).repeat(2)
+
+    found = list(chain(executor))
+    with pytest.MonkeyPatch.context() as patch:
+        by_row(patch)
+        wanted = list(chain("threads"))
+    assert_same(found, wanted)
+    for each in found[:3] if batch is not None else []:
+        arrays = [value for name, value in each.items() if name.startswith(("four", "eight", "one"))]
+        assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
+
+
+def test_every_value_is_that_of_its_row(url: Path) -> None:
+    stored = table()
+    for each in Pipeline(url, executor="threads").shuffle(1400, seed=1).batch(256):
+        rows = each["id"]
+        for name in stored.column_names:
+            wanted = stored.column(name).take(pa.array(rows)).to_pylist()
+            if name == "when":
+                wanted = [value.value if hasattr(value, "value") else value for value in wanted]
+                wanted = np.asarray(wanted, "datetime64[us]").astype(np.int64).tolist()
+            assert each[name].tolist() == wanted, name
+
+
+def test_shuffled_numbers_are_dealt_and_can_still_be_had_by_row(url: Path) -> None:
+    shuffled = Pipeline(url, executor="threads").shuffle(1400, seed=1)
+    plan = shuffled.plan()
+    names = [field.name for field in plan.recipe.fields]
+    key = plan.draws(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
+    (fetcher,) = plan.fetchers()
+    window = fetcher.load(plan.window_rows(key))
+    assert {names[number] for number in window.dealt} == {*names} - {"text"}
+    (plain,) = Pipeline(url).plan().fetchers()  # in natural order nothing is gained
+    stored = plain.load(plan.window_rows(key))
+    assert not stored.dealt
+    rows = np.array([5, 3, 3, 600])
+    for number, field in enumerate(plan.recipe.fields):
+        if field.name != "text":
+            out, wanted = (np.empty((4, *field.shape), delivered_dtype(field.dtype)) for _ in range(2))
+            column, expected = window.column(number).gather(rows, out), stored.column(number).gather(rows, wanted)
+            assert_same(to_numpy(column, text=False), to_numpy(expected, text=False))
+
+
+def test_a_null_in_a_dealt_column_is_named_where_none_can_be_held(url: Path) -> None:
+    pipeline = Pipeline(url, [*(f"four_{number}" for number in range(10)), "few"], executor="threads")
+    steps = StepIterator(pipeline.shuffle(900, seed=2).batch(64), 0, strict_nulls=True)
+    with pytest.raises(NullValueError, match=r"field 'few', .*row group 0, row 17: expected a value, found null"):
+        list(steps)
+
+
+@pytest.mark.parametrize(
+    ("places", "wanted"),
+    [([3, 4, 5], slice(3, 6)), ([7], slice(7, 8)), ([3, 5], None), ([4, 6, 5, 7], None), ([], None)],
+)
+def test_places_that_follow_each_other_are_a_slice(places: list[int], wanted: slice | None) -> None:
+    array = np.array(places, dtype=np.int64)
+    assert as_slice(array) == wanted if wanted is not None else as_slice(array) is array
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+def test_batches_cut_in_one_go_are_the_batches_cut_apart(url: Path, parts: int) -> None:
+    pipeline = Pipeline(url, executor="threads").batch(20 * parts)
+    _, columns = next(StepIterator(pipeline, 0, strict_nulls=False))
+    names = [output.name for output in pipeline.element.outputs]
+    whole = {name: to_numpy(column, text=name == "text") for name, column in zip(names, columns, strict=True)}
+    found = batches_to_numpy(pipeline.element, columns, parts)
+    assert len(found) == parts
+    for number, batch in enumerate(found):
+        wanted = {name: value[20 * number : 20 * number + 20] for name, value in whole.items()}
+        assert_same(
+            batch, {name: value if np.ma.is_masked(value) else np.asarray(value) for name, value in wanted.items()}
+        )
