@@ -257,7 +257,9 @@ def test_a_pipeline_with_an_address_is_a_value(built: Built) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"url_or_urls": "x", "address": "unix:/x"}])
 def test_a_pipeline_is_over_files_or_at_an_address(arguments: dict[str, Any]) -> None:
-    with pytest.raises(PipelineError, match="expected a URL, or address= of a server"):
+    with pytest.raises(
+        PipelineError, match="expected a URL, (a path, or a list|or address= of a server that has one, got both)"
+    ):
         Pipeline(**arguments)
 
 
