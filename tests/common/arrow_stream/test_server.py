@@ -255,11 +255,15 @@ def test_a_pipeline_with_an_address_is_a_value(built: Built) -> None:
             _ = served.schema
 
 
-@pytest.mark.parametrize("arguments", [{}, {"url_or_urls": "x", "address": "unix:/x"}])
-def test_a_pipeline_is_over_files_or_at_an_address(arguments: dict[str, Any]) -> None:
-    with pytest.raises(
-        PipelineError, match="expected a URL, (a path, or a list|or address= of a server that has one, got both)"
-    ):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "expected a URL, a path, or a list"),
+        ({"url_or_urls": "x", "address": "unix:/x"}, "a server that has one, got both"),
+    ],
+)
+def test_a_pipeline_is_over_files_or_at_an_address(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
         Pipeline(**arguments)
 
 
