@@ -789,12 +789,12 @@ def _names(names: Any) -> tuple[str, ...]:
     return tuple(name.name if isinstance(name, UnischemaField) else name for name in names)
 
 
-def _as_urls(url_or_urls: Urls, *, local: bool) -> tuple[str, ...]:
+def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
     """The URLs as texts; local paths are made absolute, so that they mean the same in every process."""
     if isinstance(url_or_urls, str | os.PathLike):
         url_or_urls = [url_or_urls]
     try:
-        urls = tuple(os.fspath(url) for url in url_or_urls)
+        urls = tuple(os.fspath(url) for url in url_or_urls)  # type: ignore[union-attr]  # None is no URL either
     except TypeError as error:
         raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
     if not urls or not all(isinstance(url, str) for url in urls):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ..schema.arrow_types import scalar_dtype
+
 
 def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Some of the runs of bytes that lie end to end in ``data`` (uint8): their own ends (int64, from 0) and bytes."""
@@ -21,7 +23,7 @@ class NumberLists:
 
     def __init__(self, lists: pa.Array) -> None:
         numbers = lists.values
-        self._dtype = np.dtype(numbers.type.to_pandas_dtype())
+        self._dtype = np.dtype(scalar_dtype(numbers.type, field=""))
         width = self._dtype.itemsize
         validity, offsets, *_ = lists.buffers()
         ends = np.frombuffer(offsets, np.int64, lists.offset + len(lists) + 1) * width
