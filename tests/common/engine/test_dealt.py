@@ -56,7 +56,7 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recipe, "deal", ())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     batch=st.sampled_from([None, 1, 7, 64, 1000]),
     buffer=st.sampled_from([1, 900, 5000]),
