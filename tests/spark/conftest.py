@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         warnings.simplefilter("ignore")  # of pyspark's own imports
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [_TESTS, os.environ.get("PYTHONPATH")])))
         sql = pytest.importorskip("pyspark.sql")
+        if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+            pytest.skip("Spark needs Java 17 or newer, and none is installed")
         directory: Path = tmp_path_factory.mktemp("spark")
         session = (
             sql.SparkSession.builder.master("local[2]")
