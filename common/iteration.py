@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +17,7 @@ from .engine.rebatch import Emission, Rebatcher
 from .engine.threads import Form, ThreadedEngine
 from .errors import StateError
 from .plan import START
-from .state import canonical_shards_of, parse_state, state_of
+from .state import resume, state_of
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
@@ -70,6 +71,7 @@ class StepIterator:
         self._strict_nulls = strict_nulls
         self._form = form
         self._source: StepSource | None = None
+        self.ended = False  # after its last element, not by an error or `close`
         self._finished = False
         self._lock = threading.Lock()
 
@@ -92,7 +94,8 @@ class StepIterator:
                 step = next(self._source)
                 self.position = self._source.position
                 return step
-            except BaseException:
+            except BaseException as error:
+                self.ended = isinstance(error, StopIteration)
                 self._finished = True
                 self._source.close()
                 raise
@@ -108,6 +111,15 @@ class StepIterator:
             workers=self.workers,
         ).to_json()
 
+    @property
+    def longest(self) -> int:
+        """Elements of the rank that has most of them, where ranks differ; 0 where they do not."""
+        shard = self.pipeline.plan().order.shard
+        if shard is None or shard.even != "none" or self.pipeline.plan().recipe.drops:
+            return 0
+        stages = [replace(stage, index=0) if stage is shard else stage for stage in self.pipeline.stages]
+        return self.pipeline.with_stages(stages).plan().elements_from(self.origin) or 0
+
     def restore(self, state: str | dict[str, Any], *, strict: bool = True) -> int:
         """Goes on from a state; returns the elements consumed since its origin. Must come before the first step.
 
@@ -116,14 +128,9 @@ class StepIterator:
         """
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
-        plan = self.pipeline.plan()
-        canonical_shards = canonical_shards_of(plan, state)
-        if canonical_shards is not None:
-            self.pipeline = self.pipeline.with_canonical_shards(canonical_shards)
-            plan = self.pipeline.plan()
-        found = parse_state(plan, state, worker=self.worker, workers=self.workers, strict=strict)
-        if found.seed is not None and found.seed != plan.seed:
-            self.pipeline = self.pipeline.with_seed(found.seed)
+        self.pipeline, found = resume(
+            self.pipeline, lambda made: made.plan(), state, worker=self.worker, workers=self.workers, strict=strict
+        )
         self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
         self.position = found.consumed
         return found.consumed
@@ -164,7 +171,9 @@ class PipelineIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """How far this iterator has come: a small JSON-serialisable dict."""
-        result: dict[str, Any] = json.loads(self._steps.state(self._consumed))
+        # A rank that has ended may have ended a step before others: nobody has anything left.
+        consumed = max(self._consumed, self._steps.longest) if self._steps.ended else self._consumed
+        result: dict[str, Any] = json.loads(self._steps.state(consumed))
         return result
 
     def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from .errors import StateError
 from .image_stages import ImageStage, Pack
@@ -32,6 +33,19 @@ from .stages import (
 )
 
 VERSION = 1
+
+
+class Resumable(Protocol):
+    """What a state can change: a pipeline, or a plan."""
+
+    def with_seed(self, seed: Any) -> Any:
+        """A copy with this seed."""
+
+    def with_canonical_shards(self, count: int) -> Any:
+        """A copy with this many canonical shards."""
+
+
+Carrier = TypeVar("Carrier", bound=Resumable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +109,28 @@ def state_of(
         worker=worker,
         workers=workers,
     )
+
+
+def resume(
+    made: Carrier,
+    plan_of: Callable[[Carrier], BasePlan],
+    text: str | dict[str, Any],
+    *,
+    worker: int = 0,
+    workers: int = 1,
+    strict: bool = True,
+) -> tuple[Carrier, State]:
+    """A pipeline (or plan) as a state wants it, and the state: seed and canonical shards that nobody chose are its own.
+
+    Raises:
+        StateError: see `parse_state`.
+    """
+    canonical_shards = canonical_shards_of(plan_of(made), text)
+    if canonical_shards is not None:
+        made = made.with_canonical_shards(canonical_shards)
+    plan = plan_of(made)
+    found = parse_state(plan, text, worker=worker, workers=workers, strict=strict)
+    return (made if found.seed in (None, plan.seed) else made.with_seed(found.seed)), found
 
 
 def canonical_shards_of(plan: BasePlan, text: str | dict[str, Any]) -> int | None:

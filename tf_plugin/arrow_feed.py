@@ -19,7 +19,7 @@ from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import StateError
 from parquetry.common.plan import START, Origin
-from parquetry.common.state import canonical_shards_of, parse_state, state_of
+from parquetry.common.state import resume, state_of
 
 from .arrow_source import arrow_dataset
 from .arrow_versions import Reader
@@ -85,14 +85,7 @@ class ArrowFeed:
 
 def _resumed(pipeline: Pipeline, state: Mapping[str, Any] | str) -> tuple[Pipeline, Numbers]:
     """The pipeline with the state's seed, where nobody chose one, and where the state is in its order."""
-    known = state if isinstance(state, str) else dict(state)
-    canonical_shards = canonical_shards_of(pipeline.plan(), known)
-    if canonical_shards is not None:
-        pipeline = pipeline.with_canonical_shards(canonical_shards)
-    plan = pipeline.plan()
-    found = parse_state(plan, known)
-    if found.seed is not None and found.seed != plan.seed:
-        pipeline = pipeline.with_seed(found.seed)
+    pipeline, found = resume(pipeline, lambda made: made.plan(), state if isinstance(state, str) else dict(state))
     origin = (found.origin[0], found.origin[1])
     return pipeline, Numbers(iteration=found.iteration, origin=origin, start=found.consumed)
 

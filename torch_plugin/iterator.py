@@ -107,6 +107,8 @@ class ElementIterator:
                 count, columns = next(self._steps)
             except StopIteration:
                 self.progress.finished = True
+                if self._steps.ended and self.progress.workers == 1:
+                    self.progress.consumed = max(self.progress.consumed, self._steps.longest)
                 raise
             if element.batched:
                 self.progress.consumed = self._steps.position

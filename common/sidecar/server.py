@@ -27,7 +27,7 @@ from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin
-from ..state import canonical_shards_of, parse_state, state_of
+from ..state import resume, state_of
 from .channel import Channel, memory_file, read_request
 from .protocol import MAX_BODY_BYTES, BatchHeader, Message, MessageType
 from .runners import Runner, Slot, make_runner
@@ -185,11 +185,6 @@ class Server:
         self.send(Message(type=MessageType.ERROR, generation=generation, body=body))
 
 
-def _with_seed(plan: BasePlan, seed: int | None) -> BasePlan:
-    """The plan with a restored seed; only a drawn one can differ."""
-    return plan if seed is None or seed == plan.seed else plan.with_seed(seed)
-
-
 class Iteration:
     """One iteration: a thread that starts jobs and one that sends what they made, in order."""
 
@@ -205,11 +200,9 @@ class Iteration:
         self._start = options.get("start", 0)
         self._origin = Origin(passes=options.get("origin", [0, 0])[0], rows=options.get("origin", [0, 0])[1])
         if options.get("state") is not None:
-            canonical_shards = canonical_shards_of(plan, options["state"])
-            plan = plan if canonical_shards is None else plan.with_canonical_shards(canonical_shards)
-            state = parse_state(plan, options["state"], worker=self._worker, workers=self._workers)
+            plan, state = resume(plan, lambda made: made, options["state"], worker=self._worker, workers=self._workers)
+            self._plan = plan
             self._iteration, self._start, self._origin = state.iteration, state.consumed, state.start
-            plan = self._plan = _with_seed(plan, state.seed)
         steps = plan.steps(origin=self._origin, start=self._start, worker=self._worker, workers=self._workers)
         merge = plan.merged_steps if options.get("merge") else 1
         self._planner = JobPlanner(plan, steps, self._iteration, merge=merge)

@@ -225,6 +225,33 @@ def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(
     assert sorted(taken + left) == [row["id"] for row in built.plain]
 
 
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("batch", [None, 3])
+def test_a_rank_that_ended_a_step_before_others_leaves_nothing_to_any_rank(
+    built: Built, executor: str, batch: int | None
+) -> None:
+    def iterator(number: int, rank: int) -> Any:
+        pipeline = built.pipeline("id", executor=executor, workers=1)
+        pipeline = pipeline.shuffle(3, seed=7).shard(number, rank, even="none")
+        return iter(pipeline if batch is None else pipeline.batch(batch))
+
+    ranks = [iterator(5, rank) for rank in range(5)]
+    assert len({len(list(rank)) for rank in ranks}) == 2
+    for rank, ended in enumerate(ranks):
+        for number, index in [(5, rank), *((other, index) for other in (1, 2) for index in range(other))]:
+            resumed = iterator(number, index)
+            resumed.load_state_dict(ended.state_dict())
+            assert list(resumed) == []
+
+
+def test_an_iterator_that_was_closed_has_not_ended(built: Built) -> None:
+    iterator = iter(built.pipeline("id").shard(5, 4, even="none"))
+    next(iterator)
+    iterator.close()
+    assert list(iterator) == []
+    assert iterator.state_dict()["consumed"] == 1
+
+
 def test_canonical_shards_that_were_chosen_are_not_changed_by_a_state(built: Built) -> None:
     state = iter(built.pipeline("id").shard(4, 0)).state_dict()
     with pytest.raises(StateError, match="belongs to another canonical_shards: expected 6, the state has 4"):

@@ -163,6 +163,19 @@ def test_any_ranks_and_workers_take_the_rows_that_are_left(url: str, before: int
 # --- stock DataLoader: the state of the training process ---
 
 
+def test_a_rank_that_ended_a_step_before_others_leaves_nothing_to_any_rank(url: str) -> None:
+    def rank(number: int, index: int) -> Any:
+        return iter(ParquetPipe(url, ["id"]).shuffle(10, seed=5).shard(number, index, even="none"))
+
+    ranks = [rank(7, index) for index in range(7)]
+    assert len({len(list(one)) for one in ranks}) == 2
+    for ended in ranks:
+        for index in range(2):
+            resumed = rank(2, index)
+            resumed.load_state_dict(ended.state_dict())
+            assert list(resumed) == []
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ranks_that_chose_no_canonical_shards_take_over_those_of_the_state(url: str, workers: int) -> None:
     def rank(number: int, index: int) -> ParquetPipe:

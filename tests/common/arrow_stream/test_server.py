@@ -318,7 +318,7 @@ def test_a_closing_server_ends_its_streams_with_an_error_and_leaves_nothing(buil
             elements(endless)
         endless.close()
         assert not os.path.exists(url.removeprefix("unix:"))
-        assert process.num_fds() == descriptors
+        assert process.num_fds() <= descriptors  # fewer where an earlier test's are closed meanwhile
 
 
 def test_a_socket_that_is_in_use_is_not_taken_and_a_left_over_one_is(built: Built) -> None:
