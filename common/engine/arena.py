@@ -45,10 +45,15 @@ class Region:
         """How much memory the region holds."""
         return len(self._memory)
 
-    def begin(self) -> Any:
-        """Starts a new batch; the region is in use until the returned lease and every array are gone."""
-        if self._wanted > len(self._memory):
-            self._memory = _private_memory(-(-self._wanted // mmap.PAGESIZE) * mmap.PAGESIZE)
+    def begin(self, size_bytes: int = 0) -> Any:
+        """Starts a new batch; the region is in use until the returned lease and every array are gone.
+
+        Args:
+            size_bytes: what the batch will need at least, where that is known.
+        """
+        wanted = max(self._wanted, size_bytes)
+        if wanted > len(self._memory):
+            self._memory = _private_memory(-(-wanted // mmap.PAGESIZE) * mmap.PAGESIZE)
             if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= 1 << 21:
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._used = 0
@@ -83,12 +88,12 @@ class RegionPool:
         self._max_idle_bytes = max_idle_bytes
         self._lock = threading.Lock()
 
-    def acquire(self) -> Region:
-        """A region that nothing points into, with a lease begun."""
+    def acquire(self, size_bytes: int = 0) -> Region:
+        """A region that nothing points into, with a lease begun; see `Region.begin`."""
         with self._lock:
             self._collect()
             region = self._idle.pop() if self._idle else Region()
-        lease = region.begin()
+        lease = region.begin(size_bytes)
         # A finaliser may run in any thread at any time, also while the lock is held by this very thread: list.append
         # is atomic and needs no lock.
         weakref.finalize(lease, self._returned.append, region).atexit = False
@@ -108,4 +113,8 @@ class RegionPool:
 
 
 SHARED_REGIONS = RegionPool()
-os.register_at_fork(after_in_child=SHARED_REGIONS.forget)
+"""Of batches."""
+WINDOW_REGIONS = RegionPool(max_idle_bytes=1 << 28)
+"""Of what windows hold as it is stored."""
+for _pool in (SHARED_REGIONS, WINDOW_REGIONS):
+    os.register_at_fork(after_in_child=_pool.forget)

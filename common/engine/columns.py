@@ -8,7 +8,7 @@ fixed shape go straight to their place in the batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -25,9 +25,12 @@ from ..schema.npy import npy_header
 from .arrow_take import number_lists
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
+from .fetched import Part
+from .stored_cells import StoredCells, cells_of
 
 Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
+_NOTHING = np.zeros(0, np.int64)
 
 
 class WindowColumn(Protocol):
@@ -41,7 +44,7 @@ class WindowColumn(Protocol):
 
 
 def window_column(
-    field: UnischemaField, parts: Sequence[pa.Array], describe: Describe, *, reuse: bool = False
+    field: UnischemaField, parts: Sequence[Part], describe: Describe, *, reuse: bool = False
 ) -> WindowColumn:
     """The column of a field from its normalised parts (one for each row group of the window).
 
@@ -57,19 +60,26 @@ def window_column(
             if fixed is not None
             else CodedColumn(field, codec, parts, describe, reuse=reuse)
         )
-    if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(part.type) for part in parts):
-        starts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-        numbers = [_plain_numbers(field, part, start, describe) for part, start in zip(parts, starts, strict=False)]
-        return FixedColumn(numbers, _validity(parts))
-    return ArrowColumn(field, parts, describe)
+    arrays = _arrays(parts)
+    if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(array.type) for array in arrays):
+        starts = np.cumsum([0, *(len(array) for array in arrays)]).tolist()
+        numbers = [_plain_numbers(field, array, start, describe) for array, start in zip(arrays, starts, strict=False)]
+        return FixedColumn(numbers, _validity(arrays))
+    return ArrowColumn(field, arrays, describe)
 
 
-def plain_parts(field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> list[np.ndarray] | None:
+def plain_parts(field: UnischemaField, parts: Sequence[Part], describe: Describe) -> list[np.ndarray] | None:
     """Arrays that look into Arrow's buffers, for plain numbers without nulls; else ``None``."""
+    arrays = _arrays(parts)
     plain = not field.storage.coded and field.is_fixed and not is_string_like(field.dtype)
-    if not plain or any(part.null_count or not _is_plain(part.type) for part in parts):
+    if not plain or any(array.null_count or not _is_plain(array.type) for array in arrays):
         return None
-    return [_plain_numbers(field, part, 0, describe) for part in parts]
+    return [_plain_numbers(field, array, 0, describe) for array in arrays]
+
+
+def _arrays(parts: Sequence[Part]) -> list[pa.Array]:
+    """The parts that Arrow has read: all of them, of fields that are not coded."""
+    return [part for part in parts if not isinstance(part, StoredCells)]
 
 
 class FixedColumn:
@@ -92,7 +102,9 @@ class FixedColumn:
 
     @cached_property
     def _joined(self) -> np.ndarray:
-        return np.ascontiguousarray(self.parts[0]) if len(self.parts) == 1 else np.concatenate(self.parts)
+        return (
+            np.require(self.parts[0], requirements=["C", "A"]) if len(self.parts) == 1 else np.concatenate(self.parts)
+        )
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         assert out is not None
@@ -162,7 +174,7 @@ class CodedColumn:
     """Byte strings that the field's codec decodes, each straight into its place."""
 
     def __init__(
-        self, field: UnischemaField, codec: Codec, parts: Sequence[pa.Array], describe: Describe, *, reuse: bool
+        self, field: UnischemaField, codec: Codec, parts: Sequence[Part], describe: Describe, *, reuse: bool
     ) -> None:
         self._field = field
         self._codec = codec
@@ -171,12 +183,10 @@ class CodedColumn:
         self._finished: dict[Hashable, DecodedRows] = {}
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self._valid = _validity(parts)
-        self._offsets: list[np.ndarray] = []
-        self._data: list[memoryview] = []
-        for part in parts:
-            offsets, data = _binary_buffers(part)
-            self._offsets.append(offsets)
-            self._data.append(data)
+        cells = [part if isinstance(part, StoredCells) else cells_of(part) for part in parts]
+        self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
+        self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
+        self._data = [memoryview(each.data) for each in cells]  # type: ignore[arg-type]  # an array is a buffer
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         valid = _take_valid(self._valid, rows)
@@ -240,16 +250,19 @@ class CodedColumn:
 
     def _bytes(self, row: int) -> memoryview:
         part = int(np.searchsorted(self._start, row, side="right")) - 1
-        offsets = self._offsets[part]
-        local = row - int(self._start[part])
-        return self._data[part][offsets[local] : offsets[local + 1]]
+        return self._data[part][self._starts[row] : self._ends[row]]
+
+    def _all_bytes(self, rows: np.ndarray) -> Iterator[memoryview]:
+        parts = np.searchsorted(self._start, rows, side="right") - 1
+        places = zip(parts.tolist(), self._starts[rows].tolist(), self._ends[rows].tolist(), strict=True)
+        return (self._data[part][start:end] for part, start, end in places)
 
     def _decode_all(self, rows: np.ndarray, out: Any, valid: np.ndarray | None) -> None:
         decode, field = self._codec.decode_into, self._field
         if isinstance(out, np.ndarray) and out.ndim == 1:
             out = [out[number, ...] for number in range(len(out))]  # a scalar's place, not its value
         first: dict[int, int] = {}
-        for number, row in enumerate(rows.tolist()):
+        for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
             if valid is not None and not valid[number]:
                 out[number][...] = 0
                 continue
@@ -258,9 +271,8 @@ class CodedColumn:
                 continue
             try:
                 if self._decoded is None:
-                    decode(field, self._bytes(row), out[number])
+                    decode(field, data, out[number])
                 else:
-                    data = self._bytes(row)
                     self._decoded.copy_into(row, out[number], partial(decode, field, data))
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
@@ -340,61 +352,66 @@ def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: 
     return part.to_numpy(zero_copy_only=False).reshape(shape)
 
 
-def _fixed_views(field: UnischemaField, codec: Codec, parts: Sequence[pa.Array]) -> list[np.ndarray] | None:
+def _fixed_views(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray] | None:
     """Arrays that look into the stored bytes without a copy, where every value of the window has one layout."""
     if not field.is_fixed or is_string_like(field.dtype):
         return None
     if isinstance(codec, TensorCodec):
-        views = [_raw_view(field, codec, part) for part in parts]
+        views = [_raw_views(field, codec, part) for part in parts]
     elif type(codec) is NdarrayCodec:
-        views = [_npy_view(field, part) for part in parts]
+        views = [_npy_views(field, part) for part in parts]
     else:
         return None
-    return None if any(view is None for view in views) else [view for view in views if view is not None]
+    known = [view for view in views if view is not None]
+    return [run for view in known for run in view] if len(known) == len(views) else None
 
 
-def _raw_view(field: UnischemaField, codec: TensorCodec, part: pa.Array) -> np.ndarray | None:
+def _raw_views(field: UnischemaField, codec: TensorCodec, part: Part) -> list[np.ndarray] | None:
     size = codec.value_bytes(field)
-    dtype = delivered_dtype(field.dtype)
-    shape = (len(part), *(axis or 0 for axis in field.shape))
+    dtype = delivered_dtype(field.dtype).newbyteorder("<")
+    shape = tuple(axis or 0 for axis in field.shape)
     if size == 0:
-        return np.zeros(shape, dtype)
-    if pa.types.is_fixed_size_binary(part.type):
-        raw = np.frombuffer(part.buffers()[1], np.uint8)[part.offset * size : (part.offset + len(part)) * size]
-        values = raw.view(dtype.newbyteorder("<")).reshape(shape)
-        if part.null_count:
-            values = values.copy()
-            values[~part.is_valid().to_numpy(zero_copy_only=False)] = 0
-        return values
-    offsets, data = _binary_buffers(part)
-    if part.null_count or not np.all(np.diff(offsets) == size):
-        return None
-    return np.frombuffer(data[offsets[0] : offsets[-1]], dtype.newbyteorder("<")).reshape(shape)
+        return [np.zeros((len(part), *shape), dtype)]
+    cells = part if isinstance(part, StoredCells) else cells_of(part)
+    if not isinstance(part, StoredCells) and part.null_count:
+        if not pa.types.is_fixed_size_binary(part.type):
+            return None
+        values = np.concatenate(_views(cells, 0, dtype, shape))
+        values[~part.is_valid().to_numpy(zero_copy_only=False)] = 0
+        return [values]
+    return _views(cells, 0, dtype, shape) if np.all(cells.ends - cells.starts == size) else None
 
 
-def _npy_view(field: UnischemaField, part: pa.Array) -> np.ndarray | None:
-    """All values of the part as one strided array, if they carry the same ``.npy`` header."""
-    if part.null_count or len(part) == 0:
+def _npy_views(field: UnischemaField, part: Part) -> list[np.ndarray] | None:
+    """All values of the part as strided arrays, if they carry the same ``.npy`` header."""
+    if _null_count(part) or len(part) == 0:
         return None
-    offsets, data = _binary_buffers(part)
-    first = data[offsets[0] : offsets[1]]
+    cells = part if isinstance(part, StoredCells) else cells_of(part)
+    length = int(cells.ends[0] - cells.starts[0])
+    first = cells.data[cells.starts[0] : cells.ends[0]]
     try:
-        header = npy_header(first)
+        header = npy_header(memoryview(first))  # type: ignore[arg-type]  # an array is a buffer
     except ValueError:
         return None  # the plain path says which row is broken
     dtype = np.dtype(np.int64) if header.dtype.kind in "mM" else header.dtype
     same = header.shape == field.shape and header.dtype == field.dtype and not header.fortran_order
-    stride = len(first)
-    if not same or not np.all(np.diff(offsets) == stride) or header.data_offset % dtype.itemsize:
+    if not same or not header.data_bytes or not np.all(cells.ends - cells.starts == length):
         return None
-    everything = np.frombuffer(data[offsets[0] : offsets[-1]], np.uint8).reshape(len(part), stride)
-    heads = everything[:, : header.data_offset]
-    if not np.array_equal(heads, np.broadcast_to(heads[0], heads.shape)):
+    heads = _views(cells, 0, np.dtype(np.uint8), (header.data_offset,))
+    if not all((head == first[: header.data_offset]).all() for head in heads):
         return None
-    if not header.data_bytes:
-        return None
-    inner = np.zeros(header.shape, dtype).strides
-    return np.ndarray((len(part), *header.shape), dtype, everything, header.data_offset, (stride, *inner))
+    return _views(cells, header.data_offset, dtype, header.shape)
+
+
+def _views(cells: StoredCells, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[np.ndarray]:
+    """The arrays that stand ``offset`` bytes behind the beginning of each value: one for each run of values."""
+    inner = np.zeros(shape, dtype).strides if 0 not in shape else (0,) * len(shape)
+    return [
+        np.ndarray(
+            (count, *shape), dtype, cells.data, int(cells.starts[first]) + offset if count else 0, (distance, *inner)
+        )
+        for first, count, distance in cells.runs()
+    ]
 
 
 def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
@@ -407,10 +424,19 @@ def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
     return offsets, memoryview(data if data is not None else b"")
 
 
-def _validity(parts: Sequence[pa.Array]) -> np.ndarray | None:
-    if all(part.null_count == 0 for part in parts):
+def _null_count(part: Part) -> int:
+    return 0 if isinstance(part, StoredCells) else part.null_count
+
+
+def _validity(parts: Sequence[Part]) -> np.ndarray | None:
+    if not any(_null_count(part) for part in parts):
         return None
-    return np.concatenate([part.is_valid().to_numpy(zero_copy_only=False) for part in parts])
+    return np.concatenate(
+        [
+            part.is_valid().to_numpy(zero_copy_only=False) if isinstance(part, pa.Array) else np.ones(len(part), bool)
+            for part in parts
+        ]
+    )
 
 
 def _take_valid(valid: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:

@@ -5,7 +5,7 @@ The columns come from storage, or from the local cache; rows that are not wanted
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +19,10 @@ from ..layout.nested import child, without_views
 from ..layout.spark_files import read_options, refuse_old_calendar
 from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
+from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
 from .pack import PackStep
+from .stored_cells import StoredCells, read_cells
 from .window import LoadedWindow, WindowRows
 
 _LARGE_CHUNK_BYTES = 1 << 20
@@ -63,16 +65,17 @@ class Fetcher:
         self._cache = cache
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
+        self._coded = [field for field in self._stored if field.storage.coded]
 
     def load(self, rows: WindowRows) -> LoadedWindow:
         """Reads all row groups of a window."""
-        tables = [self.table(unit, wanted) for unit, wanted in zip(rows.units, rows.rows, strict=True)]
-        return self.assemble(rows, tables)
+        parts = [self.fetch(unit, wanted) for unit, wanted in zip(rows.units, rows.rows, strict=True)]
+        return self.assemble(rows, parts)
 
-    def assemble(self, rows: WindowRows, tables: Sequence[pa.Table]) -> LoadedWindow:
-        """A window from its row groups' tables."""
+    def assemble(self, rows: WindowRows, parts: Sequence[FetchedRows]) -> LoadedWindow:
+        """A window from its row groups' columns."""
         return LoadedWindow(
-            tables,
+            parts,
             self.places(rows.units),
             rows.rows,
             self._fields,
@@ -103,21 +106,26 @@ class Fetcher:
     def _partition_value(self, name: str, unit: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[unit])], count)
 
-    def table(self, unit: int, rows: np.ndarray | None) -> pa.Table:
+    def fetch(self, unit: int, rows: np.ndarray | None) -> FetchedRows:
         """The fields' columns of some rows (ascending; ``None`` = all) of one row group, canonical.
 
         Raises:
             DatasetError: a file that cannot be read; names file and row group.
             DecodeError, SchemaError: columns that do not fit the schema.
         """
-        stored = self._stored_columns(unit)
         total = int(self._dataset.row_groups.rows[unit])
-        stored = _take(stored, rows, total)
-        count = total if rows is None else len(rows)
-        columns = []
+        if rows is not None and len(rows) == total:
+            rows = None
+        cells = self._cells(unit)
+        stored = self._stored_columns(unit, but=cells)
+        stored = _take(stored, rows)
+        columns: list[Part] = []
         for field in self._fields:
             if field.name in self._dataset.partitions:
-                column = self._partition_value(field.name, unit, count)
+                column = self._partition_value(field.name, unit, total if rows is None else len(rows))
+            elif field.name in cells:
+                columns.append(cells[field.name] if rows is None else cells[field.name].take(rows))
+                continue
             else:
                 column = stored.column(field.name)
                 if column.num_chunks == 1 and column.type == self._numbers[field.name]:
@@ -127,17 +135,25 @@ class Fetcher:
                 columns.append(normalise(field, column))
             except ParquetryError as error:
                 raise type(error)(f"{self.places([unit])[0]}: {error}") from error
-        return pa.table(columns, names=[field.name for field in self._fields])
+        return FetchedRows(tuple(columns))
 
-    def _stored_columns(self, unit: int) -> pa.Table:
-        if not self._stored:
+    def _cells(self, unit: int) -> dict[str, StoredCells]:
+        """Large values that need no Arrow to be found; a cache keeps what Arrow has read."""
+        if self._cache is not None:
+            return {}
+        found = {field.name: read_cells(self._dataset, unit, field) for field in self._coded}
+        return {name: cells for name, cells in found.items() if cells is not None}
+
+    def _stored_columns(self, unit: int, *, but: Container[str] = ()) -> pa.Table:
+        wanted = [field for field in self._stored if field.name not in but]
+        if not wanted:
             return pa.table({})
         key = self._key(unit)
         if self._cache is not None:
             kept = self._cache.get(key)
             if kept is not None:
                 return kept
-        table = read_row_group(self._dataset, unit, self._stored)
+        table = read_row_group(self._dataset, unit, wanted)
         if self._cache is not None:
             self._cache.put(key, table)
         return table
@@ -234,8 +250,8 @@ def _path(name: str, kind: pa.DataType) -> list[str]:
     return []
 
 
-def _take(table: pa.Table, rows: np.ndarray | None, total: int) -> pa.Table:
-    if rows is None or len(rows) == total or table.num_columns == 0:
+def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
+    if rows is None or table.num_columns == 0:
         return table
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
-import pyarrow as pa
-
 from ..errors import PipelineError
 from ..order.positions import BatchView
 from ..plan import BasePlan, Draw, WindowKey
 from .assemble import Source
 from .fetch import Fetcher
+from .fetched import FetchedRows
 from .window import WindowRows
 
 
@@ -80,7 +79,7 @@ class Handle:
     num_bytes: int
     future: Future[Any]
     users: int = 0
-    parts: list[pa.Table | None] = field(default_factory=list)
+    parts: list[FetchedRows | None] = field(default_factory=list)
     missing: int = 0
 
 
@@ -92,7 +91,7 @@ class WindowStore:
 
     Args:
         fetchers: one for each source of the plan.
-        finish: makes what `Handle.future` gives out of a window's source, rows and tables.
+        finish: makes what `Handle.future` gives out of a window's source, rows and fetched columns.
         discard: called with that when the window is dropped.
     """
 
@@ -103,12 +102,12 @@ class WindowStore:
         *,
         threads: int,
         memory_limit: int,
-        finish: Callable[[int, WindowRows, Sequence[pa.Table]], Any] | None = None,
+        finish: Callable[[int, WindowRows, Sequence[FetchedRows]], Any] | None = None,
         discard: Callable[[Any], None] | None = None,
     ) -> None:
         self._plan = plan
         self._fetchers = fetchers
-        self._finish = finish or (lambda source, rows, tables: (rows, fetchers[source].assemble(rows, tables)))
+        self._finish = finish or (lambda source, rows, parts: (rows, fetchers[source].assemble(rows, parts)))
         self._discard = discard
         self._memory_limit = memory_limit
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
@@ -201,15 +200,15 @@ class WindowStore:
             return
         try:
             unit, wanted = rows.units[number], rows.rows[number]
-            handle.parts[number] = self._fetchers[handle.key.source].table(unit, wanted)
+            handle.parts[number] = self._fetchers[handle.key.source].fetch(unit, wanted)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
             if last:
-                tables = [part for part in handle.parts if part is not None]
-                handle.num_bytes = sum(table.nbytes for table in tables)
+                parts = [part for part in handle.parts if part is not None]
+                handle.num_bytes = sum(part.nbytes for part in parts)
                 handle.parts = []
-                result = self._finish(handle.key.source, rows, tables)
+                result = self._finish(handle.key.source, rows, parts)
                 if not _finish(handle.future, result) and self._discard is not None:
                     self._discard(result)
         except BaseException as error:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from ..schema.field import UnischemaField
 from .columns import FixedColumn, WindowColumn, plain_parts, window_column
+from .fetched import FetchedRows, Part
 from .outputs import Path
 from .pack import PackStep, pack_parts
 
@@ -34,7 +34,7 @@ class WindowRows:
 
 
 class LoadedWindow:
-    """The fetched columns of a window: one Arrow table for each row group, in the order of `WindowRows.units`.
+    """The fetched columns of a window: those of each row group, in the order of `WindowRows.units`.
 
     Columns are shared by every thread. ``reuse`` says that items share rows (n-gram windows), so that each row is
     decoded once and kept while the window is. ``packs`` are pack steps and the fields that they take; ``deal`` are
@@ -43,7 +43,7 @@ class LoadedWindow:
 
     def __init__(
         self,
-        tables: Sequence[pa.Table],
+        fetched: Sequence[FetchedRows],
         places: Sequence[str],
         rows: Sequence[np.ndarray],
         fields: Sequence[UnischemaField],
@@ -54,7 +54,7 @@ class LoadedWindow:
         deal: Sequence[int] = (),
         order: np.ndarray | None = None,
     ) -> None:
-        self._arrays = [[_chunk(table.column(number)) for table in tables] for number in range(len(fields))]
+        self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
         self.places = places
         self.units = np.asarray(units, dtype=np.int64)
         self.rows = rows
@@ -101,7 +101,7 @@ class LoadedWindow:
     def _made(self, number: int) -> WindowColumn:
         return window_column(self._fields[number], self._parts(number), self.describe, reuse=self._reuse)
 
-    def _parts(self, number: int) -> list[pa.Array]:
+    def _parts(self, number: int) -> list[Part]:
         return self._arrays[number]
 
     def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +123,3 @@ class LoadedWindow:
         """Where a row of the window is stored: file, row group, and row."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         return f"{self.places[part]}, row {self.rows[part][row - self._start[part]]}"
-
-
-def _chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

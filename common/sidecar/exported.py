@@ -8,14 +8,18 @@ import pickle
 import struct
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from ..engine.fetched import FetchedRows, Part
+from ..engine.stored_cells import StoredCells
 from ..engine.window import WindowRows
 from .channel import memory_file
 
 _TAIL = struct.Struct("<QQ")
+_ALIGNMENT = 64
 
 
 class ExportedWindow:
@@ -71,18 +75,14 @@ class ExportedWindow:
 
 
 def export_window(
-    number: int, rows: WindowRows, tables: Sequence[pa.Table], places: Sequence[str], source: int
+    number: int, rows: WindowRows, parts: Sequence[FetchedRows], places: Sequence[str], source: int
 ) -> ExportedWindow:
-    """Writes a window to shared memory: one Arrow IPC stream for each row group, then where they are."""
+    """Writes a window to shared memory: the columns of each row group, then where they are."""
     descriptor = memory_file("window")
-    ends: list[int] = []
     try:
         with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
-            for table in tables:
-                with pa.ipc.new_stream(sink, table.schema) as writer:
-                    writer.write_table(table)
-                ends.append(sink.tell())
-            meta = pickle.dumps((ends, list(places), list(rows.rows), list(rows.units)), protocol=5)
+            where = [_write_columns(sink, part) for part in parts]
+            meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.units)), protocol=5)
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
         return ExportedWindow(number=number, rows=rows, source=source, descriptor=descriptor)
@@ -91,18 +91,57 @@ def export_window(
         raise
 
 
-def open_exported(descriptor: int) -> tuple[list[pa.Table], list[str], list[np.ndarray], list[int]]:
-    """Maps a window: tables, places, rows, and row groups. Takes over the descriptor."""
+def open_exported(descriptor: int) -> tuple[list[FetchedRows], list[str], list[np.ndarray], list[int]]:
+    """Maps a window: columns of each row group, places, rows, and row groups. Takes over the descriptor."""
     try:
         size = os.fstat(descriptor).st_size
         memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
     length, _ = _TAIL.unpack(memory[size - _TAIL.size :])
-    ends, places, rows, units = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
+    where, places, rows, units = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
     buffer = pa.py_buffer(memory)
-    starts = [0, *ends[:-1]]
-    tables = [
-        pa.ipc.open_stream(buffer.slice(start, end - start)).read_all() for start, end in zip(starts, ends, strict=True)
-    ]
-    return tables, places, rows, units
+    return [_columns_at(buffer, part) for part in where], places, rows, units
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Where the columns of one row group are.
+
+    Attributes:
+        table: first byte of an Arrow IPC stream with all Arrow columns, and the one after its last.
+        cells: for each column that is `StoredCells`: its number, first and last byte, starts and ends.
+        count: columns.
+    """
+
+    table: tuple[int, int]
+    cells: tuple[tuple[int, int, int, np.ndarray, np.ndarray], ...]
+    count: int
+
+
+def _write_columns(sink: pa.NativeFile, part: FetchedRows) -> _Columns:
+    arrays = {str(number): column for number, column in enumerate(part.columns) if isinstance(column, pa.Array)}
+    begin = sink.tell()
+    table = pa.table(arrays)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    end = sink.tell()
+    cells = []
+    for number, column in enumerate(part.columns):
+        if isinstance(column, StoredCells):
+            first = sink.tell()
+            sink.write(pa.py_buffer(column.data))
+            cells.append((number, first, sink.tell(), column.starts, column.ends))
+    sink.write(bytes(-sink.tell() % _ALIGNMENT))
+    return _Columns((begin, end), tuple(cells), len(part.columns))
+
+
+def _columns_at(buffer: pa.Buffer, where: _Columns) -> FetchedRows:
+    begin, end = where.table
+    table = pa.ipc.open_stream(buffer.slice(begin, end - begin)).read_all()
+    columns: list[Part | None] = [None] * where.count
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        columns[int(name)] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    for number, first, last, starts, ends in where.cells:
+        columns[number] = StoredCells(starts, ends, np.frombuffer(buffer, np.uint8, last - first, first))
+    return FetchedRows(tuple(column for column in columns if column is not None))

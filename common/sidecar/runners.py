@@ -16,10 +16,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import cloudpickle
-import pyarrow as pa
 
 from ..engine.assemble import assemble
 from ..engine.fetch import Fetcher
+from ..engine.fetched import FetchedRows
 from ..engine.jobs import Handle, Job, sources_of
 from ..engine.recipe import MixedRecipe, Recipe
 from ..engine.window import WindowRows
@@ -45,7 +45,7 @@ class Slot:
 class Runner(Protocol):
     """Makes batches in slots."""
 
-    def finish(self, source: int, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
         """What a loaded window is kept as (see `WindowStore`); called in a fetch thread."""
 
     def discard(self, window: Any) -> None:
@@ -69,8 +69,8 @@ class ThreadRunner:
         self._strict_nulls = strict_nulls
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
 
-    def finish(self, source: int, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
-        return rows, self._fetchers[source].assemble(rows, tables)
+    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
+        return rows, self._fetchers[source].assemble(rows, parts)
 
     def discard(self, window: Any) -> None:
         """Nothing to do: memory goes with the last reference."""
@@ -120,10 +120,10 @@ class WorkerRunner:
         for thread in self._threads:
             thread.start()
 
-    def finish(self, source: int, rows: WindowRows, tables: Sequence[pa.Table]) -> Any:
+    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
         with self._lock:
             number = next(self._numbers)
-        return export_window(number, rows, tables, self._fetchers[source].places(rows.units), source)
+        return export_window(number, rows, parts, self._fetchers[source].places(rows.units), source)
 
     def discard(self, window: Any) -> None:
         window.close()

@@ -57,10 +57,10 @@ class Worker:
     def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
         assert descriptor is not None
         assert self._recipe is not None
-        tables, places, rows, units = open_exported(descriptor)
+        parts, places, rows, units = open_exported(descriptor)
         recipe = source_recipe(self._recipe, message["source"])
         self._windows[message["id"]] = LoadedWindow(
-            tables, places, rows, recipe.fields, units=units, reuse=recipe.shares_rows, packs=recipe.packs
+            parts, places, rows, recipe.fields, units=units, reuse=recipe.shares_rows, packs=recipe.packs
         )
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:
