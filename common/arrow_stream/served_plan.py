@@ -26,6 +26,7 @@ class ServedRecipe:
     drops: bool
     has_user_code: bool = False
     costly: bool = False
+    frees_interpreter: bool = True
 
 
 class ServedPlan(BasePlan):

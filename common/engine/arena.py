@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 ALIGNMENT = 64
+_HUGE_PAGE = 1 << 21
 
 
 class Arena(Protocol):
@@ -53,8 +54,10 @@ class Region:
         """
         wanted = max(self._wanted, size_bytes)
         if wanted > len(self._memory):
-            self._memory = _private_memory(-(-wanted // mmap.PAGESIZE) * mmap.PAGESIZE)
-            if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= 1 << 21:
+            # In steps of whole huge pages, so that it is not replaced for every batch that is a little larger.
+            step = mmap.PAGESIZE if wanted < _HUGE_PAGE else _HUGE_PAGE
+            self._memory = _private_memory(-(-wanted // step) * step)
+            if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= _HUGE_PAGE:
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._used = 0
         self._wanted = 0

@@ -22,7 +22,7 @@ from ..schema.field import UnischemaField
 from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
 from .pack import PackStep
-from .stored_cells import StoredCells, read_cells
+from .stored_cells import CellReader
 from .window import LoadedWindow, WindowRows
 
 _LARGE_CHUNK_BYTES = 1 << 20
@@ -65,7 +65,7 @@ class Fetcher:
         self._cache = cache
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
-        self._coded = [field for field in self._stored if field.storage.coded]
+        self._cells = CellReader(dataset, self._stored if cache is None else [])  # a cache keeps what Arrow has read
 
     def load(self, rows: WindowRows) -> LoadedWindow:
         """Reads all row groups of a window."""
@@ -116,9 +116,8 @@ class Fetcher:
         total = int(self._dataset.row_groups.rows[unit])
         if rows is not None and len(rows) == total:
             rows = None
-        cells = self._cells(unit)
-        stored = self._stored_columns(unit, but=cells)
-        stored = _take(stored, rows)
+        cells = self._cells.read(unit)
+        stored = _take(self._stored_columns(unit, but=cells), rows)
         columns: list[Part] = []
         for field in self._fields:
             if field.name in self._dataset.partitions:
@@ -136,13 +135,6 @@ class Fetcher:
             except ParquetryError as error:
                 raise type(error)(f"{self.places([unit])[0]}: {error}") from error
         return FetchedRows(tuple(columns))
-
-    def _cells(self, unit: int) -> dict[str, StoredCells]:
-        """Large values that need no Arrow to be found; a cache keeps what Arrow has read."""
-        if self._cache is not None:
-            return {}
-        found = {field.name: read_cells(self._dataset, unit, field) for field in self._coded}
-        return {name: cells for name, cells in found.items() if cells is not None}
 
     def _stored_columns(self, unit: int, *, but: Container[str] = ()) -> pa.Table:
         wanted = [field for field in self._stored if field.name not in but]

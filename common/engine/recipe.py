@@ -120,8 +120,13 @@ class Recipe:
 
     @property
     def costly(self) -> bool:
-        """Whether making rows costs far more than copying them."""
-        return self.has_user_code or any(field.storage.costly for field in self.fields)
+        """Whether decoding costs far more than copying."""
+        return any(field.storage.costly for field in self.fields)
+
+    @property
+    def frees_interpreter(self) -> bool:
+        """Whether nothing costly holds the interpreter lock for long."""
+        return not any(field.storage.costly and not field.storage.frees_interpreter for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +151,13 @@ class MixedRecipe:
 
     @property
     def costly(self) -> bool:
-        """Whether making rows costs far more than copying them."""
-        return self.has_user_code or any(source.costly for source in self.sources)
+        """Whether decoding costs far more than copying."""
+        return any(source.costly for source in self.sources)
+
+    @property
+    def frees_interpreter(self) -> bool:
+        """Whether nothing costly holds the interpreter lock for long."""
+        return all(source.frees_interpreter for source in self.sources)
 
 
 def source_recipe(recipe: Recipe | MixedRecipe, source: int) -> Recipe:

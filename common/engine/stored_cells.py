@@ -10,6 +10,7 @@ sweeps that costs more than reading them.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -87,31 +88,68 @@ def cells_of(array: pa.Array) -> StoredCells:
     return StoredCells(bounds[:-1], bounds[1:], data)
 
 
-def read_cells(dataset: StoredDataset, unit: int, field: UnischemaField) -> StoredCells | None:
-    """The values of one field of a row group, read straight from a local file; ``None`` if Arrow has to read them."""
-    codec = field.storage
-    if not codec.coded or dataset.table is not None or dataset.filesystem.type_name != "local" or "." in field.name:
-        return None
-    groups = dataset.row_groups
-    number = int(groups.file[unit])
-    found = _plain_chunk(dataset.footer(number), int(groups.group[unit]), field)
-    if found is None:
-        return None
-    begin, size, count, width, nullable = found
-    data = _read(dataset.files[number].path, begin, size)
-    places = None if data is None else find_values(data, count, width=width, nullable=nullable)
-    return None if data is None or places is None else StoredCells(*places, data)
+class CellReader:
+    """Reads the large values of some fields of a dataset; thread-safe.
+
+    Args:
+        fields: those that have columns of their own in the files.
+    """
+
+    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField]) -> None:
+        here = dataset.table is None and dataset.filesystem.type_name == "local"
+        self._dataset = dataset
+        self._fields = [f for f in fields if here and f.storage.coded and "." not in f.name]
+        self._numbers: dict[str, int] = {}  # where each was found last; most files have one schema
+
+    def read(self, unit: int) -> dict[str, StoredCells]:
+        """The values of one row group, by name; without the fields that Arrow has to read."""
+        found = {field.name: self._field(unit, field) for field in self._fields}
+        return {name: cells for name, cells in found.items() if cells is not None}
+
+    def _field(self, unit: int, field: UnischemaField) -> StoredCells | None:
+        groups = self._dataset.row_groups
+        file = int(groups.file[unit])
+        footer = self._dataset.footer(file)
+        column = self._column(footer.schema, field.name)
+        chunk = None if column is None else _plain_chunk(footer, int(groups.group[unit]), column, field)
+        if chunk is None:
+            return None
+        data = _read(self._dataset.files[file].path, chunk.begin, chunk.size_bytes)
+        if data is None:
+            return None
+        places = find_values(data, chunk.values, width=chunk.width, nullable=chunk.nullable)
+        return None if places is None else StoredCells(*places, data)
+
+    def _column(self, schema: pq.ParquetSchema, name: str) -> int | None:
+        guess = self._numbers.get(name, -1)
+        if 0 <= guess < len(schema) and schema.column(guess).path == name:
+            return guess
+        number = next((number for number in range(len(schema)) if schema.column(number).path == name), None)
+        if number is not None:
+            self._numbers[name] = number
+        return number
 
 
-def _plain_chunk(
-    footer: pq.FileMetaData, group: int, field: UnischemaField
-) -> tuple[int, int, int, int | None, bool] | None:
-    """First byte, bytes, and values of a chunk, their fixed width, and whether they may be null."""
-    schema = footer.schema
-    number = next((n for n in range(len(schema)) if schema.column(n).path == field.name), None)
-    if number is None:
-        return None
-    column = schema.column(number)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chunk:
+    """A plain column chunk.
+
+    Attributes:
+        begin: its first byte in the file.
+        values: how many.
+        width: bytes of a value, where all have the same.
+        nullable: whether values may be null.
+    """
+
+    begin: int
+    size_bytes: int
+    values: int
+    width: int | None
+    nullable: bool
+
+
+def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: UnischemaField) -> _Chunk | None:
+    column = footer.schema.column(number)
     chunk = footer.row_group(group).column(number)
     size, count = chunk.total_compressed_size, chunk.num_values
     plain = chunk.compression == "UNCOMPRESSED" and set(chunk.encodings) <= _PLAIN and not chunk.has_dictionary_page
@@ -125,7 +163,8 @@ def _plain_chunk(
             return None
     elif column.physical_type != "BYTE_ARRAY":
         return None
-    return chunk.data_page_offset, size, count, width, column.max_definition_level == 1
+    nullable = column.max_definition_level == 1
+    return _Chunk(begin=chunk.data_page_offset, size_bytes=size, values=count, width=width, nullable=nullable)
 
 
 def _read(path: str, begin: int, size: int) -> np.ndarray | None:

@@ -27,8 +27,7 @@ class Codec:
         kind: the name in JSON.
         coded: whether a stored value is a byte string that `decode` must turn into an array; otherwise the column holds
             plain Arrow values (scalars, strings, lists).
-        costly: whether decoding costs far more than a copy (compressed images, zip), so that it pays to send it to
-            worker processes.
+        costly: whether decoding costs far more than a copy (compressed images, zip), so that it pays to spread it.
     """
 
     kind: ClassVar[str]
@@ -39,6 +38,11 @@ class Codec:
         super().__init_subclass__(**kwargs)
         if "kind" in cls.__dict__:
             _REGISTRY[cls.kind] = cls
+
+    @property
+    def frees_interpreter(self) -> bool:
+        """Whether nearly all of a costly decoding runs without the interpreter lock, so that threads are enough."""
+        return False
 
     def check_field(self, field: UnischemaField) -> None:
         """Raises `SchemaError` if this codec cannot hold the field's dtype and shape."""

@@ -58,6 +58,10 @@ class CompressedImageCodec(Codec):
             raise SchemaError(f"quality of image codec '{name}': expected 1 to 100, got {self.quality}.")
         object.__setattr__(self, "image_codec", name)
 
+    @property
+    def frees_interpreter(self) -> bool:
+        return self.image_codec == "jpeg" and simplejpeg is not None
+
     def check_field(self, field: UnischemaField) -> None:
         dtypes = ("uint8", "uint16") if self.image_codec == "png" else ("uint8",)
         if dtype_to_json(field.dtype) not in dtypes:

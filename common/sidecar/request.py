@@ -19,7 +19,9 @@ def open_request(pipeline: Pipeline, *, strict_nulls: bool) -> str:
     from ..iteration import usable_processors
     from .runners import needs_workers
 
-    workers = (pipeline.workers or usable_processors()) if needs_workers(pipeline.plan().recipe) else 0
+    workers = pipeline.workers or usable_processors()
+    if not needs_workers(pipeline.plan().recipe, workers):
+        workers = 0
     return json.dumps(
         {
             "pipeline": pipeline.to_json(),

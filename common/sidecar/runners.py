@@ -1,5 +1,5 @@
-"""Where the reader's jobs run: in its own threads (cheap decoding) or in worker processes (costly decoding, user
-Python).
+"""Where the reader's jobs run: in its own threads (decoding that is cheap, or frees the interpreter lock) or in worker
+processes (other costly decoding, user Python).
 
 Both make the same bytes in the same slots. A worker that dies is replaced and its job done again.
 """
@@ -277,14 +277,19 @@ class _Worker:
             self._process.end()
 
 
-def needs_workers(recipe: Recipe | MixedRecipe) -> bool:
-    """Whether jobs run in worker processes: where decoding is costly, and not where rows are shared.
+_MOST_DECODERS = 8
+"""Threads in which images are decoded in one process: more would wait for its interpreter lock."""
 
-    The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot;
-    user functions need processes all the same.
+
+def needs_workers(recipe: Recipe | MixedRecipe, workers: int) -> bool:
+    """Whether jobs run in worker processes: user functions do, and costly decoding that threads would not speed up.
+
+    The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot.
     """
-    shared = isinstance(recipe, Recipe) and recipe.shares_rows and not recipe.has_user_code
-    return recipe.costly and not shared
+    if recipe.has_user_code:
+        return True
+    shared = isinstance(recipe, Recipe) and recipe.shares_rows
+    return recipe.costly and not shared and not (recipe.frees_interpreter and workers <= _MOST_DECODERS)
 
 
 def make_runner(
@@ -296,7 +301,7 @@ def make_runner(
     started: Sequence[WorkerProcess],
 ) -> Runner:
     """Worker processes or threads; ``started`` workers are taken over."""
-    if needs_workers(recipe):
+    if needs_workers(recipe, workers):
         return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls, started=started)
     for process in started:
         process.end()

@@ -24,8 +24,8 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
-from parquetry.common.engine import fetch, stored_cells
-from parquetry.common.engine.stored_cells import StoredCells, cells_of
+from parquetry.common.engine import stored_cells
+from parquetry.common.engine.stored_cells import CellReader, StoredCells, cells_of
 from parquetry.common.errors import DatasetError, DecodeError
 
 SCHEMA = Unischema(
@@ -74,7 +74,7 @@ def small_values_count_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def through_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "read_cells", lambda *_: None)
+    monkeypatch.setattr(CellReader, "read", lambda *_: {})
 
 
 def pipelines(url: str, data: st.DataObject) -> Pipeline:
