@@ -33,6 +33,38 @@ class WindowRows:
     cells: np.ndarray
 
 
+class RowPlaces:
+    """Where the rows of a window are stored.
+
+    Args:
+        places: file and row group of each unit, in words.
+        rows: the rows of each unit that the window has, ascending int64.
+        units: row groups, in the same order.
+    """
+
+    def __init__(self, places: Sequence[str], rows: Sequence[np.ndarray], units: Sequence[int]) -> None:
+        self._places = places
+        self._rows = rows
+        self._units = np.asarray(units, dtype=np.int64)
+        self._start = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
+        self._rows_inside: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return int(self._start[-1])
+
+    def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The row groups that rows of the window belong to, and their numbers inside them; int64 each."""
+        part = np.searchsorted(self._start, rows, side="right") - 1
+        if self._rows_inside is None:
+            self._rows_inside = np.concatenate([np.zeros(0, np.int64), *self._rows])
+        return self._units[part], self._rows_inside[rows]
+
+    def describe(self, row: int) -> str:
+        """Where a row of the window is stored: file, row group, and row."""
+        part = int(np.searchsorted(self._start, row, side="right")) - 1
+        return f"{self._places[part]}, row {self._rows[part][row - self._start[part]]}"
+
+
 class LoadedWindow:
     """The fetched columns of a window: those of each row group, in the order of `WindowRows.units`.
 
@@ -55,17 +87,15 @@ class LoadedWindow:
         order: np.ndarray | None = None,
     ) -> None:
         self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
-        self.places = places
-        self.units = np.asarray(units, dtype=np.int64)
-        self.rows = rows
-        self._start = np.concatenate([[0], np.cumsum([len(part) for part in rows])])
+        # Columns name their rows in errors; they must not hold the window that holds them, or its memory would stay
+        # until the garbage collector finds it.
+        self._where = RowPlaces(places, rows, units)
         self._fields = fields
         self._reuse = reuse
-        self._rows_inside: np.ndarray | None = None
         self._packed: dict[Path, np.ndarray] = {}
         packed: set[int] = set()
         for step, numbers in packs:
-            parts = [plain_parts(fields[number], self._parts(number), self.describe) for number in numbers]
+            parts = [plain_parts(fields[number], self._parts(number), self._where.describe) for number in numbers]
             matrix = pack_parts(step, parts)
             if matrix is not None:
                 self._packed[step.output.path] = matrix
@@ -75,7 +105,7 @@ class LoadedWindow:
         ]
         self.dealt: dict[int, FixedColumn] = {}
         self._order = order
-        if order is not None and len(order) == self._start[-1]:  # each row is one item
+        if order is not None and len(order) == len(self._where):  # each row is one item
             for number in deal:
                 self._deal(number, order)
 
@@ -99,27 +129,19 @@ class LoadedWindow:
         return self.dealt[number].in_order(np.argsort(self._order))
 
     def _made(self, number: int) -> WindowColumn:
-        return window_column(self._fields[number], self._parts(number), self.describe, reuse=self._reuse)
+        return window_column(self._fields[number], self._parts(number), self._where.describe, reuse=self._reuse)
 
     def _parts(self, number: int) -> list[Part]:
         return self._arrays[number]
 
     def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The row groups that rows of the window belong to, and their numbers inside them; int64 each."""
-        part = np.searchsorted(self._start, rows, side="right") - 1
-        everything = self._inside()
-        return self.units[part], everything[rows]
-
-    def _inside(self) -> np.ndarray:
-        if self._rows_inside is None:
-            self._rows_inside = np.concatenate([np.zeros(0, np.int64), *self.rows])
-        return self._rows_inside
+        """See `RowPlaces.identify`."""
+        return self._where.identify(rows)
 
     def packed(self, step: PackStep) -> np.ndarray | None:
         """All rows of a pack step as one matrix; ``None`` where it cannot be made of whole columns."""
         return self._packed.get(step.output.path)
 
     def describe(self, row: int) -> str:
-        """Where a row of the window is stored: file, row group, and row."""
-        part = int(np.searchsorted(self._start, row, side="right")) - 1
-        return f"{self.places[part]}, row {self.rows[part][row - self._start[part]]}"
+        """See `RowPlaces.describe`."""
+        return self._where.describe(row)
