@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine import window as window_module
 from parquetry.common.engine.window import LoadedWindow, RowPlaces
 
 SCHEMA = Unischema(
