@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..schema.arrow_types import scalar_dtype
+from .arrow_views import as_arrow, as_numpy
 
 
 def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Some of the runs of bytes that lie end to end in ``data`` (uint8): their own ends (int64, from 0) and bytes."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(ends)), pa.py_buffer(np.ascontiguousarray(data))]
-    return _runs(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers).take(pa.array(rows)))
+    return _runs(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers).take(as_arrow(rows)))
 
 
 class NumberLists:
@@ -35,9 +36,9 @@ class NumberLists:
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The lengths of some rows, their numbers end to end, and which are not null (``None`` = all)."""
-        taken = self._runs.take(pa.array(rows))
+        taken = self._runs.take(as_arrow(rows))
         ends, data = _runs(taken)
-        valid = None if taken.null_count == 0 else taken.is_valid().to_numpy(zero_copy_only=False)
+        valid = None if taken.null_count == 0 else as_numpy(taken.is_valid())
         return np.diff(ends) // self._dtype.itemsize, data.view(self._dtype), valid
 
 

@@ -23,6 +23,7 @@ from ..schema.field import UnischemaField
 from ..schema.images import CompressedImageCodec
 from ..schema.npy import npy_header
 from .arrow_take import number_lists
+from .arrow_views import as_arrow, as_numpy, without_nulls
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
 from .fetched import Part
@@ -147,8 +148,8 @@ class ArrowColumn:
         if self._lists is not None:
             lengths, numbers, valid = self._lists.take(rows)
             return Ragged(lengths[:, None], numbers, (len(rows),), valid)
-        taken = self._array.take(pa.array(rows))
-        valid = None if taken.null_count == 0 else taken.is_valid().to_numpy(zero_copy_only=False)
+        taken = self._array.take(as_arrow(rows))
+        valid = None if taken.null_count == 0 else as_numpy(taken.is_valid())
         axes = len(self._field.shape)
         if axes == 0:
             return _strings(taken, (len(rows),), valid)
@@ -160,13 +161,9 @@ class ArrowColumn:
             if is_string_like(self._field.dtype):
                 return _strings(flat, full, None)
             assert out is not None
-            out[...] = flat.to_numpy(zero_copy_only=False).reshape(full)
+            out[...] = as_numpy(flat).reshape(full)
             return Dense(out)
-        values = (
-            _strings(flat, (len(flat),), None)
-            if is_string_like(self._field.dtype)
-            else flat.to_numpy(zero_copy_only=False)
-        )
+        values = _strings(flat, (len(flat),), None) if is_string_like(self._field.dtype) else as_numpy(flat)
         return Ragged(shapes, values, (len(rows),), valid)
 
 
@@ -347,9 +344,9 @@ def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: 
         raise _null_inside(field, describe(start + _first_null(part) // int(np.prod(shape[1:], dtype=np.int64))))
     if part.null_count:  # by hand, because older Arrow fills no half floats
         present = pa.Array.from_buffers(part.type, len(part), [None, part.buffers()[1]], offset=part.offset)
-        numbers = np.where(part.is_valid().to_numpy(zero_copy_only=False), present.to_numpy(zero_copy_only=False), 0)
+        numbers = np.where(as_numpy(part.is_valid()), as_numpy(present), 0)
         return numbers.astype(delivered_dtype(field.dtype), copy=False).reshape(shape)
-    return part.to_numpy(zero_copy_only=False).reshape(shape)
+    return as_numpy(part).reshape(shape)
 
 
 def _fixed_views(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray] | None:
@@ -377,7 +374,7 @@ def _raw_views(field: UnischemaField, codec: TensorCodec, part: Part) -> list[np
         if not pa.types.is_fixed_size_binary(part.type):
             return None
         values = np.concatenate(_views(cells, 0, dtype, shape))
-        values[~part.is_valid().to_numpy(zero_copy_only=False)] = 0
+        values[~as_numpy(part.is_valid())] = 0
         return [values]
     return _views(cells, 0, dtype, shape) if np.all(cells.ends - cells.starts == size) else None
 
@@ -432,10 +429,7 @@ def _validity(parts: Sequence[Part]) -> np.ndarray | None:
     if not any(_null_count(part) for part in parts):
         return None
     return np.concatenate(
-        [
-            part.is_valid().to_numpy(zero_copy_only=False) if isinstance(part, pa.Array) else np.ones(len(part), bool)
-            for part in parts
-        ]
+        [as_numpy(part.is_valid()) if isinstance(part, pa.Array) else np.ones(len(part), bool) for part in parts]
     )
 
 
@@ -448,9 +442,7 @@ def _take_valid(valid: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None
 
 def _strings(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
     """Offsets that begin at 0, and their bytes; a null is empty."""
-    if array.null_count:
-        array = array.fill_null(b"" if pa.types.is_large_binary(array.type) else "")
-    offsets, data = _binary_buffers(array)
+    offsets, data = _binary_buffers(without_nulls(array))
     raw = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return Strings(offsets - offsets[0], raw, shape, valid)
 
@@ -499,7 +491,7 @@ def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tu
 
 
 def _first_null(array: pa.Array) -> int:
-    return int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+    return int(np.flatnonzero(as_numpy(array.is_null()))[0])
 
 
 def _null_inside(field: UnischemaField, where: str) -> DecodeError:
@@ -513,8 +505,7 @@ def _list_lengths(array: pa.Array) -> np.ndarray:
     if pa.types.is_fixed_size_list(array.type):
         return np.full(len(array), array.type.list_size)
     lengths = array.value_lengths()
-    filled = lengths.fill_null(0) if lengths.null_count else lengths
-    return filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    return as_numpy(without_nulls(lengths)).astype(np.int64, copy=False)
 
 
 def _spread(
@@ -524,7 +515,7 @@ def _spread(
     if not is_string_like(field.dtype):
         assert out is not None
         out[...] = 0
-        out[valid] = flat.to_numpy(zero_copy_only=False).reshape(-1, *full[1:])
+        out[valid] = as_numpy(flat).reshape(-1, *full[1:])
         return Dense(out, valid)
     each = int(np.prod(full[1:], dtype=np.int64))
     index = np.where(np.repeat(valid, each), np.cumsum(np.repeat(valid, each)) - 1, -1)

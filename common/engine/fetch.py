@@ -19,6 +19,7 @@ from ..layout.nested import child, without_views
 from ..layout.spark_files import read_options, refuse_old_calendar
 from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
+from .arrow_views import as_arrow
 from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
 from .pack import PackStep
@@ -247,4 +248,4 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
         return table
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
-    return table.take(pa.array(rows))
+    return table.take(as_arrow(rows))

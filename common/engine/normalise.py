@@ -18,6 +18,7 @@ from ..errors import DecodeError
 from ..schema.codecs import ScaledDecimalCodec, TensorCodec
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
+from .arrow_views import as_arrow, as_numpy
 
 
 def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -97,7 +98,7 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
     if length is not None and array.null_count < len(array) and not _all_of_length(array.drop_null(), length):
         raise pa.ArrowInvalid(f"a list whose length is not {length}")
     children = _values(field, array.values, axes=axes - 1)
-    offsets = pa.array(array.offsets.to_numpy())  # Arrow takes a mask only beside offsets that are no slice themselves
+    offsets = as_arrow(as_numpy(array.offsets))  # Arrow takes a mask only beside offsets that are no slice themselves
     return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
 
 
@@ -121,7 +122,7 @@ def _fixed(field: UnischemaField, flat: pa.Array, count: int, axes: int, length:
 
 
 def _all_of_length(array: pa.Array, length: int) -> bool:
-    return len(array) == 0 or bool(np.all(np.diff(array.offsets.to_numpy()) == length))
+    return len(array) == 0 or bool(np.all(np.diff(as_numpy(array.offsets)) == length))
 
 
 def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
@@ -151,7 +152,7 @@ def _unscaled(array: pa.Array) -> pa.Array:
     wide = array.cast(pa.decimal128(38, array.type.scale))
     words = np.frombuffer(wide.buffers()[1] or b"", "<i8")[2 * wide.offset :][: 2 * len(wide)].reshape(-1, 2)
     low, high = words[:, 0], words[:, 1]
-    valid = wide.is_valid().to_numpy(zero_copy_only=False)
+    valid = as_numpy(wide.is_valid())
     too_large = valid & (high != low >> 63)
     if too_large.any():
         raise pa.ArrowInvalid(f"a decimal whose digits need more than 64 bits: {array[int(np.argmax(too_large))]}")

@@ -11,7 +11,7 @@ import sys
 
 from .channel import Channel, read_request
 from .protocol import MessageType
-from .worker_process import start_worker
+from .worker_process import WorkerProcess, start_worker
 
 
 def main() -> None:
@@ -23,16 +23,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m parquetry.common.sidecar", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the trainer's socket")
     arguments = parser.parse_args()
-    logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")  # here and in workers: as many images at once as processors
     channel = Channel(socket.socket(fileno=arguments.fd))
     first = channel.receive()
     if first is None or first.type != MessageType.OPEN:
         return
-    started = [start_worker() for _ in range(read_request(first).get("start_workers", 0))]
+    started = _start_workers(read_request(first).get("start_workers", 0), channel)
+    logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
 
-    from .server import Server  # after the workers have started: they import while we do
+    from .server import Server  # after the workers have started: they need but a part of it
 
     server = Server(channel, started)
     try:
@@ -40,6 +40,18 @@ def main() -> None:
     finally:
         server.close()
         os._exit(0)  # nothing here may wait for a thread that is decoding for nobody
+
+
+def _start_workers(count: int, channel: Channel) -> list[WorkerProcess]:
+    """Starts workers; a forked one never comes back from here."""
+    if not count:
+        return []
+
+    from .forked_worker import can_fork, fork_workers  # with all that a worker imports
+
+    if not can_fork():
+        return [start_worker() for _ in range(count)]
+    return fork_workers(count, in_worker=channel.close)
 
 
 if __name__ == "__main__":

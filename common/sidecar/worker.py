@@ -1,4 +1,4 @@
-"""A decode worker: ``python -m parquetry.common.sidecar.worker --fd N``.
+"""A decode worker: forked from the reader, or ``python -m parquetry.common.sidecar.worker --fd N``.
 
 It gets the recipe once, then windows (shared memory) and jobs; each job is decoded straight into the slot it comes
 with. It ends when its reader does.
@@ -92,15 +92,19 @@ class Worker:
             self._channel.send({"done": header})
 
 
-def main() -> None:
-    """Entry point."""
-    parser = argparse.ArgumentParser(description="decode worker of parquetry's sidecar")
-    parser.add_argument("--fd", type=int, required=True, help="descriptor of the reader's socket")
-    connection = socket.socket(fileno=parser.parse_args().fd)
+def work(connection: socket.socket) -> None:
+    """Serves the reader at the other end until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
     exit_with(connection)
     pa.set_cpu_count(1)
     Worker(StreamChannel(connection)).run()
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description="decode worker of parquetry's sidecar")
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the reader's socket")
+    work(socket.socket(fileno=parser.parse_args().fd))
 
 
 if __name__ == "__main__":

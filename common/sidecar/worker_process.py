@@ -1,6 +1,6 @@
-"""Starting worker processes.
+"""A worker process as its reader sees it, and how one is started by itself.
 
-Imports almost nothing, so that the reader can start its workers before it has imported the rest of itself.
+So start the replacements of workers that died, and all workers where the reader cannot be forked (`forked_worker`).
 """
 
 from __future__ import annotations
@@ -9,13 +9,28 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Process(Protocol):
+    """What a worker's owner asks of the process; the part of `subprocess.Popen` that it needs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, or minus the signal that ended it, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
+        """
+
+    def kill(self) -> None:
+        """Ends it at once, unless it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerProcess:
     """A worker process and our end of its connection."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     connection: socket.socket
 
     def status(self) -> str:

@@ -55,7 +55,8 @@ def sidecars() -> list[psutil.Process]:
 
 def workers_of(reader: psutil.Process) -> list[psutil.Process]:
     """The decode workers of a reader."""
-    return [child for child in reader.children() if _runs(child, "parquetry.common.sidecar.worker")]
+    names = ("parquetry.common.sidecar", "parquetry.common.sidecar.worker")  # forked from it, or started by itself
+    return [child for child in reader.children() if any(_runs(child, name) for name in names)]
 
 
 def _runs(process: psutil.Process, module: str) -> bool:

@@ -1,0 +1,64 @@
+"""Arrow arrays as numpy arrays and back, by their buffers.
+
+In: Arrow arrays; row numbers. Out: what ``Array.to_numpy(zero_copy_only=False)``, ``pa.array`` and ``fill_null`` give.
+What always holds: pandas is not imported for it. Arrow's own functions import it where it is installed, which takes
+longer than everything else that a worker does before its first batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_NUMBERS = {
+    getattr(pa, name)(): np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64"),
+    )
+}
+
+
+def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
+    """The values; numbers without nulls are a view, which is not to be written to."""
+    if isinstance(array, pa.ChunkedArray) or array.null_count:
+        return array.to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(array.type):
+        return _truths(array)
+    dtype = _NUMBERS.get(array.type)
+    if dtype is None:  # times, texts, and the like
+        return array.to_numpy(zero_copy_only=False)
+    if not len(array):
+        return np.empty(0, dtype)  # an empty buffer may have no address
+    data = array.buffers()[1]
+    if data is None or data.size < (array.offset + len(array)) * dtype.itemsize:  # as the offsets of no lists may be
+        return array.to_numpy(zero_copy_only=False)
+    values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+    values.flags.writeable = False
+    return values
+
+
+def as_arrow(numbers: np.ndarray[Any, Any]) -> pa.Array:
+    """Row numbers, or other numbers along one axis, in the machine's byte order; a view if they lie end to end."""
+    flat = np.ascontiguousarray(numbers)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
+
+
+def without_nulls(array: pa.Array) -> pa.Array:
+    """Numbers, texts or byte strings (with 64-bit offsets) with 0 or nothing in the place of nulls."""
+    if not array.null_count:
+        return array
+    buffers = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]  # 0, or the offsets of an empty text
+    number = array.type in _NUMBERS
+    nothing = pa.Array.from_buffers(array.type, 1, buffers[:2] if number else buffers)
+    return array.fill_null(nothing[0])
+
+
+def _truths(array: pa.Array) -> np.ndarray[Any, Any]:
+    if not len(array):
+        return np.empty(0, np.bool_)
+    first, end = array.offset, array.offset + len(array)
+    packed = np.frombuffer(array.buffers()[1], np.uint8)[first // 8 : -(-end // 8)]
+    return np.unpackbits(packed, count=end - first // 8 * 8, bitorder="little")[first % 8 :].view(np.bool_)

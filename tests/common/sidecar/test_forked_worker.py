@@ -1,0 +1,228 @@
+"""Workers that are copies of the reader: as separate, as supervised and as mortal as those that are started afresh."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from builders import Built, build
+from processes import WITHIN_S, gone
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.sidecar.client import IDLE
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh")
+
+READER = "parquetry.common.sidecar"
+WORKER = "parquetry.common.sidecar.worker"
+
+_BEGUN: list[Any] = []
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("forked"), [[20, 13], [30]], names=("id", "image"))
+
+
+@pytest.fixture(autouse=True)
+def _own_sidecar() -> Iterator[None]:
+    IDLE.close()
+    yield
+    while _BEGUN:  # also those of a test that failed
+        _BEGUN.pop().close()
+    IDLE.close()
+
+
+def begun(built: Built, **options: Any) -> tuple[Any, psutil.Process]:
+    """An iterator that goes on for ever, and its reader, with two workers."""
+    iterator = iter(Pipeline(built.url, executor="sidecar", workers=2, **options).repeat().batch(4))
+    _BEGUN.append(iterator)
+    for _ in range(20):
+        next(iterator)
+    (reader,) = (child for child in psutil.Process().children() if READER in child.cmdline())
+    return iterator, reader
+
+
+def sockets(process: psutil.Process) -> set[str]:
+    """The sockets that a process holds, by their inodes."""
+    folder = Path(f"/proc/{process.pid}/fd")
+    links = set()
+    for name in os.listdir(folder):
+        with suppress(FileNotFoundError):  # a worker opens and closes others meanwhile
+            links.add(os.readlink(folder / name))
+    return {link for link in links if link.startswith("socket:")}
+
+
+# --- in a sidecar ---
+
+
+def test_workers_are_copies_of_the_reader(built: Built) -> None:
+    iterator, reader = begun(built)
+    workers = reader.children()
+    assert [worker.cmdline() for worker in workers] == [reader.cmdline()] * 2
+    iterator.close()
+
+
+def test_a_worker_holds_its_own_connection_and_no_other(built: Built) -> None:
+    iterator, reader = begun(built)
+    held = [sockets(worker) for worker in reader.children()]
+    assert [len(own) for own in held] == [1, 1]
+    assert not held[0] & held[1]
+    assert not (held[0] | held[1]) & sockets(reader)
+    iterator.close()
+
+
+def test_workers_end_when_the_reader_is_killed(built: Built) -> None:
+    iterator, reader = begun(built)
+    workers = [worker.pid for worker in reader.children()]
+    assert len(workers) == 2
+    reader.kill()
+    assert gone(workers, WITHIN_S) == []
+    iterator.close()
+
+
+def test_one_that_is_killed_is_told_reaped_and_replaced(built: Built, capfd: pytest.CaptureFixture[str]) -> None:
+    iterator, reader = begun(built)
+    first = {worker.pid for worker in reader.children()}
+    for worker in reader.children():
+        worker.send_signal(signal.SIGKILL)
+    assert gone(list(first), WITHIN_S) == []
+    for _ in range(5000):  # until both have been asked for something
+        next(iterator)
+        workers = reader.children()  # a zombie would be one of them
+        if len(workers) == 2 and not first & {worker.pid for worker in workers}:
+            break
+    assert not first & {worker.pid for worker in workers}
+    assert [WORKER in worker.cmdline() for worker in workers] == [True, True]
+    iterator.close()
+    IDLE.close()  # the reader's last words have been read
+    assert "decode worker died (killed by signal 9)" in capfd.readouterr().err
+
+
+def test_nothing_adds_up_over_iterations(built: Built) -> None:
+    iterator, reader = begun(built)
+    iterator.close()
+    pipeline = Pipeline(built.url, executor="sidecar", workers=2).repeat().batch(4)
+
+    def rounds(count: int) -> tuple[int, list[int], list[int]]:
+        for _ in range(count):
+            iterator = iter(pipeline)
+            next(iterator)
+            iterator.close()
+        workers = reader.children()
+        return reader.num_fds(), [worker.pid for worker in workers], [len(sockets(worker)) for worker in workers]
+
+    before, after = rounds(8), rounds(40)
+    assert after[0] <= before[0] + 8  # windows that are in use at the moment of counting
+    assert after[1:] == before[1:] == (after[1], [1, 1])
+
+
+def test_functions_draw_their_own_numbers_and_multiply_in_every_worker(built: Built) -> None:
+    def drawn(row: dict[str, Any]) -> dict[str, Any]:
+        import random
+
+        wide = np.ones((200, 200)) @ np.ones((200, 200))  # OpenBLAS has lost its threads in the fork, and makes others
+        return {"numpy": np.random.random(), "python": random.random(), "sum": wide.sum(), "worker": os.getpid()}
+
+    outputs = [UnischemaField(name, np.float64) for name in ("numpy", "python", "sum")]
+    outputs.append(UnischemaField("worker", np.int64))
+    pipeline = Pipeline(built.url, "id", executor="sidecar", workers=2).repeat(30)  # several jobs
+    rows = list(pipeline.transform(drawn, outputs, remove=["id"]))
+    assert len({row["worker"] for row in rows}) == 2
+    assert {row["sum"] for row in rows} == {200.0**3}
+    for name in ("numpy", "python"):
+        assert len({row[name] for row in rows}) == len(rows)
+
+
+def test_a_reader_that_has_threads_already_starts_its_workers_afresh(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    iterator, reader = begun(built)
+    assert [WORKER in worker.cmdline() for worker in reader.children()] == [True, True]
+    iterator.close()
+
+
+# --- by itself, in a process that has one thread ---
+
+ALONE = """
+import os, signal, socket, subprocess, sys
+import numpy.random
+from parquetry.common.sidecar import forked_worker
+
+def work(connection):
+    names = [name for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name)]
+    others = [int(name) for name in names if int(name) > 2 and int(name) != connection.fileno()]
+    connection.sendall(repr((others, numpy.random.random())).encode())
+    order = connection.recv(100)
+    if order == b"raise":
+        raise KeyError("a bug in the worker")
+    os._exit(int(order or 0))
+
+forked_worker.work = work
+ours, theirs = socket.socketpair()
+stray = os.open(os.devnull, os.O_RDONLY)
+print("written once")
+workers = forked_worker.fork_workers(5, in_worker=theirs.close)
+said = [eval(worker.connection.recv(1000)) for worker in workers]
+assert [others for others, _ in said] == [[]] * 5, said
+assert len({number for _, number in said}) == 5, said
+try:
+    workers[0].process.wait(timeout=0.01)
+except subprocess.TimeoutExpired:
+    print("still runs")
+workers[0].connection.sendall(b"7")
+workers[1].connection.close()
+workers[2].process.kill()
+workers[3].connection.sendall(b"raise")
+print([worker.status() for worker in workers[:4]])
+workers[2].process.kill()  # of a process that is gone, and whose number may be another's
+workers[4].end()
+workers[4].end()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+def alone(before: str = "") -> tuple[list[str], str]:
+    """The lines that the program printed, and its stderr."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::DeprecationWarning", "-c", before + textwrap.dedent(ALONE)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_how_a_worker_ended_is_known_and_no_zombie_is_left() -> None:
+    lines, errors = alone()
+    assert lines == [
+        "written once",
+        "still runs",
+        "['exit status 7', 'exit status 0', 'killed by signal 9', 'exit status 1']",
+        "no child is left",
+    ]
+    assert errors.rstrip().endswith("KeyError: 'a bug in the worker'")
+
+
+def test_where_children_are_not_to_be_waited_for_their_end_is_seen_all_the_same() -> None:
+    lines, _ = alone("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
+    assert lines[2:] == ["['exit status 0', 'exit status 0', 'exit status 0', 'exit status 0']", "no child is left"]
