@@ -44,6 +44,7 @@ _SELECT_THREADS = 8
 _REMOTE_READS = 16
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
+_FEW_WINDOWS = 8  # to look for in turn; finding the distinct ones of more takes a sort
 
 
 class WindowKey(NamedTuple):
@@ -536,11 +537,16 @@ class Plan(BasePlan):
         """The rows of a window whose items are rows: whole stretches of row groups, found without sorting rows."""
         unit, first, length = order.window_segments(key.stream, key.window)
         by_place = np.argsort(first)
-        begins = np.empty_like(length)
-        begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
         ends = np.cumsum(length)
-        cells = np.repeat(begins - (ends - length), length) + np.arange(int(ends[-1]) if len(ends) else 0)
-        permutation = order.window_permutation(key.stream, key.window, len(cells))
+        count = int(ends[-1]) if len(ends) else 0
+        permutation = order.window_permutation(key.stream, key.window, count)
+        if permutation is not None and (np.diff(by_place) == 1).all():  # laid as stored: an item's number is its row's
+            cells, permutation = permutation, None
+        else:
+            begins = np.empty_like(length)
+            begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
+            cells = np.repeat(begins - (ends - length), length)
+            cells += np.arange(count)
         rows = self.selection.rows
         skipped = (first - rows.before[unit]).tolist()
         chosen = [(u, rows.of(u)[s : s + n]) for u, s, n in zip(unit.tolist(), skipped, length.tolist(), strict=True)]
@@ -611,7 +617,7 @@ def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.
     Places are ``None`` where all of ``index`` lies in one window.
     """
     stream, position = epoch.locate(index)
-    result = []
+    result: list[tuple[int, int, np.ndarray, np.ndarray | None]] = []
     for number, mine in distinct(stream):
         own = position if mine is None else position[mine]
         starts = epoch.stream(number).window_position
@@ -619,8 +625,11 @@ def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.
         if first == last:
             result.append((number, first, own - starts[first], mine))
             continue
-        for found, places in distinct(np.searchsorted(starts, own, side="right") - 1):
-            assert places is not None
+        window = np.searchsorted(starts, own, side="right") - 1
+        for found in range(first, last + 1) if last - first < _FEW_WINDOWS else np.unique(window).tolist():
+            places = np.flatnonzero(window == found)
+            if not len(places):
+                continue
             result.append((number, found, own[places] - starts[found], _some_of(mine, places)))
     return result
 

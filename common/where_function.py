@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .engine.assemble import HeapArena, Source, gather
+from .engine.arena import Heap
+from .engine.assemble import Source, gather
 from .engine.batch import rows_of, to_numpy
 from .engine.fetch import Fetcher
 from .engine.outputs import nest, output_of
@@ -32,7 +33,7 @@ def test_rows(
     window = fetcher.load(wanted)
     source = Source(window=window, cells=wanted.cells, places=None)
     outputs = [output_of(field) for field in fields]
-    columns = [gather(field, number, [source], len(rows), HeapArena()) for number, field in enumerate(fields)]
+    columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:
         batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
         answer = _call(step, batch, window.describe(0) if len(rows) else "no rows")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from parquetry.common import Pipeline
+from parquetry.common.engine.batch import split_columns
 from parquetry.common.errors import StateError
 from parquetry.common.iteration import StepIterator
 from parquetry.common.plan import START, Origin
 from parquetry.common.state import state_of
 
 from .packing import SharedPacker
-from .tensors import as_tensor, batch_to_torch, rows_to_torch
+from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, split_for_torch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +114,8 @@ class ElementIterator:
                 raise
             if element.batched:
                 self.progress.consumed = self._steps.position
+                if isinstance(columns, tuple):
+                    return arrays_to_torch(element, columns)
                 return batch_to_torch(element, columns, SharedPacker(columns) if self._packed else as_tensor)
             self.progress.consumed = self._steps.position - count
             self._rows = rows_to_torch(element, columns)
@@ -162,8 +166,15 @@ class ElementIterator:
         return steps
 
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator:
+        chosen = pipeline or self._pipeline
+        at_once = chosen.element.batched and not self._packed
         return StepIterator(
-            pipeline or self._pipeline, self.progress.iteration, strict_nulls=True, worker=worker, workers=workers
+            chosen,
+            self.progress.iteration,
+            strict_nulls=True,
+            worker=worker,
+            workers=workers,
+            form=partial(split_for_torch, chosen.element) if at_once else split_columns,
         )
 
 

@@ -16,13 +16,13 @@ A stacked window puts its axis ``T`` behind ``B``; ragged values in windows are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from parquetry.common.engine.batch import Column, Dense, Ragged, Strings
+from parquetry.common.engine.batch import Column, Dense, Ragged, Strings, split_array, split_columns
 from parquetry.common.engine.outputs import Element, OutputField, nest
 from parquetry.common.ragged import ends_of
 
@@ -47,6 +47,23 @@ def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor
     """A batch as a dict of tensors, nested tensors and lists; ``tensor`` makes a tensor of an array."""
     values = [_batch_value(output, column, tensor) for output, column in zip(element.outputs, columns, strict=True)]
     return nest(element.outputs, values)
+
+
+def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> Iterable[Any]:
+    """``count`` batches whose rows follow each other in the columns: a tuple of arrays each where all are numbers that
+    tensors may look into, because many small tensors cost most by what is done for each; else the columns of each.
+    """
+    arrays = [column.values for column in columns if isinstance(column, Dense)]
+    plain = len(arrays) == len(columns) and all(len(output.path) == 1 for output in element.outputs)
+    if not plain or not all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
+        return split_columns(columns, count)
+    return zip(*(split_array(array, count) for array in arrays), strict=True)
+
+
+def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...]) -> dict[Any, Any]:
+    """One batch of `split_for_torch` as a dict of tensors. Tensors are made late: the garbage collector counts them."""
+    names = [output.path[0] for output in element.outputs]
+    return dict(zip(names, map(torch.from_numpy, arrays), strict=True))
 
 
 def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[dict[Any, Any]]:

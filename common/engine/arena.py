@@ -1,4 +1,4 @@
-"""Memory for batches: an `Arena` hands out aligned arrays from one region; a `RegionPool` reuses regions.
+"""Memory for batches and windows: an `Arena` hands out aligned arrays from one region; a `RegionPool` reuses regions.
 
 A region goes back to its pool when the last array that points into it is gone, so a batch that the user holds is never
 written to. Reuse matters: the page faults of a fresh 36 MB batch cost more than copying it.
@@ -30,6 +30,14 @@ class Arena(Protocol):
 def _private_memory(size_bytes: int) -> mmap.mmap:
     """Anonymous memory that a forked child gets a copy of; Python's default would share it with the child."""
     return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+class Heap:
+    """An arena of ordinary arrays, for intermediate results."""
+
+    def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """A new array."""
+        return np.empty(shape, dtype)
 
 
 class Region:
@@ -92,15 +100,24 @@ class RegionPool:
         self._lock = threading.Lock()
 
     def acquire(self, size_bytes: int = 0) -> Region:
-        """A region that nothing points into, with a lease begun; see `Region.begin`."""
+        """A region that nothing points into, with a lease begun; of ``size_bytes``, where that is known beforehand."""
         with self._lock:
             self._collect()
-            region = self._idle.pop() if self._idle else Region()
+            region = self._take_idle(size_bytes)
         lease = region.begin(size_bytes)
         # A finaliser may run in any thread at any time, also while the lock is held by this very thread: list.append
         # is atomic and needs no lock.
         weakref.finalize(lease, self._returned.append, region).atexit = False
         return region
+
+    def _take_idle(self, size_bytes: int) -> Region:
+        """The smallest region that is large enough, else the one that came back last."""
+        if not self._idle:
+            return Region()
+        fitting = [item for item in self._idle if size_bytes and item.size_bytes >= size_bytes]
+        chosen = min(fitting, key=lambda item: item.size_bytes) if fitting else self._idle[-1]
+        self._idle.remove(chosen)
+        return chosen
 
     def _collect(self) -> None:
         while self._returned:
@@ -115,9 +132,14 @@ class RegionPool:
         self._returned = []
 
 
+def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """What an array takes in an arena, at most."""
+    return -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+
+
 SHARED_REGIONS = RegionPool()
 """Of batches."""
 WINDOW_REGIONS = RegionPool(max_idle_bytes=1 << 28)
-"""Of what windows hold as it is stored."""
+"""Of what windows hold: few and large, so batches do not take theirs from it."""
 for _pool in (SHARED_REGIONS, WINDOW_REGIONS):
     os.register_at_fork(after_in_child=_pool.forget)

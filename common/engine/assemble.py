@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import NullValueError
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
-from .arena import Arena
+from .arena import Arena, Heap
 from .batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
 from .chance import ItemKeys, concat_keys
 from .columns import CodedColumn
@@ -115,7 +115,7 @@ def _mixed(recipe: MixedRecipe, sources: Sequence[Source], count: int) -> list[C
         own = [source for source in sources if source.source == number]
         places = np.sort(np.concatenate([_places(source, count) for source in own]))
         local = [replace(source, places=np.searchsorted(places, _places(source, count)), source=0) for source in own]
-        made.append(assemble(recipe.sources[number], local, len(places), HeapArena(), strict_nulls=False))
+        made.append(assemble(recipe.sources[number], local, len(places), Heap(), strict_nulls=False))
         order.append(places)
     return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 
@@ -199,7 +199,7 @@ def _input(
         return gather_packed(step, sources, steps, places, lead, arena)
     if isinstance(step, ImageStep) and fits(step, sources, leaf):
         return gather_images(step, leaf, sources, steps, places, lead, arena, keys, check)
-    heap = arena if step is None else HeapArena()
+    heap = arena if step is None else Heap()
     if window is None:
         columns = [gather(recipe.fields[number], number, sources, count, heap) for number in wanted.leaves]
     else:
@@ -248,7 +248,7 @@ def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> 
         base += len(rows)
     describe = _describe(distinct, base)
     keys, check = _keys(distinct, base), SizeCheck(describe)
-    columns = _inputs(recipe, distinct, base, HeapArena(), keys, check, rows=True)
+    columns = _inputs(recipe, distinct, base, Heap(), keys, check, rows=True)
     for step in recipe.row_steps:
         columns = apply_step(step, columns, base, describe, keys, check)
     steps = index[0].shape[1]
@@ -264,14 +264,6 @@ def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> 
         else:
             made.append(take_column(columns[number], cells[:, recipe.window.offsets.index(offset)], (count,)))
     return made
-
-
-class HeapArena:
-    """An arena of ordinary arrays, for intermediate results."""
-
-    def allocate(self, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """A new array."""
-        return np.empty(shape, dtype)
 
 
 def _out(field: UnischemaField, lead: tuple[int, ...], arena: Arena) -> np.ndarray | None:

@@ -22,6 +22,7 @@ from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
 from ..schema.images import CompressedImageCodec
 from ..schema.npy import npy_header
+from .arena import Arena, array_bytes
 from .arrow_take import number_lists
 from .arrow_views import as_arrow, as_numpy, without_nulls
 from .batch import Column, Dense, Ragged, Strings
@@ -54,6 +55,10 @@ def window_column(
         reuse: whether rows are asked for several times, so that it pays to keep what was decoded.
     """
     codec = field.storage
+    if field.shape == () and not codec.coded:
+        numbers = [part for part in parts if isinstance(part, pa.Array) and _is_number(part.type)]
+        if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
+            return FixedColumn([part.to_numpy() for part in numbers], None)  # most columns of a wide table
     if codec.coded:
         fixed = _fixed_views(field, codec, parts)
         return (
@@ -115,12 +120,26 @@ class FixedColumn:
             for number, (p, i) in enumerate(zip(part.tolist(), local.tolist(), strict=True)):
                 out[number] = self.parts[p][i]
         else:
-            self._joined.take(rows, 0, out, "clip")
+            self._joined.take(rows, 0, out, "wrap")  # the fastest mode; rows are in range
         return Dense(out, _take_valid(self.validity, rows))
 
-    def in_order(self, rows: np.ndarray) -> FixedColumn:
-        """A column of all rows in another order."""
-        values = self._joined.take(rows, 0, mode="wrap")  # the fastest mode; rows are in range
+    @property
+    def arena_bytes(self) -> int:
+        """What all values take in an arena, at most."""
+        return array_bytes(self.parts[0].dtype, (sum(len(part) for part in self.parts), *self.parts[0].shape[1:]))
+
+    def in_order(self, rows: np.ndarray, arena: Arena, scratch: dict[Any, np.ndarray] | None = None) -> FixedColumn:
+        """A column of all rows in another order; ``scratch`` holds memory that columns of a window join parts in."""
+        first, joined = self.parts[0], self._joined if scratch is None or len(self.parts) == 1 else None
+        if joined is None:
+            assert scratch is not None
+            key = (first.dtype, first.shape[1:])
+            joined = scratch.get(key)
+            if joined is None:
+                joined = scratch[key] = np.empty((len(rows), *first.shape[1:]), first.dtype)
+            np.concatenate(self.parts, out=joined)
+        values = arena.allocate(joined.dtype, joined.shape)
+        joined.take(rows, 0, values, "wrap")
         return FixedColumn([values], None if self.validity is None else self.validity[rows])
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
@@ -328,6 +347,10 @@ class CodedColumn:
             f"field '{self._field.name}', {self._describe(row)}: {type(self._codec).__name__} could not decode the "
             f"stored value: {error}."
         )
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return pa.types.is_integer(arrow) or pa.types.is_floating(arrow)
 
 
 def _is_plain(arrow: pa.DataType) -> bool:

@@ -26,7 +26,7 @@ from .pack import PackStep
 from .stored_cells import CellReader
 from .window import LoadedWindow, WindowRows
 
-_LARGE_CHUNK_BYTES = 1 << 20
+_LARGE_CHUNK_BYTES = 1 << 17
 
 
 class TableCache(Protocol):

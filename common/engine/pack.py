@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import DecodeError, NullValueError
-from .arena import Arena
+from .arena import Arena, array_bytes
 from .batch import Column, Dense
+from .dealt import as_slice
 from .outputs import OutputField
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ class PackStep:
         return tuple(math.prod(axis or 0 for axis in field.shape) for field in self.fields)
 
 
-def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None]) -> np.ndarray | None:
+def packed_bytes(step: PackStep, rows: int) -> int:
+    """What the matrix of a window takes in an arena."""
+    return array_bytes(step.output.dtype, (rows, sum(step.widths)))
+
+
+def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None], arena: Arena) -> np.ndarray | None:
     """The matrix of a window, from the arrays of each row group for each field.
 
     ``None`` where a field has no such arrays, or a number that does not fit: `apply_pack` says which, if it is wanted.
@@ -58,7 +64,7 @@ def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None]) -
     parts = [[column[number] for column in known] for number in range(len(known[0]))]
     if any(_misfit(step, array) is not None for arrays in parts for array in arrays):
         return None
-    matrix = np.empty((sum(len(arrays[0]) for arrays in parts), sum(step.widths)), step.output.dtype)
+    matrix = arena.allocate(step.output.dtype, (sum(len(arrays[0]) for arrays in parts), sum(step.widths)))
     start = 0
     for arrays in parts:
         _fill(step, arrays, matrix[start : start + len(arrays[0])])
@@ -81,9 +87,11 @@ def gather_packed(
     for source, items in zip(sources, places, strict=True):
         packed = source.window.packed(step)
         assert packed is not None
-        rows = source.cells[:, list(steps)]
-        if source.places is None:
-            np.take(packed, rows.reshape(-1), axis=0, out=cells.reshape(-1, width), mode="clip")
+        every = list(steps) == list(range(source.cells.shape[1]))
+        rows = source.cells if every else source.cells[:, list(steps)]
+        following = slice(0, lead[0]) if source.places is None else as_slice(items)
+        if isinstance(following, slice):
+            packed.take(rows.reshape(-1), 0, cells[following].reshape(-1, width), "wrap")  # as in `FixedColumn`
         else:
             cells[items] = packed[rows]
     return Dense(out)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..schema.field import UnischemaField
+from .arena import WINDOW_REGIONS, Heap
 from .columns import FixedColumn, WindowColumn, plain_parts, window_column
 from .fetched import FetchedRows, Part
 from .outputs import Path
-from .pack import PackStep, pack_parts
+from .pack import PackStep, pack_parts, packed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +96,26 @@ class LoadedWindow:
         self._reuse = reuse
         self._packed: dict[Path, np.ndarray] = {}
         packed: set[int] = set()
-        for step, numbers in packs:
-            parts = [plain_parts(fields[number], self._parts(number), self._where.describe) for number in numbers]
-            matrix = pack_parts(step, parts)
-            if matrix is not None:
-                self._packed[step.output.path] = matrix
-                packed.update(numbers)
+        rows_inside = len(self._where)
+        if packs:
+            describe = self._where.describe
+            region = WINDOW_REGIONS.acquire(sum(packed_bytes(step, rows_inside) for step, _ in packs))
+            try:
+                for step, numbers in packs:
+                    parts = [plain_parts(fields[number], self._parts(number), describe) for number in numbers]
+                    matrix = pack_parts(step, parts, region)
+                    if matrix is not None:
+                        self._packed[step.output.path] = matrix
+                        packed.update(numbers)
+            finally:
+                region.end()
         self._columns: list[WindowColumn | None] = [
             None if number in packed else self._made(number) for number in range(len(fields))
         ]
         self.dealt: dict[int, FixedColumn] = {}
         self._order = order
-        if order is not None and len(order) == len(self._where):  # each row is one item
-            for number in deal:
-                self._deal(number, order)
+        if order is not None and len(order) == rows_inside:  # each row is one item
+            self._deal(deal, order)
 
     def column(self, number: int) -> WindowColumn:
         """The column of the recipe's ``number``-th field."""
@@ -117,16 +125,24 @@ class LoadedWindow:
             self._columns[number] = column
         return column
 
-    def _deal(self, number: int, order: np.ndarray) -> None:
-        column = self._columns[number]
-        if isinstance(column, FixedColumn) and not column.large:
-            self.dealt[number] = column.in_order(order)
-            self._columns[number] = None
-            self._arrays[number] = []  # the values would be kept twice
+    def _deal(self, numbers: Sequence[int], order: np.ndarray) -> None:
+        """Puts columns into the order of items, in memory that earlier windows had: fresh pages cost most of it."""
+        chosen = [(n, c) for n in numbers if isinstance(c := self._columns[n], FixedColumn) and not c.large]
+        if not chosen:
+            return
+        region = WINDOW_REGIONS.acquire(sum(column.arena_bytes for _, column in chosen))
+        scratch: dict[Any, np.ndarray] = {}
+        try:
+            for number, column in chosen:
+                self.dealt[number] = column.in_order(order, region, scratch)
+                self._columns[number] = None
+                self._arrays[number] = []  # the values would be kept twice
+        finally:
+            region.end()
 
     def _undealt(self, number: int) -> WindowColumn:
         assert self._order is not None
-        return self.dealt[number].in_order(np.argsort(self._order))
+        return self.dealt[number].in_order(np.argsort(self._order), Heap())
 
     def _made(self, number: int) -> WindowColumn:
         return window_column(self._fields[number], self._parts(number), self._where.describe, reuse=self._reuse)

@@ -12,6 +12,8 @@ import struct
 
 import numpy as np
 
+_FEW = 1 << 18  # of more words, two are so often alike in what is left that it does not pay
+
 
 def raw_words(count: int, *key: int) -> np.ndarray:
     """``count`` uniform 64-bit words (uint64) of the stream named by the integers of ``key``."""
@@ -24,7 +26,24 @@ def permutation(count: int, *key: int) -> np.ndarray:
     """A uniform permutation of ``0 .. count - 1`` (int64), a pure function of ``count`` and ``key``."""
     if count <= 1:
         return np.zeros(count, dtype=np.int64)
-    return np.argsort(raw_words(count, *key))  # words are distinct but for a chance of count^2 / 2^65
+    words = raw_words(count, *key)
+    order = sorted_numbers(words) if count <= _FEW else None
+    return np.argsort(words) if order is None else order  # words are distinct but for a chance of count^2 / 2^65
+
+
+def sorted_numbers(words: np.ndarray) -> np.ndarray | None:
+    """What ``argsort`` gives for 64-bit words, in a third of its time; ``None`` where words are too much alike.
+
+    Each word gives its lowest bits up for its own number, so that sorting the words brings the numbers along.
+    """
+    low = np.uint64((1 << (len(words) - 1).bit_length()) - 1)
+    numbered = words & ~low
+    numbered |= np.arange(len(words), dtype=np.uint64)
+    numbered.sort()
+    if ((numbered[1:] ^ numbered[:-1]) <= low).any():  # the bits that were given up might decide
+        return None
+    numbered &= low
+    return numbered.view(np.int64)
 
 
 def fraction(*key: int) -> float:

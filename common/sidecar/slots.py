@@ -20,6 +20,7 @@ from ..errors import SidecarError
 from .protocol import ALIGNMENT, DTYPE_CODES, ENTRY, ENTRY_BYTES, MAX_DIMS, BatchHeader, Role
 
 _DTYPES = {code: np.dtype(name) for name, code in DTYPE_CODES.items()}
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
 class SlotMemory:
@@ -103,7 +104,7 @@ def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: i
         if len(dims) > MAX_DIMS:
             raise SidecarError(f"batch: expected at most {MAX_DIMS} axes, got shape {dims}. Reshape in a transform.")
         padded = (*dims, *(0,) * (MAX_DIMS - len(dims)))
-        table[row] = (number, role, DTYPE_CODES[array.dtype.name], len(dims), offset, array.nbytes, padded)
+        table[row] = (number, role, _code(array.dtype), len(dims), offset, array.nbytes, padded)
     offset = slot.place(table.view(np.uint8))
     return BatchHeader(
         slot_bytes=slot.num_bytes,
@@ -112,6 +113,11 @@ def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: i
         num_tensors=len(entries),
         num_elements=num_elements,
     )
+
+
+def _code(dtype: np.dtype[Any]) -> int:
+    code = _CODES.get(dtype)  # the name of a dtype is made anew each time, which takes longer than all the rest
+    return DTYPE_CODES[dtype.name] if code is None else code
 
 
 def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField]) -> list[Column]:

@@ -13,13 +13,18 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import default_collate
 
 from parquetry.common import Pipeline
+from parquetry.common.engine.batch import Dense, split_columns
+from parquetry.common.engine.outputs import Element, output_of
 from parquetry.common.errors import NullValueError
 from parquetry.common.iteration import StepIterator
+from parquetry.common.schema.field import UnischemaField
 from parquetry.torch_plugin import ParquetPipe, to_list
-from parquetry.torch_plugin.tensors import batch_to_torch, jagged
+from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, split_for_torch
 
 SCALARS = {
     "id": torch.int64,
@@ -206,3 +211,33 @@ def test_to_list_gives_one_value_for_each_row_of_any_field(url: str) -> None:
     batch = next(iter(ParquetPipe(url).batch(6)))
     assert {len(to_list(values)) for values in batch.values()} == {6}
     assert [value.item() for value in to_list(batch["id"])] == list(range(6))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.integers(1, 9), count=st.integers(1, 6), shapes=st.lists(st.sampled_from([(), (2,), (3, 1)]), max_size=4)
+)
+def test_batches_split_in_one_go_are_those_split_apart(size: int, count: int, shapes: list[tuple[int, ...]]) -> None:
+    fields = [UnischemaField(f"x{n}", np.float32, shape) for n, shape in enumerate([(), *shapes])]
+    outputs = tuple(output_of(field) for field in fields)
+    element = Element(outputs=outputs, batch_size=size)
+    rows = size * count
+    columns = [
+        Dense(np.arange(rows * math.prod(output.shape), dtype=np.float32).reshape(rows, *output.shape))  # type: ignore[arg-type]
+        for output in outputs
+    ]
+    found = [arrays_to_torch(element, arrays) for arrays in split_for_torch(element, columns, count)]
+    wanted = [batch_to_torch(element, part) for part in split_columns(columns, count)]
+    assert len(found) == len(wanted) == count
+    for left, right in zip(found, wanted, strict=True):
+        assert list(left) == list(right)
+        assert all(torch.equal(left[name], right[name]) and left[name].shape == right[name].shape for name in left)
+        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in left.values())
+
+
+def test_columns_that_tensors_cannot_look_into_are_split_apart() -> None:
+    element = Element(outputs=(output_of(UnischemaField("x", np.float32, ())),), batch_size=2)
+    values = np.arange(4, dtype=np.float32)
+    values.flags.writeable = False
+    parts = list(split_for_torch(element, [Dense(values)], 2))
+    assert [batch_to_torch(element, part)["x"].tolist() for part in parts] == [[0, 1], [2, 3]]

@@ -12,11 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, mix
+from parquetry.common.engine import window as window_module
+from parquetry.common.engine.arena import RegionPool
 from parquetry.common.engine.batch import to_numpy
 from parquetry.common.engine.dealt import as_slice
 from parquetry.common.engine.recipe import Recipe
 from parquetry.common.errors import NullValueError
 from parquetry.common.iteration import StepIterator, batches_to_numpy
+from parquetry.common.plan import WindowKey
 from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.testing import assert_same
 
@@ -157,3 +160,44 @@ def test_batches_cut_in_one_go_are_the_batches_cut_apart(url: Path, parts: int) 
         assert_same(
             batch, {name: value if np.ma.is_masked(value) else np.asarray(value) for name, value in wanted.items()}
         )
+
+
+@pytest.mark.parametrize("name", ["dealt", "packed"])
+def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_any_more(
+    url: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_module, "WINDOW_REGIONS", RegionPool())
+    names = [f"eight_{number}" for number in range(6)]
+    pipeline = Pipeline(url, names, executor="threads").shuffle(1, seed=1)
+    plan = (pipeline.pack("all", names) if name == "packed" else pipeline).batch(64).plan()
+    (fetcher,) = plan.fetchers()
+
+    planned = [plan.window_rows(WindowKey(0, 0, number)) for number in range(5)]
+    full = [rows for rows in planned if len(rows.cells) == 700]
+
+    def numbers(number: int) -> np.ndarray:
+        window = fetcher.load(full[number])
+        (found,) = [window.packed(step) for step, _ in plan.recipe.packs] or [window.dealt[0].parts[0]]
+        assert found is not None
+        return found
+
+    first = numbers(0)
+    kept, address = first.copy(), first.ctypes.data
+    second = numbers(1)
+    assert second.ctypes.data != address
+    assert np.array_equal(first, kept)
+    del first
+    assert numbers(2).ctypes.data == address
+
+
+def test_a_region_of_a_known_size_holds_all_of_it_and_the_smallest_that_fits_is_taken() -> None:
+    pool = RegionPool()
+    large, small = pool.acquire(1 << 20), pool.acquire(1 << 16)
+    wanted = small.allocate(np.dtype(np.uint8), (1 << 16,)).ctypes.data
+    address = large.allocate(np.dtype(np.uint8), (1 << 20,)).ctypes.data
+    small.end()
+    large.end()
+    del small, large
+    again = pool.acquire(1 << 15)
+    assert again.allocate(np.dtype(np.uint8), (1 << 15,)).ctypes.data == wanted
+    assert pool.acquire(1 << 17).allocate(np.dtype(np.uint8), (1 << 17,)).ctypes.data == address
