@@ -58,7 +58,7 @@ def window_column(
     if field.shape == () and not codec.coded:
         numbers = [part for part in parts if isinstance(part, pa.Array) and _is_number(part.type)]
         if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
-            return FixedColumn([part.to_numpy() for part in numbers], None)  # most columns of a wide table
+            return FixedColumn([as_numpy(part) for part in numbers], None)  # most columns of a wide table
     if codec.coded:
         fixed = _fixed_views(field, codec, parts)
         return (

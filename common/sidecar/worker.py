@@ -12,6 +12,7 @@ import pickle
 import signal
 import socket
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -97,7 +98,8 @@ def work(connection: socket.socket) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
     exit_with(connection)
     pa.set_cpu_count(1)
-    Worker(StreamChannel(connection)).run()
+    with suppress(BrokenPipeError, ConnectionResetError):  # the reader ended while it was being told something
+        Worker(StreamChannel(connection)).run()
 
 
 def main() -> None:

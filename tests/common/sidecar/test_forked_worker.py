@@ -45,11 +45,12 @@ def _own_sidecar() -> Iterator[None]:
 
 def begun(built: Built, **options: Any) -> tuple[Any, psutil.Process]:
     """An iterator that goes on for ever, and its reader, with two workers."""
+    before = set(psutil.Process().children())
     iterator = iter(Pipeline(built.url, executor="sidecar", workers=2, **options).repeat().batch(4))
     _BEGUN.append(iterator)
     for _ in range(20):
         next(iterator)
-    (reader,) = (child for child in psutil.Process().children() if READER in child.cmdline())
+    (reader,) = (child for child in set(psutil.Process().children()) - before if READER in child.cmdline())
     return iterator, reader
 
 
