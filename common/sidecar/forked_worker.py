@@ -119,8 +119,6 @@ class ForkedProcess:
     def _reap(self) -> int | None:
         try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
-        except (
-            ChildProcessError
-        ):  # the trainer's parent ignores SIGCHLD, and so do we: it is gone, and nobody knows how
-            return 0
+        except ChildProcessError:
+            return 0  # whoever started the trainer ignores SIGCHLD, and so do we: it is gone, and nobody knows how
         return os.waitstatus_to_exitcode(status) if ended else None
