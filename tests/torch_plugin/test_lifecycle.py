@@ -83,7 +83,7 @@ def test_the_end_of_the_trainer_is_the_end_of_all_it_started(url: str, tmp_path:
     if how == "SIGTERM":
         trainer.terminate()
     try:
-        _, errors = trainer.communicate(timeout=30)
+        _, errors = trainer.communicate(timeout=60)
     finally:
         trainer.kill()
     assert gone(children, 2 * WITHIN_S) == []  # torch's workers look every 5 s whether their parent lives
