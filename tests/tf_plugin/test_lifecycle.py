@@ -85,8 +85,8 @@ def test_the_end_of_the_trainer_is_the_end_of_all_it_started(built: Built, tmp_p
     assert gone(children, WITHIN_S) == []
     assert ("the training loop failed" in errors) == (how == "raise")
     assert "sidecar" not in errors
-    left = [path.name for path in temporary.rglob("*") if "autograph" not in path.name]  # TensorFlow's own, of `map`
-    assert left == []
+    left = {path.name for path in temporary.rglob("*") if "autograph" not in path.name}  # TensorFlow's own, of `map`
+    assert left <= {"__pycache__"}  # of the same
 
 
 def test_elements_that_are_held_stay_valid_and_stall_nothing(built: Built) -> None:
