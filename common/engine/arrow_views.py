@@ -21,6 +21,11 @@ _NUMBERS = {
 }
 
 
+def is_number(arrow: pa.DataType) -> bool:
+    """Whether values are integers or floats, which numpy has as they are."""
+    return arrow in _NUMBERS
+
+
 def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
     """The values; numbers without nulls are a view, which is not to be written to."""
     if isinstance(array, pa.ChunkedArray) or array.null_count:

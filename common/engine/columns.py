@@ -24,7 +24,7 @@ from ..schema.images import CompressedImageCodec
 from ..schema.npy import npy_header
 from .arena import Arena, array_bytes
 from .arrow_take import number_lists
-from .arrow_views import as_arrow, as_numpy, without_nulls
+from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
 from .fetched import Part
@@ -56,7 +56,7 @@ def window_column(
     """
     codec = field.storage
     if field.shape == () and not codec.coded:
-        numbers = [part for part in parts if isinstance(part, pa.Array) and _is_number(part.type)]
+        numbers = [part for part in parts if isinstance(part, pa.Array) and is_number(part.type)]
         if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
             return FixedColumn([as_numpy(part) for part in numbers], None)  # most columns of a wide table
     if codec.coded:
@@ -347,10 +347,6 @@ class CodedColumn:
             f"field '{self._field.name}', {self._describe(row)}: {type(self._codec).__name__} could not decode the "
             f"stored value: {error}."
         )
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return pa.types.is_integer(arrow) or pa.types.is_floating(arrow)
 
 
 def _is_plain(arrow: pa.DataType) -> bool:

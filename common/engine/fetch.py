@@ -19,7 +19,7 @@ from ..layout.nested import child, without_views
 from ..layout.spark_files import read_options, refuse_old_calendar
 from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
-from .arrow_views import as_arrow
+from .arrow_views import as_arrow, is_number
 from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
 from .pack import PackStep
@@ -187,15 +187,11 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
     held = dict(zip(table.column_names, table.columns, strict=True))
     try:
         for name, column in held.items():
-            if not _is_number(column.type):
+            if not is_number(column.type):
                 refuse_old_calendar(footer, column, name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
     return pa.table([_column(table, held, field, place) for field in fields], names=[field.name for field in fields])
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return pa.types.is_integer(arrow) or pa.types.is_floating(arrow)
 
 
 def _top(name: str, arrow: pa.Schema) -> str:
