@@ -86,8 +86,10 @@ class Handle:
 class WindowStore:
     """Loads windows and keeps them while they are needed.
 
-    A window is needed while a job holds it, and while it is the latest one of its stream. Reading ahead stops where the
-    sum of loaded windows would pass ``memory_limit``; what a job needs is loaded in any case.
+    A window is needed while a job holds it, and while it is the latest one of its stream. Of each stream the next
+    window is read ahead, and one more each time that a job came before its window was there, while threads have nothing
+    else to read. Reading ahead stops where the sum of loaded windows would pass ``memory_limit``; what a job needs is
+    loaded in any case.
 
     Args:
         fetchers: one for each source of the plan.
@@ -113,7 +115,9 @@ class WindowStore:
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
         self._handles: OrderedDict[WindowKey, Handle] = OrderedDict()
         self._latest: dict[tuple[int, int], WindowKey] = {}
-        self._ahead: dict[tuple[int, int], WindowKey] = {}
+        self._ahead: dict[tuple[int, int], list[WindowKey]] = {}
+        self._threads = threads
+        self._depth = 1  # windows of a stream to read ahead
         self._lock = Lock()
         self._closed = False
 
@@ -131,10 +135,15 @@ class WindowStore:
         """The windows of a job, held until `release`."""
         handles = []
         for draw in job.draws:
-            handle = self._handles.get(draw.key) or self._start(draw.key)
+            stream = draw.key.source, draw.key.stream
+            handle = self._handles.get(draw.key)
+            if handle is None:
+                handle = self._start(draw.key)
+            elif self._latest.get(stream) != draw.key and not handle.future.done():
+                self._depth = min(self._depth + 1, self._threads)  # it was not begun early enough
             handle.users += 1
             handles.append(handle)
-            self._latest[draw.key.source, draw.key.stream] = draw.key
+            self._latest[stream] = draw.key
         self._drop_unused()
         return handles
 
@@ -145,15 +154,24 @@ class WindowStore:
         self._drop_unused()
 
     def read_ahead(self) -> None:
-        """Starts to load the next window of each stream, as far as the budget allows."""
+        """Starts to load the next windows of each stream, as far as the budget allows."""
         for stream, key in list(self._latest.items()):
+            ahead: list[WindowKey] = []
             following = self._plan.next_window(key)
-            if following is None or following in self._handles:
-                continue
-            if self.loaded_bytes + self._plan.window_bytes(following) > self._memory_limit:
-                return
-            self._ahead[stream] = following
-            self._start(following)
+            while following is not None and len(ahead) < self._depth:
+                if following not in self._handles:
+                    busy = ahead and self._reads >= self._threads
+                    if busy or self.loaded_bytes + self._plan.window_bytes(following) > self._memory_limit:
+                        break
+                    self._start(following)
+                ahead.append(following)
+                following = self._plan.next_window(following)
+            self._ahead[stream] = ahead
+
+    @property
+    def _reads(self) -> int:
+        """About how many row groups are being read, or wait for it."""
+        return sum(max(handle.missing, 1) for handle in self._handles.values() if not handle.future.done())
 
     def close(self) -> None:
         """Stops loading; whoever waits for a window gets an error. Idempotent."""
@@ -165,7 +183,7 @@ class WindowStore:
             self._drop(handle)
 
     def _drop_unused(self) -> None:
-        needed = {*self._latest.values(), *self._ahead.values()}
+        needed = {*self._latest.values(), *(key for keys in self._ahead.values() for key in keys)}
         for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
             self._drop(self._handles.pop(key))
 

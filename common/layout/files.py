@@ -6,7 +6,8 @@ In: URLs. Out: `DataFile` values sorted by full path. Names that begin with ``_`
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ from .filesystem import resolve
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
+_LISTINGS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +62,28 @@ def list_files(
     found: dict[str, DataFile] = {}
     metadata: list[str] = []
     roots: list[str] = []
-    first: pafs.FileSystem | None = None
+    systems: list[pafs.FileSystem] = []
     for url in urls:
         fs, path = resolve(url, filesystem=filesystem, storage_options=storage_options)
-        first = first or fs
-        if type(first) is not type(fs):
-            raise DatasetError(f"dataset {url!r}: expected every URL on one filesystem, got {first!r} and {fs!r}.")
-        files, extra = _list_one(url, fs, path.rstrip("/") or path)
+        if systems and type(systems[0]) is not type(fs):
+            raise DatasetError(f"dataset {url!r}: expected every URL on one filesystem, got {systems[0]!r} and {fs!r}.")
+        systems.append(fs)
+        roots.append(path.rstrip("/") or path)
+    for files, extra in _list_each(urls, systems, roots):
         found.update((file.path, file) for file in files)
         metadata += extra
-        roots.append(path.rstrip("/") or path)
-    assert first is not None
     ordered = tuple(found[path] for path in sorted(found))
-    return FileListing(filesystem=first, roots=tuple(roots), files=ordered, metadata_files=tuple(metadata))
+    return FileListing(filesystem=systems[0], roots=tuple(roots), files=ordered, metadata_files=tuple(metadata))
+
+
+def _list_each(
+    urls: Sequence[str], systems: Sequence[pafs.FileSystem], roots: Sequence[str]
+) -> Iterable[tuple[list[DataFile], list[str]]]:
+    """What stands under each URL; many at once, where each is a wait for a store."""
+    if len(urls) == 1 or systems[0].type_name == "local":
+        return map(_list_one, urls, systems, roots)
+    with ThreadPoolExecutor(max_workers=_LISTINGS, thread_name_prefix="parquetry-list") as pool:
+        return list(pool.map(_list_one, urls, systems, roots))
 
 
 def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile], list[str]]:

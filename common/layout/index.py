@@ -27,11 +27,14 @@ from .index_writer import write_index
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
+_TIME_ROUNDING_NS = 1_000  # seconds since 1970 in a float, which some file systems give, are this exact
 _LOGGER = logging.getLogger(__name__)
 
 
 def load_index(listing: FileListing) -> RowGroupIndex | None:
     """The index of the listed files, if each of their directories has one that fits; never raises for a bad one."""
+    if not set(listing.roots).isdisjoint(file.path for file in listing.files):
+        return None  # files were named; only directories have an index
     paths = [posixpath.join(root, INDEX_NAME) for root in dict.fromkeys(listing.roots)]
     try:
         infos = listing.filesystem.get_file_info(paths)
@@ -163,6 +166,6 @@ def _checked(listing: FileListing, part: IndexFile, place: dict[str, int], numbe
     file = listing.files[place[path]]
     if file.size_bytes != size:
         raise DatasetError(f"{where}: expected {size} bytes, got {file.size_bytes}.")
-    if time and file.mtime_ns and file.mtime_ns != time:
+    if time and file.mtime_ns and abs(file.mtime_ns - time) > _TIME_ROUNDING_NS:
         raise DatasetError(f"{where}: expected the modification time {time} ns, got {file.mtime_ns}.")
     return place[path]

@@ -1,0 +1,126 @@
+"""Reading ahead: how many windows are begun before a job asks for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from parquetry.common.engine.fetched import FetchedRows
+from parquetry.common.engine.jobs import Job, WindowStore
+from parquetry.common.engine.window import WindowRows
+from parquetry.common.plan import Draw, WindowKey
+
+WINDOWS, WINDOW_BYTES = 8, 100
+
+
+class Began(NamedTuple):
+    """What a store has begun, and the gate that its fetches wait at."""
+
+    units: list[int]
+    gate: threading.Event
+    arrived: threading.Semaphore
+
+
+class Plan:
+    """One stream of windows of one row group each."""
+
+    def window_rows(self, key: WindowKey) -> WindowRows:
+        rows = np.arange(1)
+        return WindowRows(units=(key.window,), rows=(rows,), cells=rows[:, None])
+
+    def window_bytes(self, key: WindowKey) -> int:
+        return WINDOW_BYTES
+
+    def next_window(self, key: WindowKey) -> WindowKey | None:
+        return key._replace(window=key.window + 1) if key.window + 1 < WINDOWS else None
+
+
+class Fetcher:
+    """Row groups that come when the gate is open."""
+
+    def __init__(self, began: Began) -> None:
+        self._began = began
+
+    def fetch(self, unit: int, rows: Any) -> FetchedRows:
+        self._began.units.append(unit)
+        self._began.arrived.release()
+        assert self._began.gate.wait(30)
+        return FetchedRows(())
+
+
+@pytest.fixture
+def began() -> Iterator[Began]:
+    made = Began([], threading.Event(), threading.Semaphore(0))
+    yield made
+    made.gate.set()
+
+
+def store_of(began: Began, *, threads: int, memory_limit: int = WINDOWS * WINDOW_BYTES) -> WindowStore:
+    plan: Any = Plan()
+    fetcher: Any = Fetcher(began)
+    return WindowStore(plan, [fetcher], threads=threads, memory_limit=memory_limit, finish=lambda *_: None)
+
+
+def job(window: int) -> Job:
+    key = WindowKey(source=0, epoch=0, stream=0, window=window)
+    draw = Draw(key=key, items=np.arange(1), places=None, turn=0)
+    return Job(number=window, steps=1, count=1, draws=(draw,))
+
+
+def arrive(began: Began, count: int) -> list[int]:
+    """Waits for this many fetches, and for no more."""
+    for _ in range(count):
+        assert began.arrived.acquire(timeout=30)
+    assert not began.arrived.acquire(timeout=0.05)
+    return sorted(began.units)
+
+
+def test_one_window_is_read_ahead_while_that_is_enough(began: Began) -> None:
+    began.gate.set()
+    store = store_of(began, threads=4)
+    for window in range(3):
+        handles = store.acquire(job(window))
+        handles[0].future.result(30)
+        store.read_ahead()
+        assert arrive(began, 2 if window == 0 else 1) == list(range(window + 2))
+        store.release(handles)
+    store.close()
+
+
+def test_more_windows_are_read_ahead_of_jobs_that_would_wait(began: Began) -> None:
+    store = store_of(began, threads=4)
+    store.acquire(job(0))
+    store.read_ahead()
+    assert arrive(began, 2) == [0, 1]
+    store.acquire(job(1))  # it is on its way still
+    store.read_ahead()
+    assert arrive(began, 2) == [0, 1, 2, 3]
+    store.acquire(job(1))  # the same window again says nothing new
+    store.read_ahead()
+    assert arrive(began, 0) == [0, 1, 2, 3]
+    store.close()
+
+
+def test_no_more_is_begun_than_threads_can_read_but_the_next_window(began: Began) -> None:
+    store = store_of(began, threads=2)
+    for window in range(3):
+        store.acquire(job(window))
+        store.read_ahead()
+    assert arrive(began, 2) == [0, 1]
+    began.gate.set()
+    assert arrive(began, 2) == [0, 1, 2, 3]
+    store.close()
+
+
+def test_reading_ahead_keeps_to_the_budget(began: Began) -> None:
+    store = store_of(began, threads=8, memory_limit=3 * WINDOW_BYTES)
+    for window in range(3):
+        store.acquire(job(window))
+        store.read_ahead()
+    assert arrive(began, 3) == [0, 1, 2]
+    assert store.loaded_bytes == 3 * WINDOW_BYTES
+    store.close()
