@@ -27,7 +27,8 @@ from .arrow_take import number_lists
 from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
-from .fetched import Part
+from .fetched import InMemory, Part
+from .file_cells import FileCells, FileValues, file_values
 from .stored_cells import StoredCells, cells_of
 
 Describe = Callable[[int], str]
@@ -60,7 +61,9 @@ def window_column(
         if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
             return FixedColumn([as_numpy(part) for part in numbers], None)  # most columns of a wide table
     if codec.coded:
-        fixed = _fixed_views(field, codec, parts)
+        fixed = _fixed_parts(field, codec, parts)
+        if fixed is None:
+            parts = [part.loaded() if isinstance(part, FileCells) else part for part in parts]
         return (
             FixedColumn(fixed, _validity(parts))
             if fixed is not None
@@ -85,26 +88,28 @@ def plain_parts(field: UnischemaField, parts: Sequence[Part], describe: Describe
 
 def _arrays(parts: Sequence[Part]) -> list[pa.Array]:
     """The parts that Arrow has read: all of them, of fields that are not coded."""
-    return [part for part in parts if not isinstance(part, StoredCells)]
+    return [part for part in parts if isinstance(part, pa.Array)]
 
 
 class FixedColumn:
     """Numbers of one shape: small values in one array, large ones left where they were read.
 
     Attributes:
-        parts: the values of each row group.
+        parts: the values of each row group, in memory; none if they are in files.
         validity: which rows are not null; ``None`` if none is.
-        large: whether values stay where they were read.
+        large: whether values stay where they were read, or lie in files.
     """
 
-    def __init__(self, parts: list[np.ndarray], validity: np.ndarray | None) -> None:
-        self.parts = parts
+    def __init__(self, parts: Sequence[np.ndarray | FileValues], validity: np.ndarray | None) -> None:
+        self.parts = [part for part in parts if isinstance(part, np.ndarray)]
         self.validity = validity
-        self.large = bool(parts) and parts[0].dtype.itemsize * math.prod(parts[0].shape[1:]) >= _LARGE_ROW_BYTES
+        self._all_parts = parts
+        row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:]) if parts else 0
+        self.large = row_bytes >= _LARGE_ROW_BYTES or len(self.parts) < len(parts)
 
     @cached_property
     def _start(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum([len(part) for part in self.parts])])
+        return np.concatenate([[0], np.cumsum([len(part) for part in self._all_parts])])
 
     @cached_property
     def _joined(self) -> np.ndarray:
@@ -115,13 +120,22 @@ class FixedColumn:
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         assert out is not None
         if self.large:
-            part = np.searchsorted(self._start, rows, side="right") - 1
-            local = rows - self._start[part]
-            for number, (p, i) in enumerate(zip(part.tolist(), local.tolist(), strict=True)):
-                out[number] = self.parts[p][i]
+            self._gather_large(rows, out)
         else:
             self._joined.take(rows, 0, out, "wrap")  # the fastest mode; rows are in range
         return Dense(out, _take_valid(self.validity, rows))
+
+    def _gather_large(self, rows: np.ndarray, out: np.ndarray) -> None:
+        part = np.searchsorted(self._start, rows, side="right") - 1
+        local = rows - self._start[part]
+        firsts = np.flatnonzero(np.diff(part, prepend=-1)).tolist()
+        for first, last in zip(firsts, [*firsts[1:], len(rows)], strict=True):
+            values = self._all_parts[part[first]]
+            if isinstance(values, FileValues):
+                values.read(local[first:last], out[first:last])
+            else:
+                for number, row in enumerate(local[first:last].tolist(), first):
+                    out[number] = values[row]
 
     @property
     def arena_bytes(self) -> int:
@@ -151,7 +165,7 @@ class FixedColumn:
         if not self.large:
             return self._joined[row]
         part = int(np.searchsorted(self._start, row, side="right")) - 1
-        return self.parts[part][row - int(self._start[part])]
+        return self._all_parts[part][row - int(self._start[part])]
 
 
 class ArrowColumn:
@@ -368,21 +382,29 @@ def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: 
     return as_numpy(part).reshape(shape)
 
 
-def _fixed_views(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray] | None:
+def _fixed_parts(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray | FileValues] | None:
     """Arrays that look into the stored bytes without a copy, where every value of the window has one layout."""
     if not field.is_fixed or is_string_like(field.dtype):
         return None
-    if isinstance(codec, TensorCodec):
-        views = [_raw_views(field, codec, part) for part in parts]
-    elif type(codec) is NdarrayCodec:
-        views = [_npy_views(field, part) for part in parts]
-    else:
-        return None
-    known = [view for view in views if view is not None]
-    return [run for view in known for run in view] if len(known) == len(views) else None
+    fixed: list[np.ndarray | FileValues] = []
+    for part in parts:
+        views: Sequence[np.ndarray | FileValues] | None
+        if isinstance(part, FileCells):
+            values = file_values(field, codec, part)
+            views = None if values is None else [values]
+        elif isinstance(codec, TensorCodec):
+            views = _raw_views(field, codec, part)
+        elif type(codec) is NdarrayCodec:
+            views = _npy_views(field, part)
+        else:
+            views = None
+        if views is None:
+            return None
+        fixed += views
+    return fixed
 
 
-def _raw_views(field: UnischemaField, codec: TensorCodec, part: Part) -> list[np.ndarray] | None:
+def _raw_views(field: UnischemaField, codec: TensorCodec, part: InMemory) -> Sequence[np.ndarray] | None:
     size = codec.value_bytes(field)
     dtype = delivered_dtype(field.dtype).newbyteorder("<")
     shape = tuple(axis or 0 for axis in field.shape)
@@ -398,7 +420,7 @@ def _raw_views(field: UnischemaField, codec: TensorCodec, part: Part) -> list[np
     return _views(cells, 0, dtype, shape) if np.all(cells.ends - cells.starts == size) else None
 
 
-def _npy_views(field: UnischemaField, part: Part) -> list[np.ndarray] | None:
+def _npy_views(field: UnischemaField, part: InMemory) -> Sequence[np.ndarray] | None:
     """All values of the part as strided arrays, if they carry the same ``.npy`` header."""
     if _null_count(part) or len(part) == 0:
         return None
@@ -441,7 +463,7 @@ def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
 
 
 def _null_count(part: Part) -> int:
-    return 0 if isinstance(part, StoredCells) else part.null_count
+    return part.null_count if isinstance(part, pa.Array) else 0
 
 
 def _validity(parts: Sequence[Part]) -> np.ndarray | None:

@@ -20,10 +20,10 @@ from ..layout.spark_files import read_options, refuse_old_calendar
 from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
 from .arrow_views import as_arrow, is_number
+from .cell_reader import CellReader
 from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
 from .pack import PackStep
-from .stored_cells import CellReader
 from .window import LoadedWindow, WindowRows
 
 _LARGE_CHUNK_BYTES = 1 << 17
@@ -117,14 +117,14 @@ class Fetcher:
         total = int(self._dataset.row_groups.rows[unit])
         if rows is not None and len(rows) == total:
             rows = None
-        cells = self._cells.read(unit)
+        cells = self._cells.read(unit, rows)
         stored = _take(self._stored_columns(unit, but=cells), rows)
         columns: list[Part] = []
         for field in self._fields:
             if field.name in self._dataset.partitions:
                 column = self._partition_value(field.name, unit, total if rows is None else len(rows))
             elif field.name in cells:
-                columns.append(cells[field.name] if rows is None else cells[field.name].take(rows))
+                columns.append(cells[field.name])
                 continue
             else:
                 column = stored.column(field.name)

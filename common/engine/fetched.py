@@ -7,10 +7,12 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from .file_cells import FileCells
 from .stored_cells import StoredCells
 
-Part: TypeAlias = pa.Array | StoredCells
-"""One field of one row group: an Arrow array in canonical form, or large values where they lie."""
+InMemory: TypeAlias = pa.Array | StoredCells
+Part: TypeAlias = InMemory | FileCells
+"""One field of one row group: an Arrow array in canonical form, or large values where they lie, in memory or a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,14 +1,16 @@
 """Where each value lies in the pages of a column chunk that is stored as plainly as Parquet can.
 
-In: the bytes of a whole column chunk. Out: the first and last byte of every value, or ``None`` where only Arrow can
-tell. Always holds: pages account for every byte and every value of the chunk, nothing is compressed, encoded or null.
+In: the bytes of a column chunk, in memory or in its file. Out: the first and last byte of every value, or ``None``
+where only Arrow can tell. Always holds: pages account for every byte and every value of the chunk, nothing is
+compressed, encoded or null; of what lies in a file, only the little between the values is read.
 Source of the rules: the page headers of parquet.thrift, and the Thrift compact protocol that they are written in.
 """
 
 from __future__ import annotations
 
+import os
 import struct
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,6 +19,7 @@ _PLAIN = 0
 _RLE = 3
 _LENGTH = struct.Struct("<i")
 _PREFIX = _LENGTH.size
+_HEADER_BYTES = 512
 
 # What parquet.thrift numbers the fields of PageHeader, DataPageHeader and DataPageHeaderV2.
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _V1, _V2 = 1, 2, 3, 5, 8
@@ -24,13 +27,79 @@ _V1_VALUES, _V1_ENCODING, _V1_DEFINITION = 1, 2, 3
 _V2_VALUES, _V2_NULLS, _V2_ENCODING, _V2_DEFINITION_BYTES, _V2_REPETITION_BYTES = 1, 2, 4, 5, 6
 
 
+class ChunkBytes(Protocol):
+    """The bytes of a column chunk."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    def read(self, begin: int, end: int) -> memoryview:
+        """Those from ``begin`` to ``end`` (exclusive), which lie inside.
+
+        Raises:
+            ValueError: they cannot be read.
+        """
+
+    def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
+        """The ``size`` bytes from each start on: uint8 ``[starts, size]``; errors as of `read`."""
+
+
+class MemoryBytes:
+    """A chunk in memory: uint8."""
+
+    def __init__(self, chunk: np.ndarray) -> None:
+        self._chunk = chunk
+        self._view = memoryview(chunk)  # type: ignore[arg-type]  # an array is a buffer
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def read(self, begin: int, end: int) -> memoryview:
+        return self._view[begin:end]
+
+    def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
+        return self._chunk[starts[:, None] + np.arange(size)]
+
+
+class FileBytes:
+    """A chunk in an open file.
+
+    Args:
+        begin: its first byte there.
+    """
+
+    def __init__(self, descriptor: int, begin: int, size_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._begin = begin
+        self._size_bytes = size_bytes
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def read(self, begin: int, end: int) -> memoryview:
+        return memoryview(self._pread(begin, end - begin))
+
+    def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
+        read = b"".join([self._pread(start, size) for start in starts.tolist()])
+        return np.frombuffer(read, np.uint8).reshape(len(starts), size)
+
+    def _pread(self, begin: int, size: int) -> bytes:
+        try:
+            data = os.pread(self._descriptor, size, self._begin + begin)
+        except OSError as error:
+            raise ValueError(f"expected {size} bytes at {self._begin + begin}, got {error}") from error
+        if len(data) != size:
+            raise ValueError(f"expected {size} bytes at {self._begin + begin}, got {len(data)}")
+        return data
+
+
 def find_values(
-    chunk: np.ndarray, count: int, *, width: int | None, nullable: bool
+    chunk: ChunkBytes, count: int, *, width: int | None, nullable: bool
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """The first byte of each value of a chunk, and the one after its last; int64 each.
 
     Args:
-        chunk: its bytes (uint8), uncompressed, without a dictionary.
+        chunk: its bytes, uncompressed, without a dictionary.
         count: its values.
         width: of values of fixed length; ``None`` for values that carry their length.
         nullable: whether a value may be null, so that pages begin with definition levels.
@@ -38,17 +107,16 @@ def find_values(
     Returns:
         ``None`` where the pages are of another kind, hold a null, or do not account for all bytes and values.
     """
-    data = memoryview(chunk)  # type: ignore[arg-type]  # an array is a buffer
     starts: list[np.ndarray] = []
     ends: list[np.ndarray] = []
     position = found = 0
     try:
-        while position < len(data):
-            header, begin = _struct(data, position)
+        while position < len(chunk):
+            header, begin = _page_header(chunk, position)
             end = begin + header[_COMPRESSED]
-            if not begin <= end <= len(data) or header[_COMPRESSED] != header[_UNCOMPRESSED]:
+            if not begin <= end <= len(chunk) or header[_COMPRESSED] != header[_UNCOMPRESSED]:
                 return None
-            page = _values_of(data, header, begin, end, nullable=nullable)
+            page = _values_of(chunk, header, begin, end, nullable=nullable)
             if page is None:
                 return None
             values, begin = page
@@ -65,11 +133,25 @@ def find_values(
     return np.concatenate([_NONE, *starts]), np.concatenate([_NONE, *ends])
 
 
+def _page_header(chunk: ChunkBytes, position: int) -> tuple[dict[int, Any], int]:
+    """A page header, and where it ends; as many bytes are read as it turns out to have."""
+    size = _HEADER_BYTES
+    while True:
+        last = min(position + size, len(chunk))
+        try:
+            header, used = _struct(chunk.read(position, last), 0)
+            return header, position + used
+        except IndexError:
+            if last == len(chunk):
+                raise
+        size *= 16
+
+
 _NONE = np.zeros(0, np.int64)
 
 
 def _values_of(
-    data: memoryview, header: dict[int, Any], begin: int, end: int, *, nullable: bool
+    chunk: ChunkBytes, header: dict[int, Any], begin: int, end: int, *, nullable: bool
 ) -> tuple[int, int] | None:
     """How many values a page holds, and where the first begins; ``None`` for nulls and other kinds of pages."""
     if header[_TYPE] == _DATA_PAGE:
@@ -82,7 +164,7 @@ def _values_of(
             if page[_V1_DEFINITION] != _RLE:
                 return None
             levels = begin + _PREFIX
-            begin = levels + _LENGTH.unpack_from(data, begin)[0]
+            begin = levels + _LENGTH.unpack(chunk.read(begin, levels))[0]
     elif header[_TYPE] == _DATA_PAGE_V2:
         page = header[_V2]
         count = page[_V2_VALUES]
@@ -92,7 +174,7 @@ def _values_of(
         begin = levels + page[_V2_DEFINITION_BYTES]
     else:
         return None
-    if count < 0 or not levels <= begin <= end or (nullable and not _all_defined(data[levels:begin], count)):
+    if count < 0 or not levels <= begin <= end or (nullable and not _all_defined(chunk.read(levels, begin), count)):
         return None
     return count, begin
 
@@ -122,28 +204,34 @@ def _fixed(begin: int, end: int, count: int, width: int) -> tuple[np.ndarray, np
     return starts, starts + width
 
 
-def _prefixed(chunk: np.ndarray, begin: int, end: int, count: int) -> tuple[np.ndarray, np.ndarray] | None:
+def _prefixed(chunk: ChunkBytes, begin: int, end: int, count: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Values that each follow their length (4 bytes, little-endian)."""
     if count == 0:
         return (_NONE, _NONE) if begin == end else None
-    length = _LENGTH.unpack_from(chunk, begin)[0]  # type: ignore[arg-type]  # an array is a buffer
+    length = _length(chunk, begin, end)
     stride = _PREFIX + length
     if length >= 0 and end - begin == count * stride:  # all as long as the first, perhaps
-        heads = chunk[begin:end].reshape(count, stride)[:, :_PREFIX]
+        starts = begin + stride * np.arange(count, dtype=np.int64)
+        heads = chunk.heads(starts, _PREFIX)
         if (heads == heads[0]).all():
-            starts = begin + _PREFIX + stride * np.arange(count, dtype=np.int64)
-            return starts, starts + length
+            return starts + _PREFIX, starts + stride
     starts = np.empty(count, np.int64)
     ends = np.empty(count, np.int64)
     position = begin
     for number in range(count):
-        length = _LENGTH.unpack_from(chunk, position)[0]  # type: ignore[arg-type]
+        length = _length(chunk, position, end)
         starts[number] = position = position + _PREFIX
         position += length
         if length < 0 or position > end:
             return None
         ends[number] = position
     return (starts, ends) if position == end else None
+
+
+def _length(chunk: ChunkBytes, position: int, end: int) -> int:
+    if position + _PREFIX > end:
+        return -1
+    return _LENGTH.unpack(chunk.read(position, position + _PREFIX))[0]
 
 
 # --- the Thrift compact protocol ---

@@ -32,8 +32,11 @@ class NpyHeader:
         return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
 
 
-def npy_header(data: memoryview) -> NpyHeader:
+def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
     """Parses the header at the start of ``data``.
+
+    Args:
+        size_bytes: how many bytes there are, where ``data`` is only the first of them.
 
     Raises:
         ValueError: not NPY, an object array, or fewer bytes than the header promises.
@@ -41,15 +44,14 @@ def npy_header(data: memoryview) -> NpyHeader:
     if bytes(data[:6]) != _MAGIC or len(data) < 10:  # an Arrow buffer has signed bytes, which would not compare equal
         raise ValueError(f"expected .npy bytes, got {bytes(data[:8])!r}")
     version = data[6]
-    size_bytes = _LENGTH_BYTES.get(version)
-    if size_bytes is None:
+    length_bytes = _LENGTH_BYTES.get(version)
+    if length_bytes is None:
         raise ValueError(f"expected .npy format version 1 to 3, got {version}")
-    offset = 8 + size_bytes + int.from_bytes(bytes(data[8 : 8 + size_bytes]), "little")
+    offset = 8 + length_bytes + int.from_bytes(bytes(data[8 : 8 + length_bytes]), "little")
     header = _parse(bytes(data[:offset]))
-    if len(data) < header.data_offset + header.data_bytes:
-        raise ValueError(
-            f"expected {header.data_bytes} bytes of {header.dtype} {header.shape}, got {len(data) - header.data_offset}"
-        )
+    there = (len(data) if size_bytes is None else size_bytes) - header.data_offset
+    if there < header.data_bytes:
+        raise ValueError(f"expected {header.data_bytes} bytes of {header.dtype} {header.shape}, got {there}")
     return header
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..engine.fetched import FetchedRows, Part
+from ..engine.file_cells import FileCells
 from ..engine.stored_cells import StoredCells
 from ..engine.window import WindowRows
 from .channel import memory_file
@@ -128,10 +129,11 @@ def _write_columns(sink: pa.NativeFile, part: FetchedRows) -> _Columns:
     end = sink.tell()
     cells = []
     for number, column in enumerate(part.columns):
-        if isinstance(column, StoredCells):
+        if not isinstance(column, pa.Array):
+            values = column.loaded() if isinstance(column, FileCells) else column
             first = sink.tell()
-            sink.write(pa.py_buffer(column.data))
-            cells.append((number, first, sink.tell(), column.starts, column.ends))
+            sink.write(pa.py_buffer(values.data))
+            cells.append((number, first, sink.tell(), values.starts, values.ends))
     sink.write(bytes(-sink.tell() % _ALIGNMENT))
     return _Columns((begin, end), tuple(cells), len(part.columns))
 

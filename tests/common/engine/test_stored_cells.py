@@ -1,4 +1,4 @@
-"""Large values read straight from pages: the same batches as when Arrow reads them, on every executor."""
+"""Large values read without Arrow, into memory or later from their file: the same batches as when Arrow reads them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
-from parquetry.common.engine import stored_cells
-from parquetry.common.engine.stored_cells import CellReader, StoredCells, cells_of
+from parquetry.common.engine import cell_reader, file_cells
+from parquetry.common.engine.cell_reader import CellReader
+from parquetry.common.engine.file_cells import FileCells
+from parquetry.common.engine.stored_cells import StoredCells, cells_of
 from parquetry.common.errors import DatasetError, DecodeError
+from parquetry.common.layout.files import list_files
 
 SCHEMA = Unischema(
     "cells",
@@ -37,6 +40,8 @@ SCHEMA = Unischema(
         UnischemaField("ragged", np.float32, (None, 4), NdarrayCodec()),
         UnischemaField("packed", np.int16, (9,), CompressedNdarrayCodec()),
         UnischemaField("raw", np.float64, (3, 2), TensorCodec()),
+        UnischemaField("photo", np.uint8, (6, 8, 3), TensorCodec()),
+        UnischemaField("when", "datetime64[us]", (3,), NdarrayCodec()),
         UnischemaField("rare", np.float32, (5,), NdarrayCodec(), nullable=True),
         UnischemaField("there", np.float32, (5,), NdarrayCodec(), nullable=True),
     ],
@@ -53,6 +58,8 @@ def row(number: int) -> dict[str, Any]:
         "ragged": random.standard_normal((number % 4, 4), np.float32),
         "packed": random.integers(-9, 9, 9).astype(np.int16),
         "raw": random.standard_normal((3, 2)),
+        "photo": random.integers(0, 256, (6, 8, 3), np.uint8),
+        "when": random.integers(0, 1 << 50, 3).astype("datetime64[us]"),
         "rare": None if 40 <= number < 45 else random.standard_normal(5, np.float32),
         "there": random.standard_normal(5, np.float32),
     }
@@ -70,7 +77,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def small_values_count_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_cells, "_LARGE_VALUE_BYTES", 1)
+    monkeypatch.setattr(cell_reader, "_LARGE_VALUE_BYTES", 1)
 
 
 def through_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +85,16 @@ def through_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pipelines(url: str, data: st.DataObject) -> Pipeline:
-    pipeline = Pipeline(url, workers=1).nulls("drop", "rare")
+    pipeline = Pipeline(url, workers=1)
+    some = sorted(data.draw(st.sets(st.integers(0, 39), min_size=1)))
     if data.draw(st.booleans()):
-        pipeline = pipeline.where(pc.field("id").isin(sorted(data.draw(st.sets(st.integers(0, 39), min_size=1)))))
+        pipeline = pipeline.where(pc.field("id").isin([*some, 50, 51, 52]))
+    if data.draw(st.booleans()):
+        pipeline = pipeline.select("id", "raw", "sweep", "photo", "image").ngram(length=3, timestamp="id")
+    else:
+        pipeline = pipeline.nulls("drop", "rare")
+    if data.draw(st.booleans()):
+        pipeline = pipeline.center_crop("photo", (4, 4)).random_flip("photo")
     if data.draw(st.booleans()):
         pipeline = pipeline.shuffle(data.draw(st.sampled_from([5, 50, 500])), seed=data.draw(st.integers(0, 9)))
     batch = data.draw(st.sampled_from([None, 1, 7, 32]))
@@ -106,7 +120,12 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
     pipeline = pipelines(url, data)
     first = iter(pipeline)
     state = first.state_dict()
-    direct = list(first)
+    stay, buffers, open_files = data.draw(st.sampled_from([(1, 2, 9), (1, 512, 9), (1, 512, 1), (1 << 40, 512, 9)]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cell_reader, "_VALUE_BYTES_TO_STAY", stay)
+        patch.setattr(file_cells, "_MOST_BUFFERS", buffers)
+        patch.setattr(file_cells, "_MOST_FILES", open_files)
+        direct = list(first)
     with pytest.MonkeyPatch.context() as patch:
         through_arrow(patch)
         again = iter(pipeline)
@@ -117,27 +136,34 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
         assert_same(one, other)
 
 
-@pytest.mark.parametrize("field", ["image", "sweep"])
-def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str) -> None:
-    """With workers (images), and in the reader's own threads."""
+@pytest.mark.parametrize(("field", "kind"), [("image", StoredCells), ("sweep", FileCells), ("mixed", FileCells)])
+@pytest.mark.parametrize("user_code", [False, True])
+def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str, kind: type, user_code: bool) -> None:
+    """With workers (images, user functions), and in the reader's own threads."""
     large = Unischema(
         "large",
         [
             UnischemaField("image", np.uint8, (40, 60, 3), CompressedImageCodec("png")),
-            UnischemaField("sweep", np.float32, (700,), NdarrayCodec()),
+            UnischemaField("sweep", np.float32, (5_000,), NdarrayCodec()),
+            UnischemaField("mixed", np.float32, (None,), NdarrayCodec()),
         ],
     )
     random = np.random.default_rng(0)
     with DatasetWriter(tmp_path / "data", large, row_group_rows=7, compression=None) as writer:
         for _ in range(30):
             image = random.integers(0, 256, (40, 60, 3), np.uint8)
-            writer.write({"image": image, "sweep": random.standard_normal(700, np.float32)})
-    threads = Pipeline(tmp_path / "data", [field]).shuffle(12, seed=3).batch(8)
-    [fetcher] = threads.plan().fetchers()
-    assert isinstance(fetcher.fetch(0, None).columns[0], StoredCells)
-    sidecar = Pipeline(tmp_path / "data", [field], executor="sidecar", workers=2).shuffle(12, seed=3).batch(8)
-    for one, other in zip(threads, sidecar, strict=True):
-        np.testing.assert_array_equal(one[field], other[field])
+            sweep = random.standard_normal(5_000, np.float32)
+            writer.write({"image": image, "sweep": sweep, "mixed": sweep})
+    pipeline = Pipeline(tmp_path / "data", [field], workers=2)
+    if field == "mixed":  # of one shape by what a user says, and other shapes are found out late
+        kind = StoredCells
+    [fetcher] = pipeline.plan().fetchers()
+    assert type(fetcher.fetch(0, None).columns[0]) is kind
+    if user_code:
+        pipeline = pipeline.transform(lambda row: {**row, field: row[field][::-1]})
+    pipeline = pipeline.shuffle(12, seed=3).batch(8)
+    for one, other in zip(pipeline, pipeline.with_options(executor="sidecar"), strict=True):
+        assert_same(one, other)
 
 
 def test_every_plain_column_without_nulls_is_read_this_way(url: str) -> None:
@@ -148,7 +174,7 @@ def test_every_plain_column_without_nulls_is_read_this_way(url: str) -> None:
         (unit, names[number])
         for unit in range(6)
         for number, column in enumerate(fetcher.fetch(unit, None).columns)
-        if isinstance(column, StoredCells)
+        if isinstance(column, StoredCells | FileCells)
     }
     coded = set(names) - {"id"}
     assert {name for _, name in direct} == coded
@@ -215,3 +241,159 @@ def test_few_of_many_cells_do_not_hold_the_memory_of_all() -> None:
     cells = cells_of(pa.array([bytes(1_000)] * 100, pa.large_binary()))
     assert cells.take(np.array([3, 5])).data.nbytes == 2_000
     assert cells.take(np.arange(90)).data is cells.data
+
+
+# --- values that stay in their file ---
+
+
+@pytest.fixture
+def stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cell_reader, "_VALUE_BYTES_TO_STAY", 1)
+
+
+def cells_in_file(path: Path, lengths: list[int], gaps: list[int]) -> tuple[FileCells, list[bytes]]:
+    """Values of these lengths with these gaps before them."""
+    random = np.random.default_rng(sum(lengths))
+    content, starts, values = b"", [], []
+    for length, gap in zip(lengths, gaps, strict=True):
+        content += random.bytes(gap)
+        starts.append(len(content))
+        values.append(random.bytes(length))
+        content += values[-1]
+    path.write_bytes(content)
+    begin = np.array(starts, np.int64)
+    return FileCells(begin, begin + np.array(lengths, np.int64), file_cells.OpenFile(str(path))), values
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0, 4, 100, 4096, 5000])), min_size=1, max_size=12),
+    order=st.randoms(use_true_random=False),
+    most=st.sampled_from([1, 3, 512]),
+    step=st.sampled_from([1, 7, 1 << 20]),
+)
+def test_bytes_are_read_from_where_they_lie_however_little_comes_at_once(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int]], order: Any, most: int, step: int
+) -> None:
+    lengths, gaps = zip(*sizes, strict=True)
+    cells, values = cells_in_file(tmp_path_factory.mktemp("cells") / "x", list(lengths), list(gaps))
+    rows = order.sample(range(len(values)), order.randint(0, len(values)))
+    real = os.preadv
+
+    def preadv(descriptor: int, buffers: list[memoryview], begin: int) -> int:
+        short, left = [], step
+        for buffer in buffers:
+            short.append(buffer[:left])
+            left -= len(short[-1])
+        return real(descriptor, short, begin)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_cells, "_MOST_BUFFERS", most)
+        patch.setattr(os, "preadv", preadv)
+        cells.expect()
+        loaded = cells.take(np.array(rows, np.int64)).loaded()
+    assert [loaded.data[a:b].tobytes() for a, b in zip(loaded.starts, loaded.ends, strict=True)] == [
+        values[row] for row in rows
+    ]
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
+    cells, values = cells_in_file(tmp_path / "x", [100, 100], [4, 4])
+    values_of = file_cells.FileValues(cells.file, cells.starts, np.dtype(np.uint8), (100,))
+    out = np.empty((2, 100), np.uint8)
+    values_of.read(np.array([1, 0]), out)
+    assert [place.tobytes() for place in out] == values[::-1]
+    assert values_of[1].tobytes() == values[1]
+    os.truncate(tmp_path / "x", 150)
+    assert values_of[0].tobytes() == values[0]
+    with pytest.raises(DatasetError, match=r"x: expected 58 more bytes at 150, got its end\. It was cut"):
+        values_of.read(np.array([0, 1]), out)
+    with pytest.raises(DatasetError, match="It was cut"):
+        cells.loaded()
+
+
+@pytest.mark.usefixtures("stay")
+def test_another_file_under_the_name_is_not_read_by_the_places_of_the_first(url: str, tmp_path: Path) -> None:
+    """Writers replace files whole; what is open is read to its end."""
+    source = data_file(url)
+    copy = tmp_path / "data" / source.name
+    copy.parent.mkdir()
+    copy.write_bytes(source.read_bytes())
+    [fetcher] = Pipeline(copy.parent, ["sweep"]).plan().fetchers()
+    before = fetcher.fetch(0, None).columns[0]
+    expected = before.loaded().data.tobytes()
+    (tmp_path / "new").write_bytes(source.read_bytes()[::-1])
+    os.replace(tmp_path / "new", copy)
+    assert before.loaded().data.tobytes() == expected
+    assert fetcher.fetch(0, None).columns[0].file is before.file
+    del before
+    with pytest.raises(DatasetError, match="expected readable columns"):
+        fetcher.fetch(0, None)
+
+
+def test_a_file_that_is_not_as_it_was_listed_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(b"content")
+    [listed] = list_files([str(path)]).files
+    files = file_cells.OpenFiles()
+    first = files.open(listed)
+    assert first is not None
+    assert files.open(listed) is first
+    (tmp_path / "new").write_bytes(b"another")  # of the same size
+    os.replace(tmp_path / "new", path)
+    assert files.open(listed) is first  # what was listed, though it has no name any more
+    del first
+    assert files.open(listed) is None
+    path.unlink()
+    assert files.open(listed) is None
+
+
+@pytest.mark.usefixtures("stay")
+def test_files_are_closed_with_the_last_value(url: str) -> None:
+    def open_here() -> list[str]:
+        links = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+        return [link for link in links if link.endswith(".parquet")]
+
+    pipeline = Pipeline(url, ["sweep"], workers=1).batch(7)
+    [fetcher] = pipeline.plan().fetchers()
+    held = fetcher.fetch(0, None).columns[0]
+    assert len(open_here()) == 1
+    del held
+    assert open_here() == []
+    for _ in pipeline:
+        pass
+    assert open_here() == []
+
+
+@pytest.mark.usefixtures("stay")
+def test_values_with_several_headers_are_decoded_one_by_one(tmp_path: Path) -> None:
+    """The same shape and dtype, but Fortran's order in one of them."""
+    schema = Unischema("x", [UnischemaField("x", np.float32, (5, 4), NdarrayCodec())])
+    arrays = [np.random.default_rng(n).standard_normal((5, 4), np.float32) for n in range(8)]
+    with DatasetWriter(tmp_path / "data", schema, row_group_rows=4, compression=None) as writer:
+        for array in arrays:
+            writer.write({"x": array})
+    [file] = (tmp_path / "data").glob("part*")
+    content = file.read_bytes()
+    place = content.rindex(b"'fortran_order': False")
+    assert content.count(b"'fortran_order': False") == 8
+    file.write_bytes(content[:place] + b"'fortran_order': True " + content[place + 22 :])
+    [batch] = Pipeline(tmp_path / "data").batch(8)
+    np.testing.assert_array_equal(batch["x"][:7], arrays[:7])
+    np.testing.assert_array_equal(batch["x"][7], arrays[7].reshape(4, 5).T)
+
+
+def test_few_wanted_images_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Unischema(
+        "x", [UnischemaField("id", np.int64), UnischemaField("x", np.uint8, (80, 80, 3), CompressedImageCodec("png"))]
+    )
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (80, 80, 3), np.uint8) for _ in range(20)]
+    with DatasetWriter(tmp_path / "data", schema, row_group_rows=20, compression=None) as writer:
+        for number, image in enumerate(images):
+            writer.write({"id": number, "x": image})
+    read: list[int] = []
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *a: read.append(real(*a)) or read[-1])
+    [batch] = Pipeline(tmp_path / "data").where(pc.field("id").isin([3, 4, 11])).batch(9)
+    np.testing.assert_array_equal(batch["x"], [images[3], images[4], images[11]])
+    assert 3 * images[0].nbytes < sum(read) < 3.2 * images[0].nbytes

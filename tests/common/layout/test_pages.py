@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parquetry.common.layout.pages import find_values
+from parquetry.common.layout.pages import FileBytes, MemoryBytes, find_values
 
 PLAIN: dict[str, Any] = {"compression": "none", "use_dictionary": False}
 
@@ -29,6 +30,20 @@ def written(path: Path, values: list[bytes | None], *, width: int = -1, nullable
     table = pa.table([pa.array(values, field.type)], schema=pa.schema([field]))
     pq.write_table(table, path, **{**PLAIN, **options})
     return path
+
+
+def find(chunk: np.ndarray, count: int, *, width: int | None, nullable: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """Where values lie, as found in memory and in a file that holds other bytes around the chunk."""
+    in_memory = find_values(MemoryBytes(chunk), count, width=width, nullable=nullable)
+    with tempfile.TemporaryFile() as file:
+        file.write(b"before" + chunk.tobytes() + b"\x15\x00behind" * 20)
+        file.flush()
+        stored = FileBytes(file.fileno(), len(b"before"), len(chunk))
+        in_file = find_values(stored, count, width=width, nullable=nullable)
+    assert (in_memory is None) == (in_file is None)
+    if in_memory is not None and in_file is not None:
+        np.testing.assert_array_equal(in_memory, in_file)
+    return in_memory
 
 
 def values_at(chunk: np.ndarray, places: tuple[np.ndarray, np.ndarray]) -> list[bytes]:
@@ -72,10 +87,12 @@ def test_every_value_is_found_where_it_lies(
         write_statistics=statistics,
     )
     chunk, count = chunk_of(path)
-    places = find_values(chunk, count, width=width if width > 0 else None, nullable=nullable)
+    places = find(chunk, count, width=width if width > 0 else None, nullable=nullable)
     assert places is not None
     assert values_at(chunk, places) == values
-    assert all(find_values(chunk[:end], count, width=None, nullable=nullable) is None for end in range(len(chunk)))
+    assert all(
+        find_values(MemoryBytes(chunk[:end]), count, width=None, nullable=nullable) is None for end in range(len(chunk))
+    )
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
@@ -84,7 +101,7 @@ def test_a_null_is_left_to_arrow(tmp_path: Path, version: str, place: int) -> No
     values: list[bytes | None] = [b"value"] * 20
     values[place] = None
     path = written(tmp_path / "x.parquet", values, nullable=True, data_page_version=version)
-    assert find_values(*chunk_of(path), width=None, nullable=True) is None
+    assert find(*chunk_of(path), width=None, nullable=True) is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +111,7 @@ def test_a_null_is_left_to_arrow(tmp_path: Path, version: str, place: int) -> No
 def test_pages_that_are_not_plain_are_left_to_arrow(tmp_path: Path, options: dict[str, Any], version: str) -> None:
     values: list[bytes | None] = [bytes([number]) * 100 for number in range(20)]
     path = written(tmp_path / "x.parquet", values, nullable=False, data_page_version=version, **options)
-    assert find_values(*chunk_of(path), width=None, nullable=False) is None
+    assert find(*chunk_of(path), width=None, nullable=False) is None
 
 
 def test_definition_levels_of_several_kinds_of_runs_are_read() -> None:
@@ -106,7 +123,7 @@ def test_definition_levels_of_several_kinds_of_runs_are_read() -> None:
         return np.frombuffer(header + body, np.uint8)
 
     def found(levels: bytes, count: int = 20) -> bool:
-        return find_values(page(levels, count), count, width=1, nullable=True) is not None
+        return find(page(levels, count), count, width=1, nullable=True) is not None
 
     assert found(b"\x28\x01")  # a run of 20
     assert found(b"\x14\x01\x14\x01")  # two runs of 10
@@ -131,7 +148,7 @@ def zigzag(number: int) -> bytes:
 @given(content=st.binary(max_size=200), count=st.integers(0, 5), nullable=st.booleans())
 def test_bytes_that_are_no_pages_are_never_an_error(content: bytes, count: int, nullable: bool) -> None:
     chunk = np.frombuffer(content, np.uint8)
-    places = find_values(chunk, count, width=None, nullable=nullable)
+    places = find(chunk, count, width=None, nullable=nullable)
     assert places is None or (len(places[0]) == count and (places[1] <= len(chunk)).all())
 
 
@@ -146,7 +163,7 @@ def test_a_damaged_page_is_left_to_arrow_or_has_its_places_inside(
     )
     chunk, count = chunk_of(path)
     chunk[data.draw(st.integers(0, len(chunk) - 1))] = data.draw(st.integers(0, 255))
-    places = find_values(chunk, count, width=None, nullable=True)
+    places = find(chunk, count, width=None, nullable=True)
     if places is not None:
         starts, ends = places
         assert len(starts) == count

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 CHEAP = ("id", "small", "vector", "label")  # decoded in threads of the reader
 COSTLY = ("id", "image", "points", "tags")  # decoded in worker processes
+OF_OTHERS: set[psutil.Process] = set()
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +44,18 @@ def _nothing_left() -> Iterator[None]:
     """Each test begins without a sidecar, and ends all that it started."""
     gc.collect()
     IDLE.close()
-    before = set(sidecars())  # of other tests, which may be on their way out
+    OF_OTHERS.clear()
+    OF_OTHERS.update(sidecars())  # TensorFlow's, of other tests, wait half a minute for another epoch
     yield
     gc.collect()
     IDLE.close()
-    assert not set(sidecars()) - before, "a sidecar outlived its iterators"
+    assert not sidecars(), "a sidecar outlived its iterators"
 
 
 def sidecars() -> list[psutil.Process]:
-    """The readers that this process has started and that still run."""
-    return [child for child in psutil.Process().children() if _runs(child, "parquetry.common.sidecar")]
+    """The readers that a test has started and that still run."""
+    children = psutil.Process().children()
+    return [child for child in children if child not in OF_OTHERS and _runs(child, "parquetry.common.sidecar")]
 
 
 def workers_of(reader: psutil.Process) -> list[psutil.Process]:
