@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+import numpy as np
+
 from parquetry.common import Pipeline
-from parquetry.common.engine.batch import split_columns
+from parquetry.common.engine.arena import array_bytes
+from parquetry.common.engine.batch import Column, split_columns
+from parquetry.common.engine.outputs import Element
 from parquetry.common.errors import StateError
 from parquetry.common.iteration import StepIterator
 from parquetry.common.plan import START, Origin
 from parquetry.common.state import state_of
 
-from .packing import SharedPacker
+from .loader_memory import Placer, share_regions
+from .packing import SharedPacker, block_bytes
 from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, split_for_torch
 
 
@@ -75,7 +80,7 @@ class ElementIterator:
         iteration: counted from 0; decides the epoch of the shuffle.
         worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
         resumer: is told when a state is loaded.
-        packed: batches go to another process: their tensors share one block of shared memory.
+        sent: elements go to another process (of a loader), which maps the memory that they lie in.
     """
 
     def __init__(
@@ -86,14 +91,15 @@ class ElementIterator:
         worker: int = 0,
         workers: int = 1,
         resumer: Resumer | None = None,
-        packed: bool = False,
+        sent: bool = False,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
         self.begun = False
         self._pipeline = pipeline
         self._worker = worker
         self._resumer = resumer
-        self._packed = packed
+        self._maps = sent and share_regions()
+        self._packs = sent and not self._maps
         self._steps = self._open(worker, workers)
         self._rows: Iterator[dict[Any, Any]] = iter(())
 
@@ -114,14 +120,23 @@ class ElementIterator:
                 raise
             if element.batched:
                 self.progress.consumed = self._steps.position
-                if isinstance(columns, tuple):
-                    return arrays_to_torch(element, columns)
-                return batch_to_torch(element, columns, SharedPacker(columns) if self._packed else as_tensor)
+                return self._batch(element, columns)
             self.progress.consumed = self._steps.position - count
             self._rows = rows_to_torch(element, columns)
             row = next(self._rows, None)
         self.progress.consumed += 1
         return row
+
+    def _batch(self, element: Element, columns: Sequence[Column] | tuple[np.ndarray, ...]) -> dict[Any, Any]:
+        if isinstance(columns, tuple):
+            if not self._maps:
+                return arrays_to_torch(element, columns)
+            with Placer(lambda: sum(array_bytes(array.dtype, array.shape) for array in columns)) as placer:
+                return arrays_to_torch(element, columns, placer)
+        if not self._maps:
+            return batch_to_torch(element, columns, SharedPacker(columns) if self._packs else as_tensor)
+        with Placer(lambda: block_bytes(columns)) as placer:
+            return batch_to_torch(element, columns, placer)
 
     def state_dict(self) -> dict[str, Any]:
         """How far this iterator has come: a small JSON-serialisable dict, the same in every face."""
@@ -167,7 +182,7 @@ class ElementIterator:
 
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator:
         chosen = pipeline or self._pipeline
-        at_once = chosen.element.batched and not self._packed
+        at_once = chosen.element.batched and not self._packs
         return StepIterator(
             chosen,
             self.progress.iteration,

@@ -1,5 +1,7 @@
 """`SharedPacker`: the arrays of one batch in one block of shared memory, on their way out of a loader worker.
 
+For systems without memory files; see `loader_memory`.
+
 A loader sends every block of memory by a file descriptor of its own, which costs more than the bytes of a small column.
 It would copy each tensor into shared memory anyway, so packing them costs nothing more.
 """
@@ -24,8 +26,9 @@ class SharedPacker:
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        size = sum(_aligned(size) for column in columns for size in _sizes(column))
-        storage = torch.UntypedStorage._new_shared(max(size, 1))  # the block that torch's own collate uses
+        storage = torch.UntypedStorage._new_shared(
+            max(block_bytes(columns), 1)
+        )  # the block that torch's own collate uses
         self._block = torch.empty(0, dtype=torch.uint8).set_(storage)
         self._used = 0
 
@@ -36,6 +39,11 @@ class SharedPacker:
         self._used += _aligned(array.nbytes)
         dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
         return slot.view(dtype).view(array.shape)
+
+
+def block_bytes(columns: Sequence[Column]) -> int:
+    """What the arrays of a batch take, one behind the other."""
+    return sum(_aligned(size) for column in columns for size in _sizes(column))
 
 
 def _sizes(column: Column) -> list[int]:

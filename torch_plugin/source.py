@@ -35,6 +35,7 @@ from .placement import (
     with_shuffle,
     without_shuffle,
 )
+from .process_end import end_with_trainer
 from .verbs import PipelineVerbs
 
 _LOG = logging.getLogger(__name__)
@@ -73,14 +74,16 @@ class PipelineSource(PipelineVerbs):
     def __iter__(self) -> ElementIterator:
         """The next epoch; inside a loader worker, that worker's part of it."""
         self._adopt(self._epochs.sync())
-        placement = self._placement()
+        placement, in_loader = self._placement(), get_worker_info() is not None
+        if in_loader:
+            end_with_trainer()
         result = ElementIterator(
             self._part(placement),
             iteration=self._epochs.begin(),
             worker=placement.worker,
             workers=placement.workers,
             resumer=self,
-            packed=get_worker_info() is not None,
+            sent=in_loader,
         )
         if self._resume is not None:
             result.load_state_dict(self._resume)

@@ -60,10 +60,12 @@ def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> 
     return zip(*(split_array(array, count) for array in arrays), strict=True)
 
 
-def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...]) -> dict[Any, Any]:
+def arrays_to_torch(
+    element: Element, arrays: tuple[np.ndarray, ...], tensor: ToTensor = torch.from_numpy
+) -> dict[Any, Any]:
     """One batch of `split_for_torch` as a dict of tensors. Tensors are made late: the garbage collector counts them."""
     names = [output.path[0] for output in element.outputs]
-    return dict(zip(names, map(torch.from_numpy, arrays), strict=True))
+    return dict(zip(names, map(tensor, arrays), strict=True))
 
 
 def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[dict[Any, Any]]:

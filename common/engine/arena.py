@@ -12,6 +12,7 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,18 +42,35 @@ class Heap:
 
 
 class Region:
-    """One anonymous mapping that grows by replacement, used as an `Arena` for one batch after another."""
+    """One mapping that grows by replacement, used as an `Arena` for one batch after another."""
+
+    head_bytes = 0
+    """What stands at the beginning and is no array's."""
 
     def __init__(self) -> None:
-        self._memory = _private_memory(mmap.PAGESIZE)
-        self._wanted = 0
-        self._used = 0
+        self._memory = self.map_memory(mmap.PAGESIZE)
+        self._wanted = self.head_bytes
+        self._used = self.head_bytes
         self._lease: Any = None
+
+    def map_memory(self, size_bytes: int) -> mmap.mmap:
+        """New memory in place of what the region had."""
+        return _private_memory(size_bytes)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether its memory may be written to again, once no array of this process points into it."""
+        return True
 
     @property
     def size_bytes(self) -> int:
         """How much memory the region holds."""
         return len(self._memory)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What the batch so far would take in a region that is large enough."""
+        return self._wanted
 
     def begin(self, size_bytes: int = 0) -> Any:
         """Starts a new batch; the region is in use until the returned lease and every array are gone.
@@ -60,15 +78,15 @@ class Region:
         Args:
             size_bytes: what the batch will need at least, where that is known.
         """
-        wanted = max(self._wanted, size_bytes)
+        wanted = max(self._wanted, size_bytes + self.head_bytes)
         if wanted > len(self._memory):
             # In steps of whole huge pages, so that it is not replaced for every batch that is a little larger.
             step = mmap.PAGESIZE if wanted < _HUGE_PAGE else _HUGE_PAGE
-            self._memory = _private_memory(-(-wanted // step) * step)
+            self._memory = self.map_memory(-(-wanted // step) * step)
             if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= _HUGE_PAGE:
                 self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self._used = 0
-        self._wanted = 0
+        self._used = self.head_bytes
+        self._wanted = self.head_bytes
         self._lease = (ctypes.c_uint8 * len(self._memory)).from_buffer(self._memory)
         return self._lease
 
@@ -90,12 +108,15 @@ class Region:
 class RegionPool:
     """Regions that wait for their next batch; at most ``max_idle_bytes`` are kept idle.
 
-    Thread-safe. A region comes back through a finaliser of its lease, in whichever thread drops the last array.
+    Thread-safe. A region comes back through a finaliser of its lease, in whichever thread drops the last array, and
+    waits until it `is_free`.
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
+        self._make: Callable[[], Region] = Region
         self._idle: list[Region] = []
         self._returned: list[Region] = []
+        self._away: list[Region] = []
         self._max_idle_bytes = max_idle_bytes
         self._lock = threading.Lock()
 
@@ -113,23 +134,35 @@ class RegionPool:
     def _take_idle(self, size_bytes: int) -> Region:
         """The smallest region that is large enough, else the one that came back last."""
         if not self._idle:
-            return Region()
+            return self._make()
         fitting = [item for item in self._idle if size_bytes and item.size_bytes >= size_bytes]
         chosen = min(fitting, key=lambda item: item.size_bytes) if fitting else self._idle[-1]
         self._idle.remove(chosen)
         return chosen
 
     def _collect(self) -> None:
+        back, self._away = self._away, []
         while self._returned:
-            region = self._returned.pop()
-            if sum(item.size_bytes for item in self._idle) + region.size_bytes <= self._max_idle_bytes:
+            back.append(self._returned.pop())
+        for region in back:
+            if not region.is_free:
+                self._away.append(region)
+            elif sum(item.size_bytes for item in self._idle) + region.size_bytes <= self._max_idle_bytes:
                 self._idle.append(region)
+
+    def use(self, make: Callable[[], Region]) -> None:
+        """From now on, regions are made in another way; idle ones are dropped."""
+        with self._lock:
+            self._make = make
+            self._idle = []
 
     def forget(self) -> None:
         """In a forked child: regions in use belong to the parent's threads, and the lock may be held by one of them."""
         self._lock = threading.Lock()
+        self._make = Region
         self._idle = []
         self._returned = []
+        self._away = []
 
 
 def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:

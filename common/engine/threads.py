@@ -57,6 +57,7 @@ class ThreadedEngine:
         self._jobs = JobPlanner(plan, steps, iteration, merge=plan.merged_steps)
         self.position = start
         self._by_rows = plan.batch_view is None
+        self._job_bytes = 0  # of the largest so far: the next one fits into its region at once
         self._waiting: Job | None = None
         self._store = WindowStore(plan, plan.fetchers(), threads=plan.fetch_threads(threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
@@ -112,8 +113,9 @@ class ThreadedEngine:
 
     def _make(self, job: Job, handles: list[Handle]) -> list[Column]:
         sources = sources_of(job, handles)
-        region = SHARED_REGIONS.acquire()
+        region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
             return assemble(self._plan.recipe, sources, job.count, region, strict_nulls=self._strict_nulls)
         finally:
+            self._job_bytes = max(self._job_bytes, region.wanted_bytes)
             region.end()

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from parquetry.common.engine.batch import Dense, Ragged
-from parquetry.torch_plugin import ParquetPipe
+from parquetry.torch_plugin import ParquetPipe, iterator
 from parquetry.torch_plugin.packing import SharedPacker
 
 ARRAYS = [
@@ -43,7 +43,10 @@ def test_there_is_room_for_the_offsets_of_ragged_fields(cells: int) -> None:
     assert pack(offsets).tolist() == offsets.tolist()
 
 
-def test_a_worker_sends_one_block_for_all_fields(url: str) -> None:
+def test_a_worker_without_memory_files_sends_one_block_for_all_fields(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterator, "share_regions", lambda: False)
     names = ["id", "half", "u64", "flag", "image", "x", "map", "points"]
     direct = next(iter(ParquetPipe(url, names).batch(9)))
     batch = next(iter(DataLoader(ParquetPipe(url, names).batch(9), batch_size=None, num_workers=1)))

@@ -1,0 +1,313 @@
+"""Batches of loader workers in memory that the trainer maps: right, never written to while held, and given back."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.engine.arena import SHARED_REGIONS
+from parquetry.common.errors import PipelineError
+from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs memory files")
+ROWS, BATCH = 96, 8
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    schema = Unischema(
+        "loader",
+        [
+            UnischemaField("id", np.int64),
+            UnischemaField("image", np.uint8, (16, 20, 3), CompressedImageCodec("png")),
+            UnischemaField("sweep", np.float32, (100, 4), NdarrayCodec()),
+            UnischemaField("points", np.float32, (None, 3), NdarrayCodec()),
+            UnischemaField("count", np.uint16),
+            UnischemaField("name", str),
+        ],
+    )
+    rows = (
+        {
+            "id": number,
+            "image": np.full((16, 20, 3), number, np.uint8),
+            "sweep": np.full((100, 4), number, np.float32),
+            "points": np.full((number % 5, 3), number, np.float32),
+            "count": number,
+            "name": f"row {number}",
+        }
+        for number in range(ROWS)
+    )
+    folder = tmp_path_factory.mktemp("loader") / "data"
+    write_dataset(folder, schema, rows, row_group_rows=12)
+    return str(folder)
+
+
+@pytest.fixture(autouse=True)
+def _all_given_back() -> Iterator[None]:
+    """After each test, no memory of a worker that has ended is mapped."""
+    before = mapped_workers()
+    yield
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while mapped_workers() - before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert mapped_workers() <= before
+
+
+def mapped_workers() -> set[int]:
+    """The workers of which memory is mapped."""
+    return {worker for worker, _ in list(loader_memory._mappings._mapped)}
+
+
+def loader_of(pipe: Any, **options: Any) -> DataLoader:
+    return DataLoader(pipe, **{"batch_size": None, "num_workers": 2, "collate_fn": as_is, **options})
+
+
+def mapped_addresses() -> list[range]:
+    """Where regions of workers are mapped into this process."""
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+    spans = [line[0].split("-") for line in lines if len(line) > 5 and "parquetry-loader" in line[5]]
+    return [range(int(begin, 16), int(end, 16)) for begin, end in spans]
+
+
+def tensors_of(batch: dict[str, Any]) -> list[torch.Tensor]:
+    found = [value for value in batch.values() if isinstance(value, torch.Tensor) and not value.is_nested]
+    jagged = [value for value in batch.values() if isinstance(value, torch.Tensor) and value.is_nested]
+    return found + [part for value in jagged for part in (value.values(), value.offsets())]
+
+
+def assert_whole(batch: dict[str, Any]) -> None:
+    """Every field of a batch says which rows it is made of."""
+    rows = batch["id"].tolist()
+    for name in ("image", "sweep"):
+        expected = torch.tensor(rows).reshape(-1, *[1] * (batch[name].dim() - 1)).expand(batch[name].shape)
+        assert torch.equal(batch[name].long(), expected)
+    assert batch["count"].tolist() == rows
+    assert batch["name"] == [f"row {row}" for row in rows]
+    for row, points in zip(rows, batch["points"].unbind(), strict=True):
+        assert points.shape == (row % 5, 3)
+        assert (points == row).all()
+
+
+def test_tensors_look_into_the_memory_of_workers(folder: str) -> None:
+    seen = 0
+    for batch in loader_of(ParquetPipe(folder).shuffle(30, seed=1).batch(BATCH)):
+        assert_whole(batch)
+        spans = mapped_addresses()
+        for tensor in tensors_of(batch):
+            assert not tensor.is_shared()  # else torch has copied it
+            assert any(tensor.data_ptr() in span for span in spans) or not tensor.numel()
+            seen += 1
+    assert seen == ROWS // BATCH * 6
+
+
+def test_what_is_held_is_never_written_to(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More batches than a worker has regions; and in the end all of them at once."""
+    monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 3)
+    pipe = ParquetPipe(folder, workers=2).shuffle(30, seed=1).batch(BATCH).repeat(3)
+    held = []
+    for batch in loader_of(pipe, prefetch_factor=4):
+        assert_whole(batch)
+        held.append(batch)
+    assert len(held) == 3 * ROWS // BATCH
+    for batch in held:
+        assert_whole(batch)
+    assert sorted(row for batch in held for row in batch["id"].tolist()) == sorted(3 * list(range(ROWS)))
+
+
+def test_writing_into_a_batch_changes_no_other_one(folder: str) -> None:
+    for batch in loader_of(ParquetPipe(folder).batch(BATCH).repeat(3)):
+        assert_whole(batch)
+        for tensor in tensors_of(batch):
+            tensor.fill_(1)
+
+
+def test_regions_are_used_again(folder: str) -> None:
+    sizes = []
+    for number, _ in enumerate(loader_of(ParquetPipe(folder).batch(BATCH).repeat(20), num_workers=1)):
+        if number in (60, 230):
+            sizes.append(loader_memory._mappings.size_bytes)
+    assert sizes[1] <= 1.5 * sizes[0]
+    assert sizes[1] < 100 * BATCH * (16 * 20 * 3 + 1600)  # of 240
+
+
+def cut(batch: dict[str, Any]) -> dict[str, Any]:
+    """Parts of a batch, as a user's function may leave them."""
+    image = batch["image"].permute(0, 3, 1, 2)[:, :2, ::3, 5:]
+    return {"id": batch["id"], "image": image, "last": batch["sweep"][-1], "one": batch["id"][2], "none": image[:0]}
+
+
+def test_views_are_sent_as_views(folder: str) -> None:
+    pipe = ParquetPipe(folder).shuffle(30, seed=1).batch(BATCH)
+    for batch in loader_of(pipe.map(cut)):
+        assert batch["image"].shape == (BATCH, 2, 6, 15)
+        assert batch["image"].stride() == (16 * 20 * 3, 1, 3 * 20 * 3, 3)
+        assert (batch["image"] == batch["id"][:, None, None, None]).all()
+        assert (batch["last"] == batch["id"][-1]).all()
+        assert batch["one"] == batch["id"][2]
+        assert batch["none"].shape == (0, 2, 6, 15)
+        assert not batch["image"].is_shared()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"multiprocessing_context": "spawn", "num_workers": 1},
+        {"persistent_workers": True},
+        {"collate_fn": None},
+    ],
+    ids=str,
+)
+def test_loaders_of_all_kinds_give_the_same(folder: str, options: dict[str, Any]) -> None:
+    pipe = ParquetPipe(folder).shuffle(30, seed=1, reshuffle_each_iteration=False).batch(BATCH)
+    loader = loader_of(pipe, **options)
+    for _ in range(2):
+        rows = []
+        for batch in loader:
+            assert_whole(batch)
+            rows += batch["id"].tolist()
+        assert sorted(rows) == list(range(ROWS))
+    del loader
+
+
+def test_a_loader_that_is_left_in_the_middle_gives_everything_back(folder: str) -> None:
+    for _ in range(3):
+        iterator = iter(loader_of(ParquetPipe(folder).batch(BATCH)))
+        held = next(iterator)
+        del iterator
+        assert_whole(held)
+
+
+def test_a_forked_child_gives_nothing_back(folder: str) -> None:
+    """Its copies of tensors go when it ends; the parent still holds its own."""
+    fields = ["id", "image", "sweep", "count", "name"]
+    iterator = iter(loader_of(ParquetPipe(folder, fields).batch(BATCH).repeat(), num_workers=1))
+    held = [next(iterator) for _ in range(4)]
+
+    def given_back() -> list[int]:
+        return [int(mapped.head[0]) for mapped in mappings._mapped.values()]
+
+    mappings = loader_memory._mappings
+    before = given_back()
+    child = os.fork()
+    if child == 0:
+        held.clear()
+        gc.collect()
+        os._exit(0 if given_back() == before and loader_memory._mappings.size_bytes == 0 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert given_back() == before
+    for batch in held:
+        assert (batch["image"] == batch["id"][:, None, None, None]).all()
+    held.clear()
+    del batch
+    assert all(now > then for now, then in zip(given_back(), before, strict=True))
+    del iterator
+
+
+def test_a_message_without_the_first_one_finds_the_memory_by_itself() -> None:
+    ours, theirs = get_context("fork").Pipe()
+    worker = get_context("fork").Process(target=_send_twice, args=(theirs,))
+    worker.start()
+    first, second = ours.recv()  # the first one had the descriptor, and went elsewhere
+    assert len(second) < len(first)
+    tensors = ForkingPickler.loads(second)
+    assert [tensor.tolist() for tensor in tensors] == [[0.0, 1.0, 2.0], [[7, 7], [7, 7]]]
+    changed = ForkingPickler.dumps(tensors)  # of this process: as torch does it
+    assert b"_borrow" not in changed
+    ours.send("end")
+    worker.join(20)
+    assert worker.exitcode == 0
+    del tensors
+    while worker.pid in mapped_workers():
+        time.sleep(0.02)
+    with pytest.raises(PipelineError, match=rf"loader worker {worker.pid}: expected to map \d+ bytes of its memory"):
+        ForkingPickler.loads(second)
+
+
+def _send_twice(connection: Connection) -> None:
+    assert loader_memory.share_regions()
+    assert loader_memory.share_regions()
+    region = SHARED_REGIONS.acquire(mmap.PAGESIZE)
+    floats = region.allocate(np.dtype(np.float32), (3,))
+    floats[:] = range(3)
+    ints = region.allocate(np.dtype(np.int16), (2, 2))
+    ints[:] = 7
+    region.end()
+    tensors = [torch.from_numpy(floats), torch.from_numpy(ints)]
+    connection.send([bytes(ForkingPickler.dumps(tensors)) for _ in range(2)])
+    assert connection.recv() == "end"
+
+
+def test_a_region_waits_until_all_its_messages_came_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = get_context("fork").Pipe()
+    worker = get_context("fork").Process(target=_reuse, args=(theirs,))
+    worker.start()
+    message, again = ours.recv()
+    tensor, other = ForkingPickler.loads(message), ForkingPickler.loads(again)
+    ours.send("hold")
+    assert ours.recv() == "another"
+    del tensor
+    ours.send("hold one")
+    assert ours.recv() == "another"
+    assert other.tolist() == [5, 5, 5]
+    del other
+    ours.send("nothing")
+    assert ours.recv() == "the same"
+    worker.join(20)
+    assert worker.exitcode == 0
+
+
+def _reuse(connection: Connection) -> None:
+    loader_memory.share_regions()
+    region = SHARED_REGIONS.acquire(mmap.PAGESIZE)
+    array = region.allocate(np.dtype(np.int64), (3,))
+    array[:] = 5
+    region.end()
+    tensor = torch.from_numpy(array)
+    del array
+    connection.send([bytes(ForkingPickler.dumps(tensor)) for _ in range(2)])
+    del tensor
+    for _ in range(3):
+        connection.recv()
+        next_one = SHARED_REGIONS.acquire(mmap.PAGESIZE)
+        next_one.end()
+        connection.send("the same" if next_one is region else "another")
+        del next_one
+
+
+def test_arrays_from_elsewhere_are_copied_once() -> None:
+    worker = get_context("fork").Process(target=_place)
+    worker.start()
+    worker.join(30)
+    assert worker.exitcode == 0
+
+
+def _place() -> None:
+    loader_memory.share_regions()
+    read_only = np.arange(5)
+    read_only.flags.writeable = False
+    elsewhere = [np.arange(3, dtype=np.float32), np.arange(8).reshape(2, 4).T, read_only, np.zeros((0, 2))]
+    with loader_memory.Placer(lambda: 4096) as place:
+        tensors = [place(array) for array in elsewhere]
+    for tensor, array in zip(tensors, elsewhere, strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+        assert not array.nbytes or loader_memory._sharing.find(tensor.data_ptr()) is not None
+    with loader_memory.Placer(lambda: 4096) as again:
+        assert again(tensors[0].numpy()).data_ptr() == tensors[0].data_ptr()
+    assert not (tensors[2] == 9).any()
+    tensors[2].fill_(9)
+    assert read_only.tolist() == [0, 1, 2, 3, 4]
