@@ -64,10 +64,13 @@ def share_regions() -> bool:
 
     False where there are no memory files; then torch copies.
     """
+    global _sharing
     if not hasattr(os, "memfd_create"):
         return False
-    if _sharing.pid != os.getpid():
-        _sharing.begin()
+    if _sharing.pid != os.getpid():  # what a parent shares is its own
+        _sharing = _Sharing(os.getpid())
+        SHARED_REGIONS.use(_sharing.make)
+        ForkingPickler.register(torch.Tensor, _reduce)
     return True
 
 
@@ -148,19 +151,14 @@ _Where: TypeAlias = tuple[range, weakref.ref[SharedRegion]]
 class _Sharing:
     """The regions of this process by address. Tensors are pickled in a thread of the loader's queue."""
 
-    def __init__(self) -> None:
-        self.pid = -1
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self._lock = threading.Lock()
         self._begins: list[int] = []
         self._regions: list[_Where] = []  # by address
 
-    def begin(self) -> None:
-        self.__init__()  # type: ignore[misc]  # nothing of the parent's counts here
-        self.pid = os.getpid()
-        SHARED_REGIONS.use(self._make)
-        ForkingPickler.register(torch.Tensor, _reduce)
-
-    def _make(self) -> Region:
+    def make(self) -> Region:
+        """A region that can be mapped, while there are not too many."""
         with self._lock:
             self._keep([item for item in self._regions if item[1]() is not None])
             room = len(self._regions) < _MOST_REGIONS
@@ -186,7 +184,7 @@ class _Sharing:
             return None if region is None else (region, address - self._begins[number])
 
 
-_sharing = _Sharing()
+_sharing = _Sharing(pid=0)
 
 
 class Placer:

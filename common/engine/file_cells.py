@@ -7,6 +7,7 @@ the same header, or the values are read into memory instead.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -28,6 +29,7 @@ from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64
 _MOST_GAP_BYTES = 4096  # between two values that are read by one call
+_ADVICE_BYTES = 128 << 10
 _MOST_BUFFERS = 512  # of one call; POSIX promises 1024 on Linux
 _HEADER_BYTES = 256  # hold the header of any .npy file that numpy writes for numbers
 
@@ -95,10 +97,15 @@ class FileCells:
         """Lets the system read ahead what will be asked for soon."""
         if not hasattr(os, "posix_fadvise") or not len(self):
             return
+        descriptor = self.file.descriptor
         far = np.flatnonzero(self.starts[1:] - self.ends[:-1] > _MOST_GAP_BYTES)
         for first, last in zip([0, *(far + 1).tolist()], [*far.tolist(), len(self) - 1], strict=True):
             begin, end = int(self.starts[first]), int(self.ends[last])
-            os.posix_fadvise(self.file.descriptor, begin, end - begin, os.POSIX_FADV_WILLNEED)
+            if _in_memory(descriptor, begin) and _in_memory(descriptor, end - 1):
+                continue
+            with contextlib.suppress(OSError):  # of a file system that cannot
+                for place in range(begin, end, _ADVICE_BYTES):  # the kernel takes no more of one advice
+                    os.posix_fadvise(descriptor, place, min(_ADVICE_BYTES, end - place), os.POSIX_FADV_WILLNEED)
 
     def loaded(self) -> StoredCells:
         """The values in memory.
@@ -116,6 +123,16 @@ class FileCells:
         data = read_bytes(int(bounds[-1]), read)
         assert data is not None
         return StoredCells(bounds[:-1], bounds[1:], data)
+
+
+def _in_memory(descriptor: int, place: int) -> bool:
+    """Whether the system has a byte of a file at hand."""
+    if not hasattr(os, "RWF_NOWAIT"):
+        return False
+    try:
+        return os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT) == 1
+    except OSError:  # it would have to wait, or cannot tell
+        return False
 
 
 def stays_in_file(field: UnischemaField) -> bool:

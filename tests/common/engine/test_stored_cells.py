@@ -279,7 +279,7 @@ def test_bytes_are_read_from_where_they_lie_however_little_comes_at_once(
     rows = order.sample(range(len(values)), order.randint(0, len(values)))
     real = os.preadv
 
-    def preadv(descriptor: int, buffers: list[memoryview], begin: int) -> int:
+    def preadv(descriptor: int, buffers: list[Any], begin: int, flags: int = 0) -> int:
         short, left = [], step
         for buffer in buffers:
             short.append(buffer[:left])
@@ -309,6 +309,22 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
         values_of.read(np.array([0, 1]), out)
     with pytest.raises(DatasetError, match="It was cut"):
         cells.loaded()
+
+
+def test_the_system_is_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, advice: asked.append((begin, size)))
+    cells, _ = cells_in_file(tmp_path / "x", [300_000, 100_000, 50], [4, 4, 10_000])
+    monkeypatch.setattr(file_cells, "_in_memory", lambda *_: True)
+    cells.expect()
+    assert asked == []
+    monkeypatch.setattr(file_cells, "_in_memory", lambda *_: False)
+    cells.expect()
+    assert asked[0][0] == 4
+    assert [begin + size for begin, size in asked[:-2]] == [begin for begin, _ in asked[1:-1]]
+    assert sum(asked[-2]) == 400_008
+    assert asked[-1] == (410_008, 50)
+    assert max(size for _, size in asked) <= 128 << 10
 
 
 @pytest.mark.usefixtures("stay")
