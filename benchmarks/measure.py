@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, TextIO
 
 _REPEATS = 5
+_QUIET_S = 0.2
 _REPEATED = ("warm", "resume at 90 %")  # in turns; the median counts
 
 
@@ -138,6 +139,7 @@ def _starter(module: ModuleType, case: Any) -> Callable[[], Any]:
 
 
 def _timed(step: Callable[[], Any]) -> float:
+    time.sleep(_QUIET_S)  # what the step before had begun ahead is not for this one to bear
     began = time.perf_counter()
     step()
     return time.perf_counter() - began

@@ -292,20 +292,34 @@ class CodedColumn:
         if isinstance(out, np.ndarray) and out.ndim == 1:
             out = [out[number, ...] for number in range(len(out))]  # a scalar's place, not its value
         first: dict[int, int] = {}
+        later: dict[int, Callable[[], object]] = {}  # rows that another thread decodes now
+        copies: list[tuple[int, int]] = []
         for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
             if valid is not None and not valid[number]:
                 out[number][...] = 0
                 continue
             if first.setdefault(row, number) != number:  # n-gram windows share rows: decode once, then copy
-                out[number][...] = out[first[row]]
+                if row in later:
+                    copies.append((number, first[row]))
+                else:
+                    out[number][...] = out[first[row]]
                 continue
             try:
                 if self._decoded is None:
                     decode(field, data, out[number])
-                else:
-                    self._decoded.copy_into(row, out[number], partial(decode, field, data))
+                    continue
+                put = partial(self._decoded.copy_into, row, out[number], partial(decode, field, data))
+                if not put(wait=False):
+                    later[row] = put
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
+        for row, put in later.items():
+            try:
+                put()
+            except (ValueError, OSError) as error:
+                raise self._failed(row, error) from error
+        for number, source in copies:
+            out[number][...] = out[source]
 
     def _gather_ragged(self, rows: np.ndarray, valid: np.ndarray | None) -> Ragged:
         field = self._field

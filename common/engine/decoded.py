@@ -1,7 +1,7 @@
 """`DecodedRows`: decoded values of a window's rows, kept because several n-gram windows share each row.
 
-Each row is decoded at most once, by the first thread that asks; others wait for it. Memory is bounded: past the limit a
-row is decoded for its asker and not kept.
+Each row is decoded at most once, by the first thread that asks; others wait for it, or come back later. Memory is
+bounded: past the limit a row is decoded for its asker and not kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .arena import WINDOW_REGIONS
+
 LIMIT_BYTES = 512 << 20
+_LARGE_BYTES = 1 << 16  # of rows that are kept in memory that earlier windows had
+_ROWS_AT_ONCE = 16
 
 
 class DecodedRows:
@@ -23,9 +27,13 @@ class DecodedRows:
         self._rows: dict[int, np.ndarray] = {}
         self._making: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
+        self._free: list[np.ndarray] = []  # memory for rows to come, uint8
 
-    def copy_into(self, row: int, out: np.ndarray, decode: Callable[[np.ndarray], None]) -> None:
-        """Puts the row's value into ``out``; ``decode`` makes it if nobody has."""
+    def copy_into(self, row: int, out: np.ndarray, decode: Callable[[np.ndarray], None], *, wait: bool = True) -> bool:
+        """Puts the row's value into ``out``; ``decode`` makes it if nobody has.
+
+        False, and nothing done, if another thread is making it now and the caller would rather not ``wait``.
+        """
         while True:
             with self._lock:
                 value = self._rows.get(row)
@@ -38,17 +46,33 @@ class DecodedRows:
                     break
             if value is not None:
                 out[...] = value
-                return
+                return True
+            if not wait:
+                return False
             assert event is not None
             event.wait()
         if not keep:
             decode(out)
-            return
+            return True
         assert event is not None
         try:
             decode(out)
-            self._rows[row] = out.copy()
+            kept = self._place(out)
+            kept[...] = out
+            self._rows[row] = kept
         finally:  # after an error the next asker decodes again, and raises the same
             with self._lock:
                 del self._making[row]
             event.set()
+        return True
+
+    def _place(self, like: np.ndarray) -> np.ndarray:
+        """Memory for one more row; fresh pages for a large one would cost more than to copy it."""
+        if like.nbytes < _LARGE_BYTES:
+            return np.empty_like(like)
+        with self._lock:
+            if not self._free or self._free[-1].nbytes != like.nbytes:
+                region = WINDOW_REGIONS.acquire(_ROWS_AT_ONCE * like.nbytes)
+                self._free = list(region.allocate(np.dtype(np.uint8), (_ROWS_AT_ONCE, like.nbytes)))
+                region.end()
+            return self._free.pop().view(like.dtype).reshape(like.shape)
