@@ -162,7 +162,10 @@ class _Sharing:
         with self._lock:
             self._keep([item for item in self._regions if item[1]() is not None])
             room = len(self._regions) < _MOST_REGIONS
-        return SharedRegion() if room else Region()
+        if room:
+            with contextlib.suppress(OSError):  # no descriptors are left, or a sandbox forbids memory files
+                return SharedRegion()
+        return Region()
 
     def add(self, region: SharedRegion, begin: int, size_bytes: int) -> None:
         """A region has new memory."""

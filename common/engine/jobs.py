@@ -144,6 +144,9 @@ class WindowStore:
             handle.users += 1
             handles.append(handle)
             self._latest[stream] = draw.key
+            here = draw.key.epoch, draw.key.window
+            if stream in self._ahead:  # what lies behind is not ahead any more
+                self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.window) > here]
         self._drop_unused()
         return handles
 

@@ -129,6 +129,20 @@ def test_what_is_held_is_never_written_to(folder: str, monkeypatch: pytest.Monke
     assert sorted(row for batch in held for row in batch["id"].tolist()) == sorted(3 * list(range(ROWS)))
 
 
+def test_without_memory_files_torch_copies(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.memfd_create
+
+    def refuse(name: str, flags: int) -> int:
+        if name == "parquetry-loader":
+            raise PermissionError("not in this sandbox")
+        return real(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", refuse)  # workers are forked
+    for batch in loader_of(ParquetPipe(folder).batch(BATCH)):
+        assert_whole(batch)
+        assert batch["image"].is_shared()
+
+
 def test_writing_into_a_batch_changes_no_other_one(folder: str) -> None:
     for batch in loader_of(ParquetPipe(folder).batch(BATCH).repeat(3)):
         assert_whole(batch)

@@ -124,3 +124,18 @@ def test_reading_ahead_keeps_to_the_budget(began: Began) -> None:
     assert arrive(began, 3) == [0, 1, 2]
     assert store.loaded_bytes == 3 * WINDOW_BYTES
     store.close()
+
+
+def test_what_was_read_ahead_goes_when_it_is_behind(began: Began) -> None:
+    """Also where nothing more may be read ahead."""
+    began.gate.set()
+    store = store_of(began, threads=2, memory_limit=2 * WINDOW_BYTES)
+    first = store.acquire(job(0))
+    store.read_ahead()
+    second, third = store.acquire(job(1)), store.acquire(job(2))
+    for handles in (first, second, third):
+        handles[0].future.result(30)
+    store.release(first)
+    store.release(second)
+    assert [key.window for key in store._handles] == [2]
+    store.close()
