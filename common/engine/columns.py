@@ -313,9 +313,9 @@ class CodedColumn:
                     later[row] = put
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
-        for row, put in later.items():
+        for row, put_late in later.items():
             try:
-                put()
+                put_late()
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
         for number, source in copies:
