@@ -37,7 +37,7 @@ from .process_end import wait_for_end
 
 _HEAD_BYTES = 64
 _RETURNED, _TOKEN = 0, 1  # int64 words of the head
-_MOST_REGIONS = 64  # of a worker; a consumer that holds more batches gets the others through torch
+_MOST_REGIONS = 24  # of a worker, a descriptor each; what a consumer holds beyond them goes through torch
 
 
 class _Memory(NamedTuple):
