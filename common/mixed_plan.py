@@ -143,8 +143,8 @@ class MixedPlan(BasePlan):
     def remote(self) -> bool:
         return any(plan.remote for plan in self.plans)
 
-    def fetchers(self) -> list[Fetcher]:
-        return [plan.fetchers()[0] for plan in self.plans]
+    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
+        return [plan.fetchers(partly=partly)[0] for plan in self.plans]
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         source = index >> SOURCE_SHIFT

@@ -256,8 +256,8 @@ class BasePlan:
         """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
         raise NotImplementedError
 
-    def fetchers(self) -> list[Fetcher]:
-        """New fetchers, one for each source."""
+    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
+        """New fetchers, one for each source; ``partly`` if most rows of a window are for other processes."""
         raise NotImplementedError
 
     @property
@@ -426,12 +426,21 @@ class Plan(BasePlan):
     def remote(self) -> bool:
         return self.dataset.filesystem.type_name != "local"
 
-    def fetchers(self) -> list[Fetcher]:
+    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
         cache = self.order.cache
         kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
         recipe = self.recipe
         deal = recipe.deal if self.order.shuffle is not None else ()  # else rows are in order as they are
-        return [Fetcher(self.dataset, recipe.fields, kept, reuse=recipe.shares_rows, packs=recipe.packs, deal=deal)]
+        fetcher = Fetcher(
+            self.dataset,
+            recipe.fields,
+            kept,
+            reuse=recipe.shares_rows,
+            packs=recipe.packs,
+            deal=deal,
+            partly=partly,
+        )
+        return [fetcher]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """The global order of an epoch."""

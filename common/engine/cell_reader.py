@@ -42,11 +42,13 @@ class CellReader:
 
     Args:
         fields: those that have columns of their own in the files.
+        partly: whether other processes take most of the rows, so that each value is read by the one that wants it.
     """
 
-    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField]) -> None:
+    def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], *, partly: bool = False) -> None:
         here = dataset.table is None and dataset.filesystem.type_name == "local"
         self._dataset = dataset
+        self._partly = partly
         self._fields = [f for f in fields if here and f.storage.coded and "." not in f.name]
         self._numbers: dict[str, int] = {}  # where each was found last; most files have one schema
         self._open = OpenFiles()
@@ -65,7 +67,7 @@ class CellReader:
         if chunk is None:
             return None
         few = rows is not None and len(rows) <= _FEW * chunk.values
-        stays = stays_in_file(field)
+        stays = self._partly or stays_in_file(field)
         if (few or stays) and chunk.size_bytes >= _VALUE_BYTES_TO_STAY * max(chunk.values, 1):
             found = self._in_file(self._dataset.files[file], chunk, rows)
             if found is not None:

@@ -28,7 +28,7 @@ from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from .batch import Column, Dense, Ragged, Strings
 from .decoded import DecodedRows
 from .fetched import InMemory, Part
-from .file_cells import FileCells, FileValues, file_values
+from .file_cells import FileCells, FileData, FileValues, file_values
 from .stored_cells import StoredCells, cells_of
 
 Describe = Callable[[int], str]
@@ -62,8 +62,6 @@ def window_column(
             return FixedColumn([as_numpy(part) for part in numbers], None)  # most columns of a wide table
     if codec.coded:
         fixed = _fixed_parts(field, codec, parts)
-        if fixed is None:
-            parts = [part.loaded() if isinstance(part, FileCells) else part for part in parts]
         return (
             FixedColumn(fixed, _validity(parts))
             if fixed is not None
@@ -213,10 +211,13 @@ class CodedColumn:
         self._finished: dict[Hashable, DecodedRows] = {}
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self._valid = _validity(parts)
-        cells = [part if isinstance(part, StoredCells) else cells_of(part) for part in parts]
+        cells = [part if isinstance(part, StoredCells | FileCells) else cells_of(part) for part in parts]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
         self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
-        self._data = [memoryview(each.data) for each in cells]  # type: ignore[arg-type]  # an array is a buffer
+        self._data = [
+            FileData(each.file) if isinstance(each, FileCells) else memoryview(each.data)  # type: ignore[arg-type]
+            for each in cells
+        ]
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         valid = _take_valid(self._valid, rows)
@@ -279,10 +280,12 @@ class CodedColumn:
             raise self._failed(row, error) from error
 
     def _bytes(self, row: int) -> memoryview:
+        """What is stored of a row; valid until this thread asks for another one."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         return self._data[part][self._starts[row] : self._ends[row]]
 
     def _all_bytes(self, rows: np.ndarray) -> Iterator[memoryview]:
+        """The same for many rows, each until the next."""
         parts = np.searchsorted(self._start, rows, side="right") - 1
         places = zip(parts.tolist(), self._starts[rows].tolist(), self._ends[rows].tolist(), strict=True)
         return (self._data[part][start:end] for part, start, end in places)
@@ -292,7 +295,7 @@ class CodedColumn:
         if isinstance(out, np.ndarray) and out.ndim == 1:
             out = [out[number, ...] for number in range(len(out))]  # a scalar's place, not its value
         first: dict[int, int] = {}
-        later: dict[int, Callable[[], object]] = {}  # rows that another thread decodes now
+        later: dict[int, np.ndarray] = {}  # places of rows that another thread decodes now
         copies: list[tuple[int, int]] = []
         for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
             if valid is not None and not valid[number]:
@@ -308,16 +311,12 @@ class CodedColumn:
                 if self._decoded is None:
                     decode(field, data, out[number])
                     continue
-                put = partial(self._decoded.copy_into, row, out[number], partial(decode, field, data))
-                if not put(wait=False):
-                    later[row] = put
+                if not self._decoded.copy_into(row, out[number], partial(decode, field, data), wait=False):
+                    later[row] = out[number]
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
-        for row, put_late in later.items():
-            try:
-                put_late()
-            except (ValueError, OSError) as error:
-                raise self._failed(row, error) from error
+        for row, place in later.items():
+            self.decode(row, place)
         for number, source in copies:
             out[number][...] = out[source]
 

@@ -46,6 +46,7 @@ class Fetcher:
         fields: what to read, in the order of the tables' columns.
         cache: where fetched row groups are kept, or ``None``.
         reuse, packs, deal: see `LoadedWindow`.
+        partly: whether most rows of a window are for other processes.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Fetcher:
         reuse: bool = False,
         packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
         deal: Sequence[int] = (),
+        partly: bool = False,
     ) -> None:
         self._reuse = reuse
         self._packs = packs
@@ -66,7 +68,8 @@ class Fetcher:
         self._cache = cache
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
-        self._cells = CellReader(dataset, self._stored if cache is None else [])  # a cache keeps what Arrow has read
+        whole = [] if cache is not None else self._stored  # a cache keeps what Arrow has read
+        self._cells = CellReader(dataset, whole, partly=partly and not reuse)
 
     def load(self, rows: WindowRows) -> LoadedWindow:
         """Reads all row groups of a window."""

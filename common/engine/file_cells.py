@@ -25,6 +25,7 @@ from ..schema.codecs import NdarrayCodec, TensorCodec
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import UnischemaField
 from ..schema.npy import npy_header
+from .scratch import SCRATCH
 from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64
@@ -123,6 +124,19 @@ class FileCells:
         data = read_bytes(int(bounds[-1]), read)
         assert data is not None
         return StoredCells(bounds[:-1], bounds[1:], data)
+
+
+class FileData:
+    """The bytes of a file by slices; each is valid until its thread asks for the next one."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """Raises `DatasetError`: the file was cut since it was opened."""
+        data = memoryview(SCRATCH.array("stored", (part.stop - part.start,), np.dtype(np.uint8)))  # type: ignore[arg-type]
+        read_values(self._file, np.array([part.start]), [data])
+        return data
 
 
 def _in_memory(descriptor: int, place: int) -> bool:

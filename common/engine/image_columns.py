@@ -17,8 +17,8 @@ from .arena import Arena
 from .batch import Column, Dense, Ragged
 from .chance import ItemKeys
 from .columns import CodedColumn, FixedColumn
-from .image_kernels import SCRATCH
 from .images import ImageStep, Numbers, process, reduction, size_after
+from .scratch import SCRATCH
 
 if TYPE_CHECKING:
     from .assemble import Source

@@ -8,36 +8,18 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from ..errors import CodecUnavailableError
+from .scratch import SCRATCH
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
 INTERPOLATIONS: tuple[str, ...] = ("nearest", "bilinear", "bicubic", "area")
 RESIZABLE = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
-
-
-class Scratch(threading.local):
-    """Memory for images that are on their way, for each thread its own, reused from image to image."""
-
-    def __init__(self) -> None:
-        self._buffers: dict[str, np.ndarray] = {}
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """An uninitialised array; valid until this thread asks for ``name`` again."""
-        size = math.prod(shape) * dtype.itemsize
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < size:
-            buffer = self._buffers[name] = np.empty(size, np.uint8)
-        return buffer[:size].view(dtype).reshape(shape)
-
-
-SCRATCH = Scratch()
 
 
 @lru_cache(maxsize=1)

@@ -15,8 +15,9 @@ from functools import partial
 import numpy as np
 
 from .chance import ItemKeys, Key, uniform
-from .image_kernels import SCRATCH, copy_into, flip_into, normalise_into, resize_into
+from .image_kernels import copy_into, flip_into, normalise_into, resize_into
 from .outputs import OutputField
+from .scratch import SCRATCH
 
 _TRIES = 10
 _PURPOSES = {"crop": 1, "flip0": 2, "flip1": 3}

@@ -59,7 +59,8 @@ class ThreadedEngine:
         self._by_rows = plan.batch_view is None
         self._job_bytes = 0  # of the largest so far: the next one fits into its region at once
         self._waiting: Job | None = None
-        self._store = WindowStore(plan, plan.fetchers(), threads=plan.fetch_threads(threads), memory_limit=memory_limit)
+        fetchers = plan.fetchers(partly=workers > 1)
+        self._store = WindowStore(plan, fetchers, threads=plan.fetch_threads(threads), memory_limit=memory_limit)
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
         self._ready: deque[tuple[int, Any]] = deque()

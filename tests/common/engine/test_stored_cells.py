@@ -24,11 +24,12 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
-from parquetry.common.engine import cell_reader, file_cells
+from parquetry.common.engine import cell_reader, fetch, file_cells
 from parquetry.common.engine.cell_reader import CellReader
 from parquetry.common.engine.file_cells import FileCells
 from parquetry.common.engine.stored_cells import StoredCells, cells_of
 from parquetry.common.errors import DatasetError, DecodeError
+from parquetry.common.iteration import StepIterator
 from parquetry.common.layout.files import list_files
 
 SCHEMA = Unischema(
@@ -121,8 +122,10 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
     first = iter(pipeline)
     state = first.state_dict()
     stay, buffers, open_files = data.draw(st.sampled_from([(1, 2, 9), (1, 512, 9), (1, 512, 1), (1 << 40, 512, 9)]))
+    partly = data.draw(st.booleans())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cell_reader, "_VALUE_BYTES_TO_STAY", stay)
+        patch.setattr(fetch, "CellReader", lambda *given, **_: CellReader(*given, partly=partly))
         patch.setattr(file_cells, "_MOST_BUFFERS", buffers)
         patch.setattr(file_cells, "_MOST_FILES", open_files)
         direct = list(first)
@@ -294,6 +297,34 @@ def test_bytes_are_read_from_where_they_lie_however_little_comes_at_once(
     assert [loaded.data[a:b].tobytes() for a, b in zip(loaded.starts, loaded.ends, strict=True)] == [
         values[row] for row in rows
     ]
+
+
+def test_workers_of_a_loader_read_each_image_once_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = Unischema(
+        "x", [UnischemaField("id", np.int64), UnischemaField("x", np.uint8, (80, 80, 3), CompressedImageCodec("png"))]
+    )
+    random = np.random.default_rng(0)
+    images = [random.integers(0, 256, (80, 80, 3), np.uint8) for _ in range(40)]
+    with DatasetWriter(tmp_path / "data", schema, row_group_rows=20, compression=None) as writer:
+        for number, image in enumerate(images):
+            writer.write({"id": number, "x": image})
+    read: list[int] = []
+    real = os.preadv
+
+    def preadv(*arguments: Any) -> int:
+        size = real(*arguments)
+        if size > 1:
+            read.append(size)
+        return size
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    pipeline = Pipeline(tmp_path / "data", workers=2).shuffle(40, seed=1).batch(4)
+    for worker in range(5):
+        for _, (ids, found) in StepIterator(pipeline, 0, strict_nulls=True, worker=worker, workers=5):
+            for number, image in zip(ids.values, found.values, strict=True):
+                np.testing.assert_array_equal(image, images[number])
+    assert len(read) == 40
+    assert 40 * images[0].nbytes < sum(read) < 42 * images[0].nbytes
 
 
 def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
