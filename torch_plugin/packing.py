@@ -26,9 +26,8 @@ class SharedPacker:
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        storage = torch.UntypedStorage._new_shared(
-            max(block_bytes(columns), 1)
-        )  # the block that torch's own collate uses
+        size = max(block_bytes(columns), 1)
+        storage = torch.UntypedStorage._new_shared(size)  # the block that torch's own collate uses
         self._block = torch.empty(0, dtype=torch.uint8).set_(storage)
         self._used = 0
 

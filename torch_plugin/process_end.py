@@ -27,7 +27,9 @@ def wait_for_end(pid: int) -> None:
             time.sleep(_LOOK_S)
     else:
         try:
-            select.select([descriptor], [], [])
+            ends = select.poll()  # select() takes no descriptor from 1024 on, and a trainer may have as many
+            ends.register(descriptor, select.POLLIN)
+            ends.poll()
         finally:
             os.close(descriptor)
 
