@@ -10,7 +10,6 @@ sweeps that costs more than reading them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -22,7 +21,7 @@ from ..layout.files import DataFile
 from ..layout.pages import FileBytes, MemoryBytes, find_values
 from ..schema.codecs import TensorCodec
 from ..schema.field import UnischemaField
-from .file_cells import FileCells, OpenFiles, stays_in_file
+from .file_cells import FileCells, OpenFile, OpenFiles, read_values, stays_in_file
 from .stored_cells import StoredCells, read_bytes
 
 if TYPE_CHECKING:
@@ -140,25 +139,9 @@ def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: Unisch
 def _in_memory(path: str, chunk: _Chunk) -> StoredCells | None:
     """All values; ``None`` if the file cannot be read or is shorter, or holds them in another way."""
     try:
-        data = read_bytes(chunk.size_bytes, lambda view: _read(path, chunk.begin, view))
+        file = OpenFile(path)
+        data = read_bytes(chunk.size_bytes, lambda view: read_values(file, np.array([chunk.begin]), [view]))
     except OSError:
         return None  # Arrow meets it too, and says what it is
-    if data is None:
-        return None
     places = find_values(MemoryBytes(data), chunk.values, width=chunk.width, nullable=chunk.nullable)
     return None if places is None else StoredCells(*places, data)
-
-
-def _read(path: str, begin: int, view: memoryview) -> bool:
-    """Fills memory from a stretch of a file; whether it was as long."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        done = 0
-        while done < len(view):
-            read = os.preadv(descriptor, [view[done:]], begin + done)
-            if read == 0:
-                return False
-            done += read
-    finally:
-        os.close(descriptor)
-    return True

@@ -257,11 +257,11 @@ class CodedColumn:
         Raises:
             DecodeError: with file, row group and row.
         """
+        data = self._bytes(row)
         try:
             if self._decoded is None or not keep:
-                self._codec.decode_into(self._field, self._bytes(row), out)
+                self._codec.decode_into(self._field, data, out)
             else:
-                data = self._bytes(row)
                 self._decoded.copy_into(row, out, partial(self._codec.decode_into, self._field, data))
         except (ValueError, OSError) as error:
             raise self._failed(row, error) from error
@@ -274,13 +274,14 @@ class CodedColumn:
         """
         if not isinstance(self._codec, CompressedImageCodec):
             return False
+        data = self._bytes(row)
         try:
-            return self._codec.decode_reduced_into(self._bytes(row), factor, out)
+            return self._codec.decode_reduced_into(data, factor, out)
         except (ValueError, OSError) as error:
             raise self._failed(row, error) from error
 
     def _bytes(self, row: int) -> memoryview:
-        """What is stored of a row; valid until this thread asks for another one."""
+        """What is stored of a row; valid until this thread asks for another one. Raises as `FileData`."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         return self._data[part][self._starts[row] : self._ends[row]]
 
@@ -334,8 +335,9 @@ class CodedColumn:
         return Ragged(shapes, values, (len(rows),), valid)
 
     def _checked_shape(self, row: int) -> tuple[int, ...]:
+        data = self._bytes(row)
         try:
-            shape = self._codec.shape_of(self._field, self._bytes(row))
+            shape = self._codec.shape_of(self._field, data)
         except (ValueError, OSError) as error:
             raise self._failed(row, error) from error
         self._check_shape(row, shape)
@@ -355,8 +357,9 @@ class CodedColumn:
             if valid is not None and not valid[number]:
                 items += [b""] * int(np.prod([axis or 0 for axis in self._field.shape], dtype=np.int64))
                 continue
+            data = self._bytes(row)
             try:
-                array = self._codec.decode_strings(self._field, self._bytes(row))
+                array = self._codec.decode_strings(self._field, data)
             except (ValueError, OSError) as error:
                 raise self._failed(row, error) from error
             self._check_shape(row, array.shape)

@@ -1,8 +1,8 @@
-"""`FileCells`: large values of one layout that stay in their file until a batch wants them.
+"""`FileCells`: large values that stay in their file until a batch wants them.
 
-In: where values lie in an open local file. Out: arrays of them, read straight into their places in a batch, with one
-copy fewer than if a window held them. Always holds: the file is the one that was listed, and every value begins with
-the same header, or the values are read into memory instead.
+In: where values lie in an open local file. Out: arrays of one layout, read straight into their places in a batch with
+one copy fewer than if a window held them (`FileValues`); other values one by one, for their decoder (`FileData`).
+Always holds: the file is the one that was listed, and one that is cut meanwhile is an error.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class FileCells:
         far = np.flatnonzero(self.starts[1:] - self.ends[:-1] > _MOST_GAP_BYTES)
         for first, last in zip([0, *(far + 1).tolist()], [*far.tolist(), len(self) - 1], strict=True):
             begin, end = int(self.starts[first]), int(self.ends[last])
-            if _in_memory(descriptor, begin) and _in_memory(descriptor, end - 1):
+            if _is_cached(descriptor, begin) and _is_cached(descriptor, end - 1):
                 continue
             with contextlib.suppress(OSError):  # of a file system that cannot
                 for place in range(begin, end, _ADVICE_BYTES):  # the kernel takes no more of one advice
@@ -117,13 +117,10 @@ class FileCells:
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.ends - self.starts)])
         places = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
 
-        def read(view: memoryview) -> bool:
+        def read(view: memoryview) -> None:
             read_values(self.file, self.starts, [view[begin:end] for begin, end in places])
-            return True
 
-        data = read_bytes(int(bounds[-1]), read)
-        assert data is not None
-        return StoredCells(bounds[:-1], bounds[1:], data)
+        return StoredCells(bounds[:-1], bounds[1:], read_bytes(int(bounds[-1]), read))
 
 
 class FileData:
@@ -139,7 +136,7 @@ class FileData:
         return data
 
 
-def _in_memory(descriptor: int, place: int) -> bool:
+def _is_cached(descriptor: int, place: int) -> bool:
     """Whether the system has a byte of a file at hand."""
     if not hasattr(os, "RWF_NOWAIT"):
         return False

@@ -69,13 +69,14 @@ def cells_of(array: pa.Array) -> StoredCells:
     return StoredCells(bounds[:-1], bounds[1:], data)
 
 
-def read_bytes(size: int, read: Callable[[memoryview], bool]) -> np.ndarray | None:
-    """``size`` bytes in reused memory, which ``read`` fills; ``None`` where it says that it could not."""
+def read_bytes(size: int, read: Callable[[memoryview], None]) -> np.ndarray:
+    """``size`` bytes in reused memory, which ``read`` fills: uint8."""
     if not size:
         return np.zeros(0, np.uint8)
     region = WINDOW_REGIONS.acquire(size)
     try:
         data = region.allocate(np.dtype(np.uint8), (size,))
-        return data if read(memoryview(data)) else None  # type: ignore[arg-type]  # an array is a buffer
+        read(memoryview(data))  # type: ignore[arg-type]  # an array is a buffer
+        return data
     finally:
         region.end()

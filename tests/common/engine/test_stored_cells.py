@@ -299,15 +299,21 @@ def test_bytes_are_read_from_where_they_lie_however_little_comes_at_once(
     ]
 
 
-def test_workers_of_a_loader_read_each_image_once_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def write_images(folder: Path, count: int) -> list[np.ndarray]:
+    """Images of noise, 20 in each row group."""
     schema = Unischema(
         "x", [UnischemaField("id", np.int64), UnischemaField("x", np.uint8, (80, 80, 3), CompressedImageCodec("png"))]
     )
     random = np.random.default_rng(0)
-    images = [random.integers(0, 256, (80, 80, 3), np.uint8) for _ in range(40)]
-    with DatasetWriter(tmp_path / "data", schema, row_group_rows=20, compression=None) as writer:
+    images = [random.integers(0, 256, (80, 80, 3), np.uint8) for _ in range(count)]
+    with DatasetWriter(folder, schema, row_group_rows=20, compression=None) as writer:
         for number, image in enumerate(images):
             writer.write({"id": number, "x": image})
+    return images
+
+
+def test_workers_of_a_loader_read_each_image_once_in_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = write_images(tmp_path / "data", 40)
     read: list[int] = []
     real = os.preadv
 
@@ -346,10 +352,10 @@ def test_the_system_is_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: py
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda _, begin, size, advice: asked.append((begin, size)))
     cells, _ = cells_in_file(tmp_path / "x", [300_000, 100_000, 50], [4, 4, 10_000])
-    monkeypatch.setattr(file_cells, "_in_memory", lambda *_: True)
+    monkeypatch.setattr(file_cells, "_is_cached", lambda *_: True)
     cells.expect()
     assert asked == []
-    monkeypatch.setattr(file_cells, "_in_memory", lambda *_: False)
+    monkeypatch.setattr(file_cells, "_is_cached", lambda *_: False)
     cells.expect()
     assert asked[0][0] == 4
     assert [begin + size for begin, size in asked[:-2]] == [begin for begin, _ in asked[1:-1]]
@@ -430,14 +436,7 @@ def test_values_with_several_headers_are_decoded_one_by_one(tmp_path: Path) -> N
 
 
 def test_few_wanted_images_are_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = Unischema(
-        "x", [UnischemaField("id", np.int64), UnischemaField("x", np.uint8, (80, 80, 3), CompressedImageCodec("png"))]
-    )
-    random = np.random.default_rng(0)
-    images = [random.integers(0, 256, (80, 80, 3), np.uint8) for _ in range(20)]
-    with DatasetWriter(tmp_path / "data", schema, row_group_rows=20, compression=None) as writer:
-        for number, image in enumerate(images):
-            writer.write({"id": number, "x": image})
+    images = write_images(tmp_path / "data", 20)
     read: list[int] = []
     real = os.preadv
     monkeypatch.setattr(os, "preadv", lambda *a: read.append(real(*a)) or read[-1])
