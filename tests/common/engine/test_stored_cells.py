@@ -28,6 +28,7 @@ from parquetry.common.engine import cell_reader, fetch, file_cells
 from parquetry.common.engine.cell_reader import CellReader
 from parquetry.common.engine.file_cells import FileCells
 from parquetry.common.engine.stored_cells import StoredCells, cells_of
+from parquetry.common.engine.window import WindowRows
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.iteration import StepIterator
 from parquetry.common.layout.files import list_files
@@ -362,6 +363,26 @@ def test_the_system_is_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: py
     assert sum(asked[-2]) == 400_008
     assert asked[-1] == (410_008, 50)
     assert max(size for _, size in asked) <= 128 << 10
+
+
+@pytest.mark.usefixtures("stay")
+def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path: Path) -> None:
+    source = data_file(url)
+    copy = tmp_path / "data" / source.name
+    copy.parent.mkdir()
+    copy.write_bytes(source.read_bytes())
+    [fetcher] = Pipeline(copy.parent, ["image"]).plan().fetchers(partly=True)
+    rows = np.arange(20)
+    column = fetcher.load(WindowRows(units=(0,), rows=(rows,), cells=rows[:, None])).column(0)
+    out = np.empty((20, 4, 6, 3), np.uint8)
+    for number in range(3):
+        column.decode(number, out[number])
+        np.testing.assert_array_equal(out[number], row(number)["image"])
+    os.truncate(copy, 10)
+    with pytest.raises(DatasetError, match="It was cut"):
+        column.decode(3, out[3])
+    with pytest.raises(DatasetError, match="It was cut"):
+        column.gather(rows, out)
 
 
 @pytest.mark.usefixtures("stay")
