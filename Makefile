@@ -24,6 +24,8 @@ VENV_TF216 := .venv-tf216
 VENV_SPARK := .venv-spark
 BENCH_PEERS := .venv-bench .venv-bench-mosaic .venv-bench-petastorm
 BENCH ?=
+# One test process for each processor; PYTEST="-n 0" runs the tests in one.
+PYTEST ?= -n logical --dist worksteal
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
 .PHONY: demo test check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark clean
@@ -33,14 +35,14 @@ demo: $(VENV)/.op-built
 	$(VENV)/bin/python examples/demo.py
 
 test: $(VENV)/.op-built
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest $(PYTEST)
 
 check: $(VENV)/.installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	rm -rf build
 	$(VENV)/bin/python -m pip install --quiet --no-deps --target build/installed .
-	MYPYPATH=build/installed $(VENV)/bin/python -m mypy -p parquetry
+	cd build/installed && ../../$(VENV)/bin/python -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p parquetry
 
 bench: $(VENV)/.op-built
 	$(VENV)/bin/python -m benchmarks.run $(BENCH)
@@ -52,16 +54,16 @@ bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
 test-common: $(VENV_COMMON)/.installed
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
-	$(VENV_COMMON)/bin/python -m pytest tests/common
+	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest tests/tf_plugin $(addprefix tests/common/,schema write layout selection engine arrow_stream test_resume.py)
+	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin $(addprefix tests/common/,schema write layout selection engine arrow_stream test_resume.py)
 
 test-tf216: $(VENV_TF216)/.op-built
-	$(VENV_TF216)/bin/python -m pytest tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream
+	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream
 
 test-spark: $(VENV_SPARK)/.op-built
-	$(VENV_SPARK)/bin/python -m pytest tests/spark
+	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark
 
 clean:
 	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) $(VENV_TF216) $(BENCH_PEERS) $(VENV_SPARK) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
@@ -114,5 +116,5 @@ endef
 
 # As an installer does for what is not editable: a sidecar's processes then start without compiling the package.
 define byte_compile
-$(1)/bin/python -m compileall -q common tf_plugin torch_plugin
+$(1)/bin/python -m compileall -q parquetry common tf_plugin torch_plugin
 endef

@@ -17,8 +17,8 @@ FOLDERS = ("common", "tf_plugin", "torch_plugin")
 
 
 def packages() -> list[str]:
-    """Every package of the three folders under its import name."""
-    found = []
+    """The package itself, and every package of the three folders under its import name."""
+    found = ["parquetry"]
     for folder in FOLDERS:
         found.append(f"parquetry.{folder}")
         found += [f"parquetry.{folder}.{name}" for name in find_packages(folder)]
@@ -43,7 +43,7 @@ class BuildWithOp(build_py):
 
 setup(
     packages=packages(),
-    package_dir={f"parquetry.{folder}": folder for folder in FOLDERS},
+    package_dir={"parquetry": "parquetry", **{f"parquetry.{folder}": folder for folder in FOLDERS}},
     package_data={"": ["py.typed"], "parquetry.tf_plugin": ["*.so"], "parquetry.tf_plugin.kernels": ["*.cc", "*.h"]},
     cmdclass={"build_py": BuildWithOp},
 )

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -98,6 +98,41 @@ def test_public_names_can_be_imported_and_are_listed_in_order(package: str) -> N
     assert set(PACKAGES[package]) <= set(module.__all__)
     assert not [name for name in module.__all__ if name.startswith("_")]
     assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
+
+
+def test_every_public_name_is_in_the_top_package() -> None:
+    import parquetry
+
+    listed = [name for package in PACKAGES for name in PACKAGES[package]]
+    assert list(parquetry.__all__) == sorted(parquetry.__all__)
+    assert set(listed) <= set(parquetry.__all__) <= set(dir(parquetry))
+    for package in filter(installed, PACKAGES):
+        home = importlib.import_module(f"parquetry.{package}")
+        for name in PACKAGES[package]:
+            assert getattr(parquetry, name) is getattr(home, name)
+    assert parquetry.__version__ == version("parquetry")
+    with pytest.raises(AttributeError, match="has no attribute 'Pipelines'"):
+        _ = parquetry.Pipelines
+
+
+def test_the_top_package_loads_no_framework_and_names_the_extra_that_is_missing() -> None:
+    code = """
+import sys
+for name in ("tensorflow", "torch"):
+    sys.modules[name] = None
+from parquetry import Pipeline
+for name in ("ParquetDataset", "ParquetPipe"):
+    try:
+        getattr(__import__("parquetry"), name)
+    except ImportError as error:
+        print(error)
+"""
+    result = run_python(code)
+    assert result.stdout.splitlines() == [
+        "parquetry.ParquetDataset needs tensorflow, which is not installed. "
+        "Install it with: pip install 'parquetry[tensorflow]'",
+        "parquetry.ParquetPipe needs torch, which is not installed. Install it with: pip install 'parquetry[torch]'",
+    ], result.stderr
 
 
 def test_public_classes_are_native_to_their_framework() -> None:
