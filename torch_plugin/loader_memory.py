@@ -34,6 +34,7 @@ from parquetry.common.engine.arena import SHARED_REGIONS, Region
 from parquetry.common.errors import PipelineError
 
 from .process_end import wait_for_end
+from .tensors import Jagged, reduce_jagged
 
 _HEAD_BYTES = 64
 _RETURNED, _TOKEN = 0, 1  # int64 words of the head
@@ -71,6 +72,8 @@ def share_regions() -> bool:
         _sharing = _Sharing(os.getpid())
         SHARED_REGIONS.use(_sharing.make)
         ForkingPickler.register(torch.Tensor, _reduce)
+        if Jagged is not None:
+            ForkingPickler.register(Jagged, reduce_jagged)
     return True
 
 

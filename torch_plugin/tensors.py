@@ -17,7 +17,7 @@ A stacked window puts its axis ``T`` behind ``B``; ragged values in windows are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,11 +26,11 @@ from parquetry.common.engine.batch import Column, Dense, Ragged, Strings, split_
 from parquetry.common.engine.outputs import Element, OutputField, nest
 from parquetry.common.ragged import ends_of
 
-_Jagged: Any
+Jagged: Any
 try:
-    from torch.nested._internal.nested_tensor import NestedTensor as _Jagged
+    from torch.nested._internal.nested_tensor import NestedTensor as Jagged
 except ImportError:  # a torch that keeps it elsewhere
-    _Jagged = None
+    Jagged = None
 
 ToTensor = Callable[[np.ndarray], torch.Tensor]
 _LIVE_TENSORS = 512  # more new ones at a time than the garbage collector lets pass, and it scans them again and again
@@ -83,16 +83,26 @@ def to_list(values: Any) -> list[Any]:
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 
 
-def jagged(rows: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """What ``torch.nested.nested_tensor_from_jagged`` gives for plain tensors.
+def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
+    """What ``torch.nested.nested_tensor_from_jagged`` gives for plain tensors whose row lengths are known.
 
     That one makes a view through the dispatcher, which takes several times as long, and at first use imports what only
-    compilers need.
+    compilers need. Without the lengths, torch pads each row to the rows of the whole batch.
     """
-    if _Jagged is None:
-        return torch.nested.nested_tensor_from_jagged(rows, offsets)
-    made: torch.Tensor = _Jagged(rows, offsets)
-    return made
+    if Jagged is None:
+        return torch.nested.nested_tensor_from_jagged(rows, offsets, min_seqlen=shortest, max_seqlen=longest)
+    made = Jagged(rows, offsets)
+    made._metadata_cache.update(min_seqlen=torch.empty(shortest, 0), max_seqlen=torch.empty(longest, 0))
+    return cast(torch.Tensor, made)
+
+
+def reduce_jagged(tensor: Any) -> Any:
+    """How a jagged tensor is pickled for another process: with its lengths, and as little else as it needs."""
+    shortest, longest = tensor._maybe_min_seqlen, tensor._maybe_max_seqlen
+    plain = tensor.lengths() is None and tensor._ragged_idx == 1 and not tensor.requires_grad
+    if not plain or shortest is None or longest is None:
+        return tensor.__reduce_ex__(2)
+    return jagged, (tensor._values, tensor._offsets, shortest, longest)
 
 
 def is_jagged(output: OutputField) -> bool:
@@ -109,7 +119,8 @@ def _batch_value(output: OutputField, column: Column, tensor: ToTensor) -> Any:
         return column.to_objects(text=output.kind == "text").tolist()
     if is_jagged(output) and isinstance(column.values, np.ndarray):
         rows = tensor(column.values).view(-1, *(int(axis) for axis in output.shape[1:] if axis is not None))
-        return jagged(rows, tensor(ends_of(column.shapes[:, 0])))
+        lengths = column.shapes[:, 0]
+        return jagged(rows, tensor(ends_of(lengths)), int(lengths.min()), int(lengths.max()))
     return list(_ragged_rows(output, column, tensor))
 
 

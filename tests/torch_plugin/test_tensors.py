@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from parquetry.common import Pipeline
 from parquetry.common.engine.batch import Dense, split_columns
@@ -71,6 +71,15 @@ def test_one_variable_axis_in_front_is_a_jagged_nested_tensor(url: str, rows: li
         np.testing.assert_array_equal(value.numpy(), row["points"])
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_jagged_batches_are_padded_to_their_longest_row(url: str, rows: list[dict[str, Any]], workers: int) -> None:
+    loader = DataLoader(ParquetPipe(url, ["points"]).batch(8), batch_size=None, num_workers=workers)
+    longest = [max(len(row["points"]) for row in rows[start : start + 8]) for start in range(0, len(rows), 8)]
+    padded = [batch["points"].to_padded_tensor(0.0) for batch in loader]
+    assert [batch.shape[1] for batch in padded] == longest
+    np.testing.assert_array_equal(padded[0][0, : len(rows[0]["points"])].numpy(), rows[0]["points"])
+
+
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 3)])
 @pytest.mark.parametrize("sizes", [[3, 0, 1], [0, 0], [5]])
@@ -78,10 +87,12 @@ def test_a_jagged_tensor_is_what_torch_makes_of_the_same_rows(
     sizes: list[int], shape: tuple[int, ...], fallback: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fallback:
-        monkeypatch.setattr("parquetry.torch_plugin.tensors._Jagged", None)
+        monkeypatch.setattr("parquetry.torch_plugin.tensors.Jagged", None)
     values = torch.arange(sum(sizes) * math.prod(shape), dtype=torch.float32).view(-1, *shape)
     offsets = torch.tensor([0, *itertools.accumulate(sizes)])
-    expected, made = torch.nested.nested_tensor_from_jagged(values, offsets), jagged(values, offsets)
+    lengths = {"min_seqlen": min(sizes), "max_seqlen": max(sizes)}
+    expected = torch.nested.nested_tensor_from_jagged(values, offsets, **lengths)
+    made = jagged(values, offsets, min(sizes), max(sizes))
     assert type(made) is type(expected)
     assert (made.dtype, made.layout, made.device) == (expected.dtype, expected.layout, expected.device)
     assert (made.size(0), made.size()[2:], made.ndim) == (expected.size(0), expected.size()[2:], expected.ndim)
@@ -98,14 +109,17 @@ def test_a_jagged_tensor_is_what_torch_makes_of_the_same_rows(
     if sum(sizes):
         assert torch.equal((made * 2).sin().values(), (expected * 2).sin().values())
         assert torch.equal(made.to_padded_tensor(-1.0), expected.to_padded_tensor(-1.0))
+        assert made.to_padded_tensor(-1.0).shape[1] == max(sizes)
         (made.requires_grad_() * 2).values().sum().backward()
         assert torch.equal(made.grad.values(), torch.full_like(values, 2))
 
 
-def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: str) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_first_batch_with_a_jagged_tensor_does_not_load_torchs_compiler(url: str, workers: int) -> None:
     code = (
-        "import sys; from parquetry.torch_plugin import ParquetPipe;"
-        f"batch = next(iter(ParquetPipe({url!r}, ['points']).batch(8)));"
+        "import sys; from torch.utils.data import DataLoader; from parquetry.torch_plugin import ParquetPipe;"
+        f"pipe = ParquetPipe({url!r}, ['points']).batch(8);"
+        f"batch = next(iter(DataLoader(pipe, batch_size=None, num_workers={workers})));"
         "sys.exit(not batch['points'].is_nested or 'torch._dynamo' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stderr == ""
