@@ -176,8 +176,8 @@ class PipelineIterator:
         result: dict[str, Any] = json.loads(self._steps.state(consumed))
         return result
 
-    def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> None:
-        """Goes on where a state was taken: the next element is the one that would have come next.
+    def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> PipelineIterator:
+        """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
 
         ``strict=False`` takes a state of a pipeline with other fields or transforms, as long as the order is the same.
 
@@ -186,6 +186,7 @@ class PipelineIterator:
         """
         self._consumed = self._steps.restore(state, strict=strict)
         self._pipeline._iterations.go_on_after(self._steps.iteration)
+        return self
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

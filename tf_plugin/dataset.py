@@ -187,12 +187,18 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         return json.loads(state.numpy()), int(remaining)
 
     def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:
-        """The same dataset, whose first iterator goes on from ``state`` and whose later ones are the epochs after it.
+        """This dataset's next iterator goes on from ``state``, and later ones are the epochs after it; gives itself.
 
-        The state may come from any face; the first iterator refuses one of another dataset or pipeline.
+        It holds for what tf.data made of the dataset as well. The state may come from any face; the iterator refuses
+        one of another dataset or pipeline.
         """
         text = state if isinstance(state, str) else json.dumps(dict(state))
-        return _restore(type(self), self._pipeline, text, self._transport)
+        if self._feed is None and self._built is not None:
+            self.start_next_at(text)
+        else:  # a server of its own begins again, because the state may bring another seed
+            self._built = self._feed = None
+            self._state = self._begins_at = text
+        return self
 
     def cardinality(self, name: str | None = None) -> tf.Tensor:
         """As `tf.data.Dataset.cardinality`: elements of a whole iteration."""

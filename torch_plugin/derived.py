@@ -13,6 +13,7 @@ from typing import Any
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import CollatorIterDataPipe, MapperIterDataPipe
 from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
+from typing_extensions import Self
 
 from parquetry.common.errors import StateError
 
@@ -53,9 +54,10 @@ class _Elementwise(DerivedVerbs):
         """The source's state."""
         return dict(self.datapipe.state_dict())
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
-        """The next iterator goes on where the state was taken."""
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
+        """The next iterator goes on where the state was taken. Returns itself."""
         self.datapipe.load_state_dict(state_dict, strict=strict)
+        return self
 
     def state_after(self, elements: int) -> dict[str, Any]:
         """The source's state when a loader with workers has given ``elements`` elements."""
@@ -89,9 +91,10 @@ class DerivedIterator:
         """How far the source has come."""
         return dict(self._source.state_dict())
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
-        """Goes on where a state was taken."""
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> DerivedIterator:
+        """Goes on where a state was taken. Returns itself."""
         self._source.load_state_dict(state_dict, strict=strict)
+        return self
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

@@ -142,8 +142,8 @@ class ElementIterator:
         """How far this iterator has come: a small JSON-serialisable dict, the same in every face."""
         return self.progress.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
-        """Goes on where a state was taken: the next element is the one that would have come next.
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator:
+        """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
 
         A loader worker takes its part of what is left when the state is that of a whole rank.
 
@@ -159,6 +159,7 @@ class ElementIterator:
         self.progress.moved_to(self._steps)
         if self._resumer is not None:
             self._resumer.resumed(self.progress)
+        return self
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

@@ -95,8 +95,10 @@ class ParquetNode(PipelineVerbs, BaseNode):
         assert self._iterator is not None  # BaseNode resets first
         return next(self._iterator)
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """Goes on where a state was taken, also when a ``Loader`` resets the node before it takes the first element.
+
+        It works in place, and returns the node.
 
         Args:
             strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
@@ -106,6 +108,7 @@ class ParquetNode(PipelineVerbs, BaseNode):
         """
         self._reset(parse(state_dict), strict)
         self._loaded = True
+        return self
 
     def get_state(self) -> dict[str, Any]:
         """How far the node has come: a small JSON-serialisable dict, the same in every face."""

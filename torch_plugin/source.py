@@ -133,8 +133,10 @@ class PipelineSource(PipelineVerbs):
         begun = self._beginning()
         return {**begun, "consumed": begun["consumed"] + elements}
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """The next iterator, or all loader workers of the next epoch together, go on where the state was taken.
+
+        It works in place, and returns the pipe.
 
         In a process group, the pipe that a loader is going to shard is held to the state of this rank.
 
@@ -152,6 +154,7 @@ class PipelineSource(PipelineVerbs):
         self._epochs.set(found.iteration)
         self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
         self._resume_announced, self._progress = False, None
+        return self
 
     def resumed(self, progress: Progress) -> None:
         """An iterator was restored: later epochs count on from it."""

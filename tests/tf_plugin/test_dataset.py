@@ -292,12 +292,27 @@ def test_a_state_goes_from_tensorflow_to_the_pipeline_and_back(url: str) -> None
     steps = iter(dataset.pipeline)
     steps.load_state_dict(state)
     next(steps)
-    resumed = dataset.load_state_dict(steps.state_dict())
-    assert ids(resumed) == third[24:]
-    fourth = ids(resumed)
+    assert dataset.load_state_dict(steps.state_dict()) is dataset
+    assert ids(dataset) == third[24:]
+    fourth = ids(dataset)
     assert sorted(fourth) == list(range(ROWS))
     assert fourth not in (*whole, third)
-    assert ids(dataset) == fourth
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "in use"])
+def test_a_state_is_loaded_in_place_and_holds_for_what_was_made_of_the_dataset(url: str, used: bool) -> None:
+    dataset = ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8)
+    derived = dataset.map(lambda batch: batch["id"])
+    first = ids(ParquetDataset.from_pipeline(dataset.pipeline))
+    steps = iter(dataset.pipeline)
+    next(steps)
+    if used:
+        list(derived)
+    dataset.load_state_dict(steps.state_dict())
+    assert [number for batch in derived for number in batch.numpy().tolist()] == first[8:]
+    assert ids(dataset) != first
+    dataset.load_state_dict(steps.state_dict())
+    assert ids(dataset) == first[8:]
 
 
 def test_a_state_goes_on_with_another_batch_size(url: str) -> None:
