@@ -36,7 +36,7 @@ class BuildWithOp(build_py):
         command = [sys.executable, "-m", "parquetry.tf_plugin.build", str(library / "parquetry" / "tf_plugin")]
         path = os.pathsep.join([str(library), *filter(None, sys.path)])
         # In a process of its own: TensorFlow is not for the inside of an installer.
-        result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+        result = subprocess.run(command, env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, check=False)
         if result.returncode != 0:
             self.warn("the TensorFlow op was not built now; it will be compiled at first use")
 

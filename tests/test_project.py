@@ -41,15 +41,17 @@ ROOMS = {
     "selection": {"schema", "layout"},
     "order": set(),
     "engine": {"schema", "layout", "selection", "order"},
-    "arrow_stream": {"engine"},
-    "sidecar": {"schema", "layout", "selection", "order", "engine", "arrow_stream"},
+    # How processes of ours begin and end, wherever they run.
+    "processes": set(),
+    "arrow_stream": {"engine", "processes"},
+    "sidecar": {"schema", "layout", "selection", "order", "engine", "processes", "arrow_stream"},
     # Not on the data path: tools over whole datasets, and Petastorm's interface on this engine.
     "tools": {"schema", "layout", "write", "selection", "order", "engine"},
     # Snapshots of other formats, resolved to a `layout.table.Table`.
     "tables": {"schema", "layout", "selection"},
     # Spark's DataFrames, and Spark as the engine of large jobs.
     "spark": {"schema", "layout", "write", "selection", "order", "engine", "tools"},
-    "petastorm": {"schema", "layout", "write", "selection", "order", "engine", "tools", "spark"},
+    "petastorm": {"schema", "layout", "write", "selection", "order", "engine", "tools", "spark", "processes"},
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.engine.outputs import Element
+from parquetry.common.processes.python_child import python_command
 
 from .elements import flat_components, leaves_of, structure_of_specs, structured
 from .ops import load_ops
@@ -23,7 +23,7 @@ _ordinals_lock = threading.Lock()
 
 def sidecar_command() -> list[str]:
     """How the sidecar is started: with this Python, unless the program that embeds it is none."""
-    return [sys.executable or "python3", "-m", SIDECAR_MODULE]
+    return python_command(SIDECAR_MODULE)
 
 
 def new_dataset_key(request: str) -> str:

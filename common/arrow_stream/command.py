@@ -15,9 +15,11 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ParquetryError, PipelineError
+from ..processes.vital import start_vital
 from .endpoints import private_directory
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def _run(options: argparse.Namespace, listen: str, stop: threading.Event) -> Non
     ) as server:
         print(f"serving at {server.address}", flush=True)
         if options.pipeline == "-":
-            threading.Thread(target=_end_with_stdin, args=(server, stop), name="parquetry-stdin", daemon=True).start()
+            start_vital(partial(_end_with_stdin, server, stop), name="parquetry-stdin")
         stop.wait()
 
 

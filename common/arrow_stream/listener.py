@@ -7,22 +7,28 @@ after `stop`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import socket
 import ssl
 import stat
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..errors import PipelineError
+from ..processes.vital import start_vital
 from .address import Endpoint
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 64
 _JOIN_S = 5.0
 _HANDSHAKE_S = 10.0
+_PAUSE_S = 0.1
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener:
@@ -51,8 +57,7 @@ class Listener:
             raise PipelineError(
                 f"serve at {endpoint}: expected an address that can be listened on, got {error}. Use another one."
             ) from error
-        self._thread = threading.Thread(target=self._accept, name="parquetry-accept", daemon=True)
-        self._thread.start()
+        self._thread = start_vital(self._accept, name="parquetry-accept", failed=self._end)
 
     def close(self) -> None:
         """Accepts no more; connections go on. Idempotent."""
@@ -98,17 +103,35 @@ class Listener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
+            except OSError as error:
                 if self._closed:
                     return
-                continue  # a client that was gone before it was let in
-            thread = threading.Thread(target=self._serve, args=(connection,), name="parquetry-client", daemon=True)
+                if error.errno in _EXHAUSTED:
+                    _LOGGER.warning("a client has to wait: %s", error)
+                    time.sleep(_PAUSE_S)  # nothing wakes accept() when there is room again
+                continue  # or a client that was gone before it was let in
             with self._lock:
                 if self._closed:
                     connection.close()
                     return
-                self._connections[connection] = thread
-            thread.start()
+                self._begin(connection)
+
+    def _begin(self, connection: socket.socket) -> None:
+        """Serves a client in a thread; call with the lock held."""
+        try:
+            serve = partial(self._serve, connection)
+            self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._tell)
+        except RuntimeError as error:  # the system has no thread left
+            _LOGGER.error("a client was turned away: %s", error)
+            connection.close()
+
+    def _tell(self) -> None:
+        _LOGGER.exception("connection ended by an error of the server")
+
+    def _end(self) -> None:
+        """Nobody can be let in any more: whoever comes is refused at once, instead of waiting."""
+        _LOGGER.exception("server ended by an error of its own")
+        self.stop()
 
     def _serve(self, connection: socket.socket) -> None:
         own = connection
@@ -123,8 +146,6 @@ class Listener:
             self._handle(connection)
         except OSError as error:  # the client's affair: it left, or speaks no TLS
             _LOGGER.debug("connection ended: %s", error)
-        except Exception:
-            _LOGGER.exception("connection ended by an error of the server")
         finally:
             with self._lock:
                 self._connections.pop(own, None)

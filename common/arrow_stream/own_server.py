@@ -7,10 +7,11 @@ import contextlib
 import json
 import subprocess
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from ..errors import SidecarError
+from ..processes.python_child import python_command
+from ..processes.vital import report, start_vital
 from .address import ServerAddress
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class OwnServer:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        command = [sys.executable or "python3", "-m", "parquetry.common.sidecar", "serve", "-"]
+        command = python_command("parquetry.common.sidecar", "serve", "-")
         try:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         except OSError as error:
@@ -65,7 +66,7 @@ class OwnServer:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        threading.Thread(target=self._reap, name="parquetry-reap", daemon=True).start()
+        start_vital(self._reap, name="parquetry-reap", failed=report)
 
     def end(self) -> None:
         """Ends it at once, with its readers. Idempotent."""

@@ -209,9 +209,7 @@ class WindowStore:
             handle.missing = len(rows.units)
             for number in range(1, len(rows.units)):
                 self._pool.submit(self._load_part, handle, rows, number)
-        except RuntimeError:  # the pool was shut down meanwhile
-            return
-        except BaseException as error:
+        except BaseException as error:  # also that the pool was shut down, which nobody waits for any more
             _fail(handle.future, error)
             return
         self._load_part(handle, rows, 0)

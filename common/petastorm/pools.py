@@ -7,7 +7,6 @@ replaced once and its job done again, then the job's future holds a `SidecarErro
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import queue
 import struct
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from ..errors import PipelineError, SidecarError
+from ..processes.python_child import python_command
 from .loading import Job, RowGroupLoader
 
 _LENGTH = struct.Struct("<Q")
@@ -143,12 +143,10 @@ class WorkerProcess:
     """One interpreter that runs `worker`; ends when this object or the parent process does."""
 
     def __init__(self, loader: bytes) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "parquetry.common.petastorm.worker"],
+            python_command("parquetry.common.petastorm.worker"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
         )
         self._started = False
         self._loader = loader
@@ -159,6 +157,7 @@ class WorkerProcess:
         assert self._process.stdout is not None
         try:
             if not self._started:
+                send(self._process.stdin, pickle.dumps(sys.path))
                 send(self._process.stdin, self._loader)
                 self._started = True
             send(self._process.stdin, pickle.dumps(job))

@@ -1,7 +1,8 @@
 """The worker process of ``reader_pool_type="process"``: jobs in on stdin, results out on stdout.
 
-The first message is the loader by cloudpickle, every other one a job; an answer is ``(True, result)`` or
-``(False, exception)``. The end of stdin, which the parent's death brings about, ends the process.
+The first message is the parent's ``sys.path``, the second the loader by cloudpickle, every other one a job; an answer
+is ``(True, result)`` or ``(False, exception)``. The end of stdin, which the parent's death brings about, ends the
+process.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main() -> None:
     os.dup2(2, 1)  # what user code prints must not end up between the answers
     sys.stdin = open(os.devnull)  # noqa: SIM115  # open for as long as the process lives
     try:
+        sys.path[:] = pickle.loads(receive(requests))
         loader = pickle.loads(receive(requests))
         failure: Exception | None = None
     except EOFError:

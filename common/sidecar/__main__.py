@@ -9,8 +9,10 @@ import signal
 import socket
 import sys
 
+from ..processes.vital import end_process
 from .channel import Channel, read_request
 from .protocol import MessageType
+from .stream import exit_with
 from .worker_process import WorkerProcess, start_worker
 
 
@@ -25,7 +27,8 @@ def main() -> None:
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")  # here and in workers: as many images at once as processors
-    channel = Channel(socket.socket(fileno=arguments.fd))
+    connection = socket.socket(fileno=arguments.fd)
+    channel = Channel(connection)
     first = channel.receive()
     if first is None or first.type != MessageType.OPEN:
         return
@@ -34,12 +37,14 @@ def main() -> None:
 
     from .server import Server  # after the workers have started: they need but a part of it
 
+    exit_with(connection)  # also in the middle of planning; not before, because a process with threads cannot be forked
     server = Server(channel, started)
     try:
         server.serve(first)
-    finally:
         server.close()
-        os._exit(0)  # nothing here may wait for a thread that is decoding for nobody
+    except BaseException:
+        end_process()
+    os._exit(0)  # nothing here may wait for a thread that is decoding for nobody
 
 
 def _start_workers(count: int, channel: Channel) -> list[WorkerProcess]:

@@ -26,6 +26,8 @@ import numpy as np
 from ..engine.batch import Column, leading, split_column
 from ..engine.outputs import OutputField
 from ..errors import SidecarError, error_class
+from ..processes.python_child import python_command
+from ..processes.vital import report, start_vital
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType
 from .request import open_request
@@ -54,7 +56,7 @@ class SidecarClient:
         self.request = request
         self.pid = os.getpid()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-m", "parquetry.common.sidecar", "--fd", str(theirs.fileno())]
+        command = python_command("parquetry.common.sidecar", "--fd", str(theirs.fileno()))
         try:
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -66,8 +68,7 @@ class SidecarClient:
             theirs.close()
         self._channel = Channel(ours)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._drain = threading.Thread(target=self._drain_stderr, name="parquetry-stderr", daemon=True)
-        self._drain.start()
+        self._drain = start_vital(self._drain_stderr, name="parquetry-stderr", failed=report)
         self._generation = 0
         self._most_slots = 0
         self._slots: dict[int, _MappedSlot] = {}

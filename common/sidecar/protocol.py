@@ -6,7 +6,9 @@ Pure functions and values; the C++ side is ``tf_plugin/kernels/protocol.h``.
 from __future__ import annotations
 
 import enum
+import json
 import struct
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,7 @@ BATCH = struct.Struct("<QQQII")
 ENTRY_BYTES = 96
 MAX_DIMS = 8
 MAX_BODY_BYTES = 61_440
+_HEAD_CHARACTERS = 2_000
 ALIGNMENT = 64
 
 
@@ -165,6 +168,21 @@ def unpack(packet: bytes, descriptors: list[int]) -> Message:
         body=body,
         descriptor=descriptors[0] if descriptors else None,
     )
+
+
+def error_body(name: str, message: str) -> bytes:
+    """The body of an ERROR message, cut to what fits: the beginning stays, and the end, where the cause is."""
+    text = message.encode(errors="backslashreplace").decode()  # a lone surrogate is no UTF-8
+
+    def body(text: str) -> bytes:
+        return json.dumps({"error": name, "message": text}, ensure_ascii=False).encode()
+
+    if len(text) <= MAX_BODY_BYTES and len(whole := body(text)) <= MAX_BODY_BYTES:
+        return whole
+    head = text[:_HEAD_CHARACTERS] + "\n[... cut ...]\n"
+    starts = range(max(_HEAD_CHARACTERS, len(text) - MAX_BODY_BYTES), len(text) + 1)
+    first = bisect_left(starts, -MAX_BODY_BYTES, key=lambda start: -len(body(head + text[start:])))
+    return body(head + text[starts[first] :])
 
 
 def signed(value: int) -> int:

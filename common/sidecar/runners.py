@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import cloudpickle
@@ -24,6 +25,7 @@ from ..engine.jobs import Handle, Job, sources_of
 from ..engine.recipe import MixedRecipe, Recipe
 from ..engine.window import WindowRows
 from ..errors import PipelineError, SidecarError
+from ..processes.vital import start_vital
 from .exported import ExportedWindow, export_window
 from .protocol import BatchHeader
 from .slots import SlotMemory, write_table
@@ -113,12 +115,8 @@ class WorkerRunner:
         self._closed = False
         processes = [*started, *(start_worker() for _ in range(workers - len(started)))]
         self._workers = [_Worker(self._request, process) for process in processes]
-        self._threads = [
-            threading.Thread(target=self._dispatch, args=(worker,), name="parquetry-dispatch", daemon=True)
-            for worker in self._workers
-        ]
-        for thread in self._threads:
-            thread.start()
+        for worker in self._workers:
+            start_vital(partial(self._dispatch, worker), name="parquetry-dispatch")
 
     def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
         with self._lock:

@@ -27,9 +27,10 @@ from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin
+from ..processes.vital import start_vital
 from ..state import resume, state_of
 from .channel import Channel, memory_file, read_request
-from .protocol import MAX_BODY_BYTES, BatchHeader, Message, MessageType
+from .protocol import BatchHeader, Message, MessageType, error_body
 from .runners import Runner, Slot, make_runner
 from .slots import SlotMemory, copied_table, write_table
 from .worker_process import WorkerProcess
@@ -38,7 +39,6 @@ _LOGGER = logging.getLogger(__name__)
 _PLACEHOLDER = 9_007_199_254_740_993
 _FEWEST_SLOTS = 3
 _FIRST_PRIVATE = 1 << 32
-_MOST_MESSAGE = MAX_BODY_BYTES // 4
 _KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())
 
 
@@ -108,7 +108,7 @@ class Server:
         except Exception as error:
             self.send_error(0, error)
             return False
-        self._channel.send(Message(type=MessageType.OPENED, a=cardinality, body=b"{}"))
+        self.send(Message(type=MessageType.OPENED, a=cardinality, body=b"{}"))
         return True
 
     def _start(self, message: Message) -> None:
@@ -143,7 +143,7 @@ class Server:
             return None
         slot = Slot(len(self._slots), SlotMemory(memory_file("slot")))
         self._slots[slot.number] = slot
-        self._channel.send(
+        self.send(
             Message(type=MessageType.SLOT, a=slot.number, b=slot.memory.num_bytes, descriptor=slot.memory.descriptor)
         )
         return slot
@@ -172,7 +172,7 @@ class Server:
         """Sends a message to the client; a client that is gone ends the process."""
         try:
             self._channel.send(message)
-        except OSError:
+        except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
 
     def send_error(self, generation: int, error: BaseException) -> None:
@@ -181,8 +181,7 @@ class Server:
             name, text = type(error).__name__, str(error)
         else:
             name, text = "ParquetryError", "".join(traceback.format_exception(error)).rstrip()
-        body = json.dumps({"error": name, "message": text[:_MOST_MESSAGE]}).encode()
-        self.send(Message(type=MessageType.ERROR, generation=generation, body=body))
+        self.send(Message(type=MessageType.ERROR, generation=generation, body=error_body(name, text)))
 
 
 class Iteration:
@@ -230,9 +229,8 @@ class Iteration:
     def start(self) -> None:
         """Answers STARTED and begins."""
         self._server.send(self._started())
-        self._producer = threading.Thread(target=self._produce, name="parquetry-produce", daemon=True)
-        self._producer.start()
-        threading.Thread(target=self._send, name="parquetry-send", daemon=True).start()
+        self._producer = start_vital(self._produce, name="parquetry-produce")
+        start_vital(self._send, name="parquetry-send")
 
     def stop(self) -> None:
         """Ends the iteration; jobs that still run give their slots back when they are done. Idempotent."""

@@ -10,8 +10,9 @@ import pickle
 import select
 import socket
 import struct
-import threading
 from typing import Any
+
+from ..processes.vital import start_vital
 
 _LENGTH = struct.Struct("<Q")
 
@@ -67,4 +68,4 @@ def exit_with(connection: socket.socket) -> None:
         poll.poll()
         os._exit(0)
 
-    threading.Thread(target=watch, name="parquetry-watch", daemon=True).start()
+    start_vital(watch, name="parquetry-watch")

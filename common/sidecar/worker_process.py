@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Protocol
+
+from ..processes.python_child import python_command
 
 
 class Process(Protocol):
@@ -52,7 +53,7 @@ class WorkerProcess:
 def start_worker() -> WorkerProcess:
     """Starts one worker; it waits for its recipe."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    command = [sys.executable, "-m", "parquetry.common.sidecar.worker", "--fd", str(theirs.fileno())]
+    command = python_command("parquetry.common.sidecar.worker", "--fd", str(theirs.fileno()))
     try:
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     except OSError:

@@ -246,6 +246,14 @@ def test_an_error_of_a_user_function_arrives(url: str) -> None:
         next(iter(ParquetDataset(url, ["id"]).transform(broken).batch(4)))
 
 
+def test_a_long_error_in_any_alphabet_arrives_with_its_cause(url: str) -> None:
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("错" * 20_000 + "\ud800 is the cause")
+
+    with pytest.raises(tf.errors.InternalError, match=r"(?s)transform .*fails failed for file .*is the cause"):
+        next(iter(ParquetDataset(url, ["id"], workers=1).transform(fails)))
+
+
 def test_a_filter_that_leaves_nothing_is_an_error(url: str) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected at least one item, got none from 2 files"):
         next(iter(ParquetDataset(url).where(pc.field("id") > 1000)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -337,6 +338,26 @@ def test_a_users_exception_crosses_with_its_place_and_traceback(built: Built) ->
     message = r"(?s)transform fails_on_thirty failed for file .*part-000\.parquet, row group 1, row 10: LookupError\('thirty'\).*line \d+, in fails_on_thirty"
     with pytest.raises(TransformError, match=message):
         list(pipeline)
+
+
+@pytest.mark.parametrize("character", ["错", "\0", '"', "\ud800", "x"])
+def test_an_error_of_any_length_and_alphabet_crosses(built: Built, character: str) -> None:
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(character * 20_000 + " is the cause")
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=1).transform(fails)
+    with pytest.raises(TransformError, match=r"(?s)^transform .*fails failed for file .*is the cause"):
+        next(iter(pipeline))
+
+
+def test_a_sidecar_that_fails_itself_ends_and_says_why(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(built.pipeline("id", executor="sidecar", workers=1).repeat().batch(1))
+    next(iterator)
+    with socket.socket(fileno=os.dup(iterator._steps._source._source._client._channel._connection.fileno())) as own:
+        own.send(b"no message of the protocol, and longer than its header is")
+    with pytest.raises(SidecarError, match=r"(?s)died: exit status 70.*expected protocol version"):
+        for _ in iterator:
+            pass
 
 
 def test_an_error_of_ours_crosses_as_what_it_is(built: Built) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import re
@@ -21,7 +22,17 @@ from parquetry.common.engine.outputs import OutputField
 from parquetry.common.errors import SidecarError
 from parquetry.common.sidecar import protocol
 from parquetry.common.sidecar.channel import Channel, memory_file
-from parquetry.common.sidecar.protocol import BatchHeader, Message, MessageType, Role, pack, signed, unpack
+from parquetry.common.sidecar.protocol import (
+    MAX_BODY_BYTES,
+    BatchHeader,
+    Message,
+    MessageType,
+    Role,
+    error_body,
+    pack,
+    signed,
+    unpack,
+)
 from parquetry.common.sidecar.slots import SlotMemory, read_table, write_table
 from parquetry.common.sidecar.stream import StreamChannel
 from parquetry.common.testing import assert_same
@@ -274,3 +285,35 @@ def test_more_axes_than_the_protocol_holds_are_refused() -> None:
     with pytest.raises(SidecarError, match="expected at most 8 axes, got shape"):
         write_table(slot, [Dense(np.zeros((1,) * 9))], first_element=0, num_elements=1)
     slot.close()
+
+
+@given(
+    text=st.builds(
+        lambda head, middle, count, end: head + middle * count + end,
+        st.text(max_size=20),
+        st.text(min_size=1, max_size=3) | st.sampled_from(["\0", '"', "错", "😀", "\ud800"]),
+        st.integers(0, 70_000),
+        st.text(max_size=20),
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_an_error_of_any_length_fits_and_keeps_its_beginning_and_its_end(text: str) -> None:
+    body = error_body("TransformError", text)
+    assert len(body) <= MAX_BODY_BYTES
+    found = json.loads(body)["message"]
+    sent = text.encode(errors="backslashreplace").decode()
+    if found == sent:
+        return
+    head, tail = found.split("\n[... cut ...]\n")
+    assert sent.startswith(head)
+    assert sent.endswith(tail)
+    assert min(len(head), len(tail)) >= 2_000
+    assert len(body) > MAX_BODY_BYTES - 12  # one more character, escaped, would not have fitted
+
+
+def test_the_longest_message_and_one_longer() -> None:
+    empty = len(error_body("SidecarError", ""))
+    assert json.loads(error_body("SidecarError", "x" * (MAX_BODY_BYTES - empty)))["message"] == "x" * (
+        MAX_BODY_BYTES - empty
+    )
+    assert "[... cut ...]" in json.loads(error_body("SidecarError", "x" * (MAX_BODY_BYTES - empty + 1)))["message"]
