@@ -414,7 +414,7 @@ class Pipeline(ImageVerbs):
 
         Args:
             num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
-                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that disagree with it warn.
+                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that cannot fit it warn.
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
             canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
                 each global batch stay the same.
@@ -422,12 +422,7 @@ class Pipeline(ImageVerbs):
                 whatever is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are
                 then as long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
         """
-        shards, own = resolve_rank(num_shards, index)
-        if policy == "rowgroup_modulo":
-            return self._with(ShardRowGroups(shards, own, "none"))
-        if policy != "global":
-            raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
-        return self._with(Shard(shards, own, even, canonical_shards))
+        return self._sharded(*resolve_rank(num_shards, index), even, canonical_shards, policy)
 
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:
         """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
@@ -515,6 +510,14 @@ class Pipeline(ImageVerbs):
     def with_canonical_shards(self, count: int) -> Pipeline:
         """A copy in which a shard without ``canonical_shards`` has this many."""
         return self.with_stages(with_canonical_shards(self.stages, count))
+
+    def _sharded(self, num_shards: int, index: int, even: Even, canonical_shards: int | None, policy: str) -> Pipeline:
+        """`shard` by numbers that need no comparison with the launcher's."""
+        if policy == "rowgroup_modulo":
+            return self._with(ShardRowGroups(num_shards, index, "none"))
+        if policy != "global":
+            raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
+        return self._with(Shard(num_shards, index, even, canonical_shards))
 
     def accepts(self, verb: str) -> bool:
         """Whether the verb may follow here."""

@@ -45,7 +45,10 @@ def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
 
 
 def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
-    """The given shard, or the launcher's; a given one that disagrees with the launcher's is used, with a warning.
+    """The given shard, or the launcher's; a given one that looks like a mistake is used, with a warning.
+
+    Fewer shards than ranks are no mistake if they divide them: ranks that hold parts of one model read the same rows.
+    But shards counted by the local rank are one, as every machine then reads everything.
 
     Raises:
         PipelineError: only one of the two is given, or none while no launcher says anything.
@@ -60,7 +63,7 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
                 "got neither."
             )
         return found.size, found.index
-    if found is not None and found.size > 1 and (found.size, found.index) != (num_shards, index):
+    if found is not None and not _agree(found, num_shards, index, os.environ):
         _LOGGER.warning(
             "shard: given shard %s of %s, but %s say %s of %s; using the given one.",
             index,
@@ -70,6 +73,22 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
             found.size,
         )
     return num_shards, index
+
+
+def _agree(found: Rank, num_shards: int, index: int, environment: Mapping[str, str]) -> bool:
+    if found.size == 1 or (num_shards, index) == (found.size, found.index):
+        return True
+    local = environment.get("LOCAL_WORLD_SIZE"), environment.get("LOCAL_RANK")
+    return (
+        num_shards > 0
+        and num_shards < found.size
+        and found.size % num_shards == 0
+        and local
+        != (
+            str(num_shards),
+            str(index),
+        )
+    )
 
 
 def _rank(size: str, index: str, source: str) -> Rank:

@@ -10,9 +10,12 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.engine.outputs import Element
+from parquetry.common.errors import PipelineError
 from parquetry.common.image_verbs import ImageVerbs
 from parquetry.common.order.epoch import Even
 from parquetry.common.stages import Stage
+
+from .meshes import has_model_parallel, part_of
 
 
 class PipelineVerbs(ImageVerbs):
@@ -90,11 +93,28 @@ class PipelineVerbs(ImageVerbs):
         even: Even = "pad",
         canonical_shards: int | None = None,
         policy: Literal["global", "rowgroup_modulo"] = "global",
+        *,
+        mesh: Any = None,
+        group: Any = None,
     ) -> Self:
         """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows.
 
-        ``policy="rowgroup_modulo"`` deals whole row groups instead; see `Pipeline.shard`.
+        Args:
+            num_shards, index, even, canonical_shards, policy: as for `Pipeline.shard`.
+            mesh: instead of the numbers, the data-parallel dimensions of a ``DeviceMesh``, such as
+                ``device_mesh["dp"]``. Ranks that differ in its other dimensions (tensor, context, pipeline parallel)
+                read the same rows.
+            group: instead of the numbers, the process group whose members get different rows.
+
+        Raises:
+            PipelineError: numbers and a mesh or group; a mesh with other dimensions; one without this process.
         """
+        if mesh is not None or group is not None:
+            if num_shards is not None or index is not None:
+                raise PipelineError("shard: expected num_shards and index, or mesh=, or group=, got several of them.")
+            return self._with(self.pipeline._sharded(*part_of(mesh, group), even, canonical_shards, policy))
+        if num_shards is not None and index is not None and has_model_parallel():
+            return self._with(self.pipeline._sharded(num_shards, index, even, canonical_shards, policy))
         return self._with(self.pipeline.shard(num_shards, index, even, canonical_shards, policy))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:

@@ -192,6 +192,33 @@ def test_a_shard_without_arguments_is_the_launchers_rank(
         drive.shard()
 
 
+@pytest.mark.parametrize(
+    ("shard", "environment", "warns"),
+    [
+        ((4, 3), {}, False),
+        ((2, 1), {}, False),  # two ranks hold one model
+        ((1, 0), {}, False),
+        ((2, 1), {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}, True),  # each machine would read everything
+        ((2, 1), {"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "3"}, False),
+        ((4, 0), {}, True),
+        ((3, 0), {}, True),
+        ((8, 3), {}, True),
+    ],
+)
+def test_shards_that_look_like_a_mistake_warn(
+    drive: Pipeline,
+    shard: tuple[int, int],
+    environment: dict[str, str],
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", **environment}.items():
+        monkeypatch.setenv(name, value)
+    drive.shard(*shard)
+    assert ("WORLD_SIZE and RANK say 3 of 4" in caplog.text) is warns
+
+
 def doubled(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.append_column("double", pc.multiply(batch.column("id"), 2))
 

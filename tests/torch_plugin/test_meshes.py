@@ -1,0 +1,89 @@
+"""Ranks that hold parts of one model read the same rows: ``shard(mesh=)``, ``shard(group=)``, and a warning without."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from parquetry.common.errors import PipelineError
+from parquetry.torch_plugin import ParquetNode, ParquetPipe
+
+FACES = [ParquetPipe, ParquetNode]
+ROWS = list(range(60))
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Makes this process rank ``number`` of 4, of a group whose other members are not there."""
+
+    def start(number: int) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("RANK", str(number))
+        dist.init_process_group("fake", rank=number, world_size=4, store=FakeStore())
+
+    gc.collect()  # meshes of other tests
+    yield start
+    dist.destroy_process_group()
+
+
+def ids(elements: Any) -> list[int]:
+    return [element["id"].item() for element in elements]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("number", range(4))
+def test_a_mesh_deals_rows_along_the_dimensions_given(
+    url: str, face: Any, number: int, rank: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank(number)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for sharded in (face(url, ["id"]).shard(mesh=mesh["dp"]), face(url, ["id"]).shard(group=mesh.get_group("dp"))):
+        assert ids(sharded) == ROWS[30 * (number // 2) :][:30]
+        assert sharded.pipeline == face(url, ["id"]).shard(2, number // 2).pipeline
+    assert caplog.text == ""
+
+
+def test_a_mesh_of_two_data_dimensions_deals_to_both(url: str, rank: Any, caplog: pytest.LogCaptureFixture) -> None:
+    rank(3)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+    assert ids(ParquetPipe(url, ["id"]).shard(mesh=mesh)) == ROWS[45:]
+    assert ids(ParquetPipe(url, ["id"]).shard()) == ROWS[45:]
+    assert caplog.text == ""
+
+
+def test_shards_counted_by_the_local_rank_are_right_where_a_mesh_says_so(
+    url: str, rank: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank(3)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    ParquetPipe(url, ["id"]).shard(2, 1)
+    assert "WORLD_SIZE and RANK say 3 of 4" in caplog.text
+    caplog.clear()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "dp"))
+    ParquetPipe(url, ["id"]).shard(2, 1)
+    assert caplog.text == ""
+    assert mesh.ndim == 2
+
+
+def test_what_cannot_deal_rows_is_refused(url: str, rank: Any) -> None:
+    rank(1)
+    pipe = ParquetPipe(url, ["id"])
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    with pytest.raises(
+        PipelineError, match=r"expected data-parallel dimensions, got \{'dp': 2, 'tp': 2\}.*mesh\[\"dp\"\]"
+    ):
+        pipe.shard(mesh=mesh)
+    with pytest.raises(PipelineError, match="expected mesh= or group=, got both"):
+        pipe.shard(mesh=mesh["dp"], group=mesh.get_group("dp"))
+    with pytest.raises(PipelineError, match="expected num_shards and index, or mesh=, or group=, got several"):
+        pipe.shard(4, 1, mesh=mesh["dp"])
+    with pytest.raises(PipelineError, match=r"shard\(group=...\): expected a group that this process belongs to"):
+        pipe.shard(group=dist.new_group([0, 2]))

@@ -1,0 +1,96 @@
+"""Which part of the data a device mesh or a process group gives this process, and a warning where ranks need one.
+
+Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. Only the data-parallel
+dimensions of a mesh deal rows; every rank with the same place in those reads the same part.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from typing import Any
+
+import torch.distributed as dist
+
+from parquetry.common.errors import PipelineError
+
+_LOG = logging.getLogger(__name__)
+_DATA = ("dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard")  # how names of data-parallel dimensions begin
+_MODEL = ("tp", "tensor", "cp", "context", "sp", "sequence", "pp", "pipeline", "pipe", "model", "mp")
+
+
+def part_of(mesh: Any, group: Any) -> tuple[int, int]:
+    """``(num_shards, index)`` of this process in the data-parallel part of a device mesh, or in a process group.
+
+    Raises:
+        PipelineError: both are given, the mesh has dimensions that hold parts of a model, or this process is no member.
+    """
+    if mesh is not None and group is not None:
+        raise PipelineError("shard: expected mesh= or group=, got both. Leave one out.")
+    size, index = (dist.get_world_size(group), dist.get_rank(group)) if mesh is None else _place_in_mesh(mesh)
+    if index < 0:
+        kind = "group" if mesh is None else "mesh"
+        raise PipelineError(f"shard({kind}=...): expected a {kind} that this process belongs to, got one without it.")
+    return size, index
+
+
+def has_model_parallel() -> bool:
+    """Whether a device mesh of this process has dimensions beside the data-parallel ones."""
+    return any(_model_names(mesh) for mesh in _meshes())
+
+
+def warn_of_model_parallel(num_shards: int) -> None:
+    """Warns where every rank of the world reads rows of its own although some of them hold one model together."""
+    mesh = max(_meshes(), key=lambda found: len(_model_names(found)), default=None)
+    held = [] if mesh is None else _model_names(mesh)
+    if not held or num_shards != dist.get_world_size():
+        return
+    data = ", ".join(f'"{name}"' for name in _sizes(mesh) if name not in held)
+    _LOG.warning(
+        "rows are dealt to all %d ranks, but a device mesh has the dimensions %s. Ranks that hold parts of one model "
+        "must read the same rows: write %s.",
+        num_shards,
+        _sizes(mesh),
+        f"shard(mesh=device_mesh[{data}])" if data else "shard(1, 0)",
+    )
+
+
+def _place_in_mesh(mesh: Any) -> tuple[int, int]:
+    held = [name for name, size in _sizes(mesh).items() if size > 1 and _is(_MODEL, name)]
+    if held:
+        raise PipelineError(
+            f"shard(mesh=...): expected data-parallel dimensions, got {_sizes(mesh)}. "
+            f'Leave out {", ".join(held)}: shard(mesh=device_mesh["dp"]), with the name of yours.'
+        )
+    place, index = mesh.get_coordinate(), 0
+    if place is None:
+        return mesh.size(), -1
+    for axis, own in enumerate(place):
+        index = index * mesh.size(axis) + int(own)
+    return mesh.size(), index
+
+
+def _meshes() -> list[Any]:
+    """Every device mesh of this process; torch keeps no list of them that others may read."""
+    kind = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None)
+    if kind is None or not (dist.is_available() and dist.is_initialized()):
+        return []
+    return [found for found in gc.get_objects() if type(found) is kind]
+
+
+def _model_names(mesh: Any) -> list[str]:
+    """The dimensions along which ranks hold parts of one model, as far as their names say so."""
+    sizes = _sizes(mesh)
+    if len(sizes) == 1:
+        return [name for name, size in sizes.items() if size > 1 and _is(_MODEL, name)]
+    return [name for name, size in sizes.items() if size > 1 and not _is(_DATA, name)]
+
+
+def _sizes(mesh: Any) -> dict[str, int]:
+    names = mesh.mesh_dim_names or range(mesh.ndim)
+    return {str(name): mesh.size(axis) for axis, name in enumerate(names)}
+
+
+def _is(kinds: tuple[str, ...], name: str) -> bool:
+    return any(name.lower() == kind or name.lower().startswith(f"{kind}_") for kind in kinds)
