@@ -22,7 +22,7 @@ from torch.utils.data import default_collate
 from parquetry.common.errors import PipelineError
 from parquetry.common.petastorm.errors import IterationError, UnsupportedTypeError
 
-from .petastorm_buffers import RowPool, RowQueue, rows_in
+from .petastorm_buffers import RowBuffer, RowPool, RowQueue, batches, rows_in
 
 _LOGGER = logging.getLogger(__name__)
 _PROMOTED = {
@@ -147,13 +147,11 @@ class BatchedDataLoader(LoaderBase):
 
     def _iter_impl(self) -> Iterator[dict[str, torch.Tensor]]:
         kept = max(self.shuffling_queue_capacity - 1, 0)
-        buffer = RowPool(_drawn_seed()) if self.shuffling_queue_capacity else RowQueue()
-        for columns in _tensors(self.reader, self.transform_fn):
+        buffer: RowBuffer = RowPool(_drawn_seed()) if self.shuffling_queue_capacity else RowQueue()
+        for columns in _tensors(self.reader, self.transform_fn, self.batch_size):
             buffer.add(columns)
-            while buffer.rows >= kept + self.batch_size:
-                yield buffer.take(self.batch_size)
-        while buffer.rows:
-            yield buffer.take(min(self.batch_size, buffer.rows))
+            yield from batches(buffer, self.batch_size, kept=kept)
+        yield from batches(buffer, self.batch_size, last=True)
 
 
 class InMemBatchedDataLoader:
@@ -217,7 +215,7 @@ def _load_rows_into_mem(
     """The first rows of a reader as ``(field names, one tensor for each)``; stops the reader."""
     chunks: list[dict[str, torch.Tensor]] = []
     rows = 0
-    for columns in _tensors(reader, transform_fn):
+    for columns in _tensors(reader, transform_fn, rows_capacity):
         chunks.append(columns)
         rows += rows_in(columns)
         if rows >= rows_capacity:
@@ -233,16 +231,29 @@ def _load_rows_into_mem(
 def _rows(reader: Any) -> Iterator[dict[Any, Any]]:
     """The rows of a reader as dicts of what torch takes."""
     for sample in reader:
-        if reader.ngram is not None:
+        if _has_windows(reader):
             yield {offset: _sanitized(step) for offset, step in sample.items()}
-        elif reader.batched_output:
-            yield from _split(sample._asdict())
+        elif _is_batched(reader):
+            yield from _split(_as_dict(sample))
         else:
             yield _sanitized(sample)
 
 
+def _has_windows(reader: Any) -> bool:
+    """Whether a reader, which may be the user's own, gives windows."""
+    return getattr(reader, "ngram", None) is not None
+
+
+def _is_batched(reader: Any) -> bool:
+    return bool(getattr(reader, "batched_output", getattr(reader, "is_batched_reader", False)))
+
+
+def _as_dict(sample: Any) -> dict[str, Any]:
+    return dict(sample if isinstance(sample, Mapping) else sample._asdict())
+
+
 def _sanitized(sample: Any) -> dict[str, Any]:
-    row = dict(sample._asdict())
+    row = _as_dict(sample)
     _sanitize_pytorch_types(row)
     return row
 
@@ -283,15 +294,42 @@ def _refuse(name: str, found: str) -> None:
     )
 
 
-def _tensors(reader: Any, transform_fn: Callable[[Any], torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
-    """The reader's elements as tensors with a leading row axis."""
-    if reader.ngram is not None:
+def _tensors(reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows: int) -> Iterator[dict[str, torch.Tensor]]:
+    """The reader's elements as tensors with a leading row axis; single rows in chunks of ``rows``.
+
+    Raises:
+        UnsupportedTypeError: a field whose tensors have several dtypes.
+    """
+    if _has_windows(reader):
         raise PipelineError("loader: expected single rows, got a reader of windows. Use DataLoader for windows.")
-    for sample in reader:
-        columns = _sanitized(sample)
-        if not reader.batched_output:
-            columns = {name: np.asarray(value)[np.newaxis] for name, value in columns.items()}
-        yield {name: transform_fn(column) for name, column in columns.items()}
+    dtypes: dict[str, torch.dtype] = {}
+    for columns in map(_sanitized, reader) if _is_batched(reader) else _stacked_rows(reader, rows):
+        tensors = {name: transform_fn(column) for name, column in columns.items()}
+        for name, tensor in tensors.items():
+            if dtypes.setdefault(name, tensor.dtype) != tensor.dtype:
+                raise UnsupportedTypeError(
+                    f"field '{name}': expected {dtypes[name]}, as in the rows before, got {tensor.dtype}. "
+                    "Declare the dtype in edit_fields= of the TransformSpec."
+                )
+        yield tensors
+
+
+def _stacked_rows(reader: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
+    samples = map(_sanitized, reader)
+    while chunk := list(itertools.islice(samples, rows)):
+        columns = {name: _stacked(name, [row[name] for row in chunk]) for name in chunk[0]}
+        _sanitize_pytorch_types(columns)
+        yield columns
+
+
+def _stacked(name: str, values: list[Any]) -> np.ndarray:
+    try:
+        return np.stack(values)
+    except ValueError as error:
+        raise UnsupportedTypeError(
+            f"field '{name}': expected one shape, got {sorted({np.shape(value) for value in values})}. "
+            "Pad in a TransformSpec, or use DataLoader with a collate_fn."
+        ) from error
 
 
 def _drawn(rows: Iterator[Any], capacity: int) -> Iterator[Any]:

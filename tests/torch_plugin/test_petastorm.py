@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 import warnings
-from collections import Counter
+from collections import Counter, namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -296,3 +296,54 @@ def test_collation_keeps_what_torch_cannot_stack() -> None:
 def test_arguments_are_checked(loader: Any, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="loader: expected"):
         loader(None, **options)
+
+
+class OwnReader:
+    """A reader of somebody's own: it has only what a loader needs, and reuses its memory."""
+
+    def __init__(self, *, batched: bool) -> None:
+        self.batched_output = batched
+        self.stopped = False
+        self._batched = batched
+
+    def __iter__(self) -> Any:
+        memory = np.zeros(5, np.int64)
+        for first in range(0, 20, 5):
+            memory[:] = range(first, first + 5)
+            if self._batched:
+                yield namedtuple("Columns", ["id"])(memory)
+            else:
+                yield from ({"id": number} for number in memory)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def join(self) -> None:
+        assert self.stopped
+
+
+@pytest.mark.parametrize("loader", BOTH)
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("capacity", [0, 8])
+def test_a_reader_of_the_users_own_is_loaded(loader: Any, batched: bool, capacity: int) -> None:
+    reader = OwnReader(batched=batched)
+    with loader(reader, batch_size=3, shuffling_queue_capacity=capacity) as batches:
+        assert sorted(ids(batches)) == list(range(20))
+    assert reader.stopped
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda i: np.float32(i) if i < 20 else np.float64(i), "expected torch.float32, .* got torch.float64"),
+        (lambda i: np.zeros(i % 2), r"expected one shape, got \[\(0,\), \(1,\)\]"),
+        (lambda i: decimal.Decimal(int(i)), "Pytorch does not support an array of object"),
+    ],
+)
+def test_what_makes_no_tensors_of_one_kind_is_refused_with_the_fields_name(url: str, change: Any, text: str) -> None:
+    reader = rows_of(url, ["id"], transform_spec=TransformSpec(lambda row: {"id": change(row["id"])}))
+    with (
+        petastorm.BatchedDataLoader(reader, batch_size=10) as batches,
+        pytest.raises(TypeError, match=f"field 'id': {text}"),
+    ):
+        list(batches)
