@@ -7,17 +7,42 @@ and how to decode one stored value into an array that somebody else owns.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
 
-if TYPE_CHECKING:
-    from .field import UnischemaField
-
 _REGISTRY: dict[str, type[Codec]] = {}
+
+
+class CodedField(Protocol):
+    """What a codec knows of the field that it stores; `UnischemaField` is one."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of one value."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Of one value; ``None`` marks an axis of variable length."""
+
+    @property
+    def nullable(self) -> bool:
+        """Whether a row may have no value."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether every value has the same shape."""
+
+    @property
+    def storage(self) -> Codec:
+        """The codec that stores it."""
 
 
 class Codec:
@@ -44,22 +69,22 @@ class Codec:
         """Whether nearly all of a costly decoding runs without the interpreter lock, so that threads are enough."""
         return False
 
-    def check_field(self, field: UnischemaField) -> None:
+    def check_field(self, field: CodedField) -> None:
         """Raises `SchemaError` if this codec cannot hold the field's dtype and shape."""
 
-    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+    def arrow_type(self, field: CodedField) -> pa.DataType:
         """The Arrow type of the stored column."""
         return pa.binary()
 
-    def encode(self, field: UnischemaField, value: Any) -> Any:
+    def encode(self, field: CodedField, value: Any) -> Any:
         """The stored form of one value that is already known to fit the field (see `encoding.check_value`)."""
         raise NotImplementedError
 
-    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+    def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
         """The shape of the stored value, read from its header; raises `DecodeError`-compatible ``ValueError``."""
         raise NotImplementedError
 
-    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+    def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         """Writes the value into ``out``, which has the value's shape and the field's dtype.
 
         Raises:

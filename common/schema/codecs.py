@@ -10,19 +10,16 @@ import math
 import zipfile
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
 from .arrow_types import arrow_scalar_type, arrow_type_from_json, arrow_type_to_json, scalar_dtype
-from .codec import Codec
+from .codec import Codec, CodedField
 from .dtypes import FieldDtype, delivered_dtype, dtype_to_json, is_string_like
 from .npy import npy_array, npy_header
-
-if TYPE_CHECKING:
-    from .field import UnischemaField
 
 _ZIP_MEMBER = "arr.npy"
 _FAMILIES = {"b": "number", "i": "number", "u": "number", "f": "number", "m": "duration", "M": "time"}
@@ -33,7 +30,7 @@ def _family(dtype: FieldDtype) -> str:
     return _FAMILIES.get(dtype.kind, dtype.kind) if isinstance(dtype, np.dtype) else "decimal"
 
 
-def default_codec(field: UnischemaField) -> Codec:
+def default_codec(field: CodedField) -> Codec:
     """How a field without a codec is stored: plain Parquet up to one axis, raw or ``.npy`` bytes beyond."""
     if len(field.shape) == 0:
         return ScalarCodec()
@@ -57,7 +54,7 @@ class ScalarCodec(Codec):
     coded: ClassVar[bool] = False
     arrow: pa.DataType | None = None
 
-    def check_field(self, field: UnischemaField) -> None:
+    def check_field(self, field: CodedField) -> None:
         if field.shape != ():
             raise SchemaError(
                 f"codec of field '{field.name}': ScalarCodec expected shape (), got {field.shape}. "
@@ -69,10 +66,10 @@ class ScalarCodec(Codec):
                 f"got {self.arrow}."
             )
 
-    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+    def arrow_type(self, field: CodedField) -> pa.DataType:
         return self.arrow if self.arrow is not None else arrow_scalar_type(field.dtype, field=field.name)
 
-    def encode(self, field: UnischemaField, value: Any) -> Any:
+    def encode(self, field: CodedField, value: Any) -> Any:
         return value
 
     def to_json(self) -> dict[str, Any]:
@@ -100,11 +97,11 @@ class ListCodec(Codec):
     kind: ClassVar[str] = "list"
     coded: ClassVar[bool] = False
 
-    def check_field(self, field: UnischemaField) -> None:
+    def check_field(self, field: CodedField) -> None:
         if len(field.shape) == 0:
             raise SchemaError(f"codec of field '{field.name}': ListCodec expected one axis or more, got shape ().")
 
-    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+    def arrow_type(self, field: CodedField) -> pa.DataType:
         result = arrow_scalar_type(field.dtype, field=field.name)
         for axis, length in reversed(list(enumerate(field.shape))):
             # Parquet cannot read fixed-size lists of no elements back, and older pyarrow writes none that are null.
@@ -112,7 +109,7 @@ class ListCodec(Codec):
             result = pa.list_(result) if variable else pa.list_(result, length)
         return result
 
-    def encode(self, field: UnischemaField, value: Any) -> Any:
+    def encode(self, field: CodedField, value: Any) -> Any:
         kind = value.dtype.kind
         if kind in "mM" and np.isnat(value).any():
             raise ValueError("expected no NaT inside a list, got one; NdarrayCodec can store it")
@@ -132,7 +129,7 @@ class NdarrayCodec(Codec):
 
     kind: ClassVar[str] = "ndarray"
 
-    def encode(self, field: UnischemaField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: Any) -> bytes:
         stream = io.BytesIO()
         np.save(stream, value, allow_pickle=False)
         return stream.getvalue()
@@ -141,10 +138,10 @@ class NdarrayCodec(Codec):
         """The ``.npy`` bytes inside the stored value."""
         return data
 
-    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+    def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
         return npy_header(self.npy_bytes(data)).shape
 
-    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+    def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         array = npy_array(self.npy_bytes(data))
         if array.shape != out.shape:
             raise ValueError(f"expected shape {out.shape}, got {array.shape}")
@@ -156,7 +153,7 @@ class NdarrayCodec(Codec):
             raise ValueError(f"expected dtype {out.dtype}, got {array.dtype}")
         out[...] = array
 
-    def decode_strings(self, field: UnischemaField, data: memoryview) -> np.ndarray:
+    def decode_strings(self, field: CodedField, data: memoryview) -> np.ndarray:
         """The array of a string field: dtype ``S`` or ``U``, shape as stored."""
         array = npy_array(self.npy_bytes(data))
         if array.dtype.kind not in "SU":
@@ -171,7 +168,7 @@ class CompressedNdarrayCodec(NdarrayCodec):
     kind: ClassVar[str] = "compressed_ndarray"
     costly: ClassVar[bool] = True
 
-    def encode(self, field: UnischemaField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: Any) -> bytes:
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             # A fixed date, so that equal arrays give equal bytes.
@@ -193,28 +190,28 @@ class TensorCodec(Codec):
 
     kind: ClassVar[str] = "tensor"
 
-    def check_field(self, field: UnischemaField) -> None:
+    def check_field(self, field: CodedField) -> None:
         if not field.is_fixed or is_string_like(field.dtype):
             raise SchemaError(
                 f"codec of field '{field.name}': TensorCodec expected a fixed shape of numbers, got {field.dtype} "
                 f"{field.shape}. Use NdarrayCodec for variable shapes and strings."
             )
 
-    def value_bytes(self, field: UnischemaField) -> int:
+    def value_bytes(self, field: CodedField) -> int:
         """The stored size of every value."""
         return delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
 
-    def arrow_type(self, field: UnischemaField) -> pa.DataType:
+    def arrow_type(self, field: CodedField) -> pa.DataType:
         size = self.value_bytes(field)
         return pa.binary(size) if size else pa.binary()
 
-    def encode(self, field: UnischemaField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: Any) -> bytes:
         return np.ascontiguousarray(value, dtype=np.dtype(field.dtype).newbyteorder("<")).tobytes()
 
-    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+    def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
         return field.shape  # type: ignore[return-value]  # check_field refuses None
 
-    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+    def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         if len(data) != out.nbytes:
             raise ValueError(f"expected {out.nbytes} bytes of {out.dtype} {out.shape}, got {len(data)}")
         out[...] = np.frombuffer(data, dtype=out.dtype.newbyteorder("<")).reshape(out.shape)

@@ -12,7 +12,9 @@ from typing import Any
 
 from ..errors import FieldNotFoundError, SchemaError
 from .codec import Codec, codec_from_json
+from .codecs import default_codec
 from .dtypes import dtype_from_json, dtype_to_json, normalise_dtype
+from .spark_types import spark_schema
 
 Shape = tuple[int | None, ...]
 
@@ -64,8 +66,6 @@ class UnischemaField:
     @property
     def storage(self) -> Codec:
         """The codec that is really used: the given one, or the default for this dtype and shape."""
-        from .codecs import default_codec  # the codecs know fields, not the other way round
-
         return self.codec if self.codec is not None else default_codec(self)
 
     @property
@@ -190,8 +190,6 @@ class Unischema:
         Raises:
             SchemaError: a field whose stored type Spark does not have.
         """
-        from .spark_types import spark_schema  # most users have no Spark
-
         return spark_schema(self)
 
     def to_json(self) -> dict[str, Any]:

@@ -12,16 +12,13 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..errors import CodecUnavailableError, SchemaError
-from .codec import Codec
+from .codec import Codec, CodedField
 from .dtypes import dtype_to_json
-
-if TYPE_CHECKING:
-    from .field import UnischemaField
 
 try:
     import simplejpeg
@@ -62,7 +59,7 @@ class CompressedImageCodec(Codec):
     def frees_interpreter(self) -> bool:
         return self.image_codec == "jpeg" and simplejpeg is not None
 
-    def check_field(self, field: UnischemaField) -> None:
+    def check_field(self, field: CodedField) -> None:
         dtypes = ("uint8", "uint16") if self.image_codec == "png" else ("uint8",)
         if dtype_to_json(field.dtype) not in dtypes:
             raise SchemaError(
@@ -76,7 +73,7 @@ class CompressedImageCodec(Codec):
                 f"in {_CHANNELS[self.image_codec]}, got {field.shape}."
             )
 
-    def encode(self, field: UnischemaField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: Any) -> bytes:
         image = np.ascontiguousarray(value, dtype=field.dtype)  # also turns big-endian pixels round
         channels = _channels_of(image)
         if self.image_codec == "jpeg" and simplejpeg is not None:
@@ -91,11 +88,11 @@ class CompressedImageCodec(Codec):
         pillow(field).fromarray(flat).save(stream, self.image_codec, **options)
         return stream.getvalue()
 
-    def shape_of(self, field: UnischemaField, data: memoryview) -> tuple[int, ...]:
+    def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
         height, width = _image_size(field, data)
         return (height, width, *field.shape[2:])  # type: ignore[arg-type]  # check_field refuses a variable channel axis
 
-    def decode_into(self, field: UnischemaField, data: memoryview, out: np.ndarray) -> None:
+    def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         data = data.cast("B")  # an Arrow buffer has signed bytes, which the decoders refuse
         channels = _channels_of(out)
         fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
@@ -145,7 +142,7 @@ def _channels_of(image: np.ndarray) -> int:
     return image.shape[2] if image.ndim == 3 else 1
 
 
-def pillow(field: UnischemaField) -> ModuleType:
+def pillow(field: CodedField) -> ModuleType:
     """Pillow's ``Image`` module, or an error that says how to get it."""
     try:
         from PIL import Image
@@ -156,7 +153,7 @@ def pillow(field: UnischemaField) -> ModuleType:
     return Image
 
 
-def imagecodecs(field: UnischemaField) -> ModuleType:
+def imagecodecs(field: CodedField) -> ModuleType:
     """The imagecodecs module, or an error that says how to get it."""
     try:
         import imagecodecs
@@ -168,7 +165,7 @@ def imagecodecs(field: UnischemaField) -> ModuleType:
     return imagecodecs
 
 
-def _image_size(field: UnischemaField, data: memoryview) -> tuple[int, int]:
+def _image_size(field: CodedField, data: memoryview) -> tuple[int, int]:
     data = data.cast("B")
     if bytes(data[:8]) == _PNG_MAGIC and len(data) >= 24:
         width, height = struct.unpack(">II", data[16:24])
@@ -181,7 +178,7 @@ def _image_size(field: UnischemaField, data: memoryview) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _opened(field: UnischemaField, data: memoryview) -> Iterator[Any]:
+def _opened(field: CodedField, data: memoryview) -> Iterator[Any]:
     """The Pillow image; Pillow's errors for broken and truncated files become ``ValueError``."""
     module = pillow(field)
     try:
@@ -191,7 +188,7 @@ def _opened(field: UnischemaField, data: memoryview) -> Iterator[Any]:
         raise ValueError(str(error)) from error
 
 
-def _decode_with_pillow(field: UnischemaField, data: memoryview, dtype: np.dtype[Any], channels: int) -> np.ndarray:
+def _decode_with_pillow(field: CodedField, data: memoryview, dtype: np.dtype[Any], channels: int) -> np.ndarray:
     with _opened(field, data) as image:
         if dtype == np.uint16:
             if not image.mode.startswith("I"):
@@ -214,7 +211,7 @@ def _is_same_picture(image: Any, mode: str) -> bool:
     return image.mode == "P" and mode in ("RGB", "RGBA")
 
 
-def _decode_with_imagecodecs(field: UnischemaField, data: memoryview) -> np.ndarray:
+def _decode_with_imagecodecs(field: CodedField, data: memoryview) -> np.ndarray:
     try:
         return imagecodecs(field).png_decode(data)
     except RuntimeError as error:  # imagecodecs' own error for broken files

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from .petastorm_machine import Machine
 from .petastorm_names import CLASSES, DTYPE, FIELD, Global, InertObject, describe, dtype_of
-
-if TYPE_CHECKING:
-    from .petastorm_pickle import Machine
 
 Arguments = tuple[Any, ...]
 

@@ -3,32 +3,30 @@
 In: the bytes of a pickle, protocol 0 to 5, of Python 2 or 3. Out: scalars, tuples, lists, dicts and sets of Python, and
 for everything else `Global` (a name) and `InertObject` (a name with its arguments and state). Always holds: a name
 outside an exact list, any call but the few of `petastorm_calls`, and a pickle too large, too deep or cyclic raise
-`SchemaError`; time and memory are bounded by `MAX_BYTES` and `MAX_STEPS`.
+`SchemaError`; time and memory are bounded by `MAX_BYTES` and the machine's budget.
 
-This interprets the opcodes itself instead of deriving from ``pickle.Unpickler``, whose REDUCE and BUILD act on live
-objects whatever ``find_class`` returns.
+``pickletools`` reads the opcodes and their arguments; what they do is written here. ``pickle.Unpickler`` will not do,
+because its REDUCE and BUILD act on live objects whatever ``find_class`` returns. Opcodes that are not in `OPCODES`
+(persistent ids, extension codes, INST, OBJ, NEWOBJ_EX, out-of-band buffers, byte arrays) are refused.
 """
 
 from __future__ import annotations
 
-import pickle
+import io
 import pickletools
+import re
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import SchemaError
 from .petastorm_calls import CALLS
-from .petastorm_names import CLASSES, DTYPE, KEY_TYPES, RENAMED_MODULES, SYMBOLS, Global, InertObject, describe
-from .petastorm_opcodes import OPCODES
+from .petastorm_machine import Machine
+from .petastorm_names import describe
 
 MAX_BYTES = 64 << 20
-MAX_STEPS = 2_000_000  # opcodes, plus items and characters that a call copies; an index takes 13 for each value
-MAX_DEPTH = 64  # of open marks, and of the result
-
-_ALLOWED = CLASSES | SYMBOLS | frozenset(CALLS)
-_OPCODE_NAMES = {opcode.code.encode("latin1"): opcode.name for opcode in pickletools.opcodes}
-_KIND_NAMES = {Global: "a name", InertObject: "an object"}
-_INTEGERS = range(-(2**63), 2**64)  # without larger ones, few integer keys can share a hash
+_KNOWN = {opcode.code.encode("latin1"): opcode for opcode in pickletools.opcodes}
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"'": b"'", b'"': b'"'}
 
 
 def load_inert(data: bytes, *, where: str) -> Any:
@@ -37,11 +35,11 @@ def load_inert(data: bytes, *, where: str) -> Any:
     Raises:
         SchemaError: a damaged or oversized pickle, or one that holds anything but Petastorm's own metadata.
     """
-    machine = Machine(data, where)
+    machine = Machine(where, CALLS)
     if len(data) > MAX_BYTES:
         raise machine.refuse(f"at most {MAX_BYTES} bytes", f"{len(data)}")
     try:
-        result = machine.run()
+        result = _run(machine, data)
     except SchemaError:
         raise
     except (ValueError, IndexError, KeyError, struct.error) as error:
@@ -50,142 +48,174 @@ def load_inert(data: bytes, *, where: str) -> Any:
     return result
 
 
-class Machine:
-    """The stack, the marks and the memo of one pickle while it is read; used once."""
-
-    def __init__(self, data: bytes, where: str) -> None:
-        self.data = data
-        self.where = where
-        self.position = 0
-        self.steps = 0
-        self.stack: list[Any] = []
-        self.marks: list[list[Any]] = []
-        self.memo: dict[int, Any] = {}
-
-    def refuse(self, expected: str, got: str) -> SchemaError:
-        """The error for the opcode just read."""
-        return SchemaError(
-            f"Petastorm pickle of {self.where}, byte {self.position}: expected {expected}, got {got}. "
-            "Nothing that a file names is imported or called; if you trust the file, write its metadata again."
-        )
-
-    def run(self) -> Any:
-        """The value that is on top of the stack when the pickle ends."""
-        while (code := self.take(1)) != pickle.STOP:
-            self.spend(1)
-            opcode = OPCODES.get(code)
-            if opcode is None:
-                raise self.refuse("opcodes that only build data", f"opcode {_OPCODE_NAMES.get(code, repr(code))}")
-            opcode(self)
-        return self.stack.pop()
-
-    def spend(self, steps: int) -> None:
-        """Charges the budget of time and memory."""
-        self.steps += steps
-        if self.steps > MAX_STEPS:
-            raise self.refuse(f"at most {MAX_STEPS} steps", "more")
-
-    def expect(self, size_bytes: int) -> None:
-        """Raises unless that many bytes are left."""
-        left = len(self.data) - self.position
-        if not 0 <= size_bytes <= left:
-            raise self.refuse(f"{size_bytes} more bytes", f"{left}")
-
-    def take(self, size_bytes: int) -> bytes:
-        """The next bytes."""
-        self.expect(size_bytes)
-        self.position += size_bytes
-        return self.data[self.position - size_bytes : self.position]
-
-    def number(self, layout: str) -> int:
-        """The next little-endian integer, in a layout of ``struct``."""
-        return int(struct.unpack("<" + layout, self.take(struct.calcsize("<" + layout)))[0])
-
-    def line(self) -> bytes:
-        """The bytes up to the next newline, which is taken too."""
-        return self.take(self.data.index(b"\n", self.position) + 1 - self.position)[:-1]
-
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
-
-    def push_int(self, value: int) -> None:
-        if value not in _INTEGERS:
-            raise self.refuse("an integer of 64 bits", "a larger one")
-        self.stack.append(value)
-
-    def mark(self) -> None:
-        if len(self.marks) >= MAX_DEPTH:
-            raise self.refuse(f"at most {MAX_DEPTH} open marks", "more")
-        self.marks.append(self.stack)
-        self.stack = []
-
-    def pop_mark(self) -> list[Any]:
-        """The values pushed since the last mark."""
-        items, self.stack = self.stack, self.marks.pop()
-        return items
-
-    def remember(self, index: int) -> None:
-        if index >= MAX_STEPS:
-            raise self.refuse(f"a memo number below {MAX_STEPS}", f"{index}")
-        self.memo[index] = self.stack[-1]
-
-    def find(self, module: Any, name: Any) -> None:
-        """Pushes a name if it is on the exact list."""
-        self.typed(module, str), self.typed(name, str)
-        found = Global(RENAMED_MODULES.get(module, module), name)
-        if found not in _ALLOWED:
-            raise self.refuse("names of Petastorm's own metadata", f"the global {describe(f'{module}.{name}')}")
-        self.push(found)
-
-    def call(self) -> None:
-        """A name with arguments becomes data."""
-        args, function = self.typed(self.stack.pop(), tuple), self.typed(self.stack.pop(), Global)
-        if function in CLASSES:
-            self.push(InertObject(function, args))
-        elif function in CALLS:
-            self.push(CALLS[function](self, args))
-        else:
-            raise self.refuse("calls that only build data", f"a call of {function}")
-
-    def build(self) -> None:
-        """Gives an inert object its state, which is only kept."""
-        state, target = self.stack.pop(), self.typed(self.stack[-1], InertObject)
-        if target.state is not None:
-            raise self.refuse("one state for each object", f"two for {target.cls}")
-        target.state = self.typed(state, tuple if target.cls == DTYPE else dict)
-
-    def set_items(self, items: list[Any]) -> None:
-        target = self.typed(self.stack[-1], dict)
-        if len(items) % 2:
-            raise self.refuse("pairs of key and value", f"{len(items)} items")
-        target.update((self.key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
-
-    def key(self, value: Any) -> Any:
-        """A dict key or set item: a scalar, whose hash costs little and runs no code of the file's choice."""
-        if type(value) not in KEY_TYPES:
-            raise self.refuse("text, bytes or a number as key", describe(value))
-        return value
-
-    def typed(self, value: Any, *kinds: type) -> Any:
-        if type(value) not in kinds:
-            raise self.refuse(" or ".join(_KIND_NAMES.get(kind, kind.__name__) for kind in kinds), describe(value))
-        return value
-
-    def check_extent(self, root: Any) -> None:
-        """Walks the result as a tree, so that its users need not fear cycles, depth, or shared parts that explode."""
-        pending, values = [(root, 1)], 1
-        while pending:
-            value, depth = pending.pop()
-            children = _children(value)
-            values += len(children)
-            if depth > MAX_DEPTH or values > MAX_STEPS:
-                raise self.refuse(f"at most {MAX_DEPTH} levels and {MAX_STEPS} values", "more")
-            pending.extend((child, depth + 1) for child in children)
+def _run(machine: Machine, data: bytes) -> Any:
+    """The value that is on top of the stack when the pickle ends."""
+    stream = io.BytesIO(data)
+    while True:
+        machine.position = stream.tell()
+        code = stream.read(1)
+        opcode = _KNOWN.get(code)
+        name = repr(code) if opcode is None else opcode.name
+        if name == "STOP":
+            return machine.stack.pop()
+        if not code:
+            raise machine.refuse("1 more bytes", "0")
+        if opcode is None or name not in OPCODES:
+            raise machine.refuse("opcodes that only build data", f"opcode {name}")
+        machine.spend(1)
+        argument = None
+        if opcode.arg is not None:
+            argument = _ARGUMENTS.get(name, _plain)(machine, stream, opcode)
+        OPCODES[name](machine, argument)
 
 
-def _children(value: Any) -> list[Any] | tuple[Any, ...]:
-    if type(value) is dict:
-        return list(value.values())
-    if type(value) is InertObject:
-        return (value.args, value.state)
-    return list(value) if type(value) in (list, tuple, set, frozenset) else ()
+def _plain(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> Any:
+    """The argument as ``pickletools`` reads it; what it declares is first held against the bytes that are left."""
+    argument = opcode.arg
+    assert argument is not None
+    if argument.n < pickletools.UP_TO_NEWLINE or opcode.name == "FRAME":  # a length stands before it
+        start, layout = stream.tell(), _LENGTHS[opcode.name]
+        size = struct.unpack(layout, stream.read(struct.calcsize(layout)))[0]
+        if opcode.name in ("LONG1", "LONG4") and size > 9:
+            raise machine.refuse("an integer of 64 bits", f"one of {size} bytes")
+        left = len(stream.getbuffer()) - stream.tell()
+        if not 0 <= size <= left:
+            raise machine.refuse(f"{size} more bytes", f"{left}")
+        stream.seek(start)
+    return argument.reader(stream)
+
+
+def _number_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> Any:
+    """A number in decimal, held to its form before it costs anything to convert."""
+    start = stream.tell()
+    text = stream.readline().rstrip(b"\n")
+    what, pattern = _NUMBERS[opcode.name]
+    if not re.fullmatch(pattern, text):
+        raise machine.refuse(what, describe(text))
+    stream.seek(start)
+    return _plain(machine, stream, opcode)
+
+
+def _string_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> str:
+    """A string literal of Python 2, read as latin1; ``pickletools`` takes ASCII only."""
+    text = stream.readline().strip()
+    if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
+        raise machine.refuse("a quoted string", describe(text))
+
+    def unescape(match: re.Match[bytes]) -> bytes:
+        found = match[1]
+        return bytes([int(found[1:], 16)]) if len(found) == 3 else _ESCAPES[found]
+
+    return re.sub(rb"\\(x[0-9a-fA-F]{2}|.?)", unescape, text[1:-1], flags=re.DOTALL).decode("latin1")
+
+
+_NUMBERS = {
+    "INT": ("an integer of 64 bits", rb"[+-]?[0-9]{1,20}"),
+    "LONG": ("an integer of 64 bits", rb"[+-]?[0-9]{1,20}L?"),
+    "FLOAT": ("a float", rb".{1,40}"),
+    "PUT": ("a memo number", rb"[0-9]{1,10}"),
+    "GET": ("a memo number", rb"[0-9]{1,10}"),
+}
+_ARGUMENTS = {**dict.fromkeys(_NUMBERS, _number_line), "STRING": _string_line}
+_LENGTHS = {
+    "FRAME": "<Q",
+    "LONG1": "<B",
+    "LONG4": "<i",
+    "BINSTRING": "<i",
+    "SHORT_BINSTRING": "<B",
+    "BINBYTES": "<I",
+    "SHORT_BINBYTES": "<B",
+    "BINBYTES8": "<Q",
+    "BINUNICODE": "<I",
+    "SHORT_BINUNICODE": "<B",
+    "BINUNICODE8": "<Q",
+}
+
+
+def _protocol(machine: Machine, version: int) -> None:
+    if version > 5:
+        raise machine.refuse("pickle protocol 0 to 5", f"{version}")
+
+
+def _int(machine: Machine, value: int) -> None:
+    if isinstance(value, bool):  # INT 00 and 01
+        machine.push(value)
+    else:
+        machine.push_int(value)
+
+
+def _text(machine: Machine, value: str) -> None:
+    """Text; narrow Python 2 wrote surrogate pairs, and a surrogate without its other half is refused."""
+    machine.push(value.encode("utf-16-le", "surrogatepass").decode("utf-16-le"))
+
+
+def _global(machine: Machine, names: str) -> None:
+    module, _, name = names.partition(" ")
+    machine.find(module, name)
+
+
+def _stack_global(machine: Machine, _: None) -> None:
+    name, module = machine.stack.pop(), machine.stack.pop()
+    machine.find(module, name)
+
+
+def _dict(machine: Machine, _: None) -> None:
+    items = machine.pop_mark()
+    machine.push({})
+    machine.set_items(items)
+
+
+def _pop_mark(machine: Machine, _: None) -> None:
+    machine.pop_mark()
+
+
+def _set_item(machine: Machine, _: None) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    machine.set_items([key, value])
+
+
+OPCODES: dict[str, Callable[[Machine, Any], None]] = {
+    "PROTO": _protocol,
+    "FRAME": lambda machine, size: None,
+    "MARK": lambda machine, _: machine.mark(),
+    "POP": lambda machine, _: machine.pop(),
+    "POP_MARK": _pop_mark,
+    "DUP": lambda machine, _: machine.push(machine.stack[-1]),
+    # scalars
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    **dict.fromkeys(("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4"), _int),
+    **dict.fromkeys(("FLOAT", "BINFLOAT"), Machine.push),
+    # text and bytes; the strings of Python 2 are read as latin1
+    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING"), Machine.push),
+    **dict.fromkeys(("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), _text),
+    **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), Machine.push),
+    # containers
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.pop_mark())),
+    "TUPLE1": lambda machine, _: machine.push_tuple(1),
+    "TUPLE2": lambda machine, _: machine.push_tuple(2),
+    "TUPLE3": lambda machine, _: machine.push_tuple(3),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "LIST": lambda machine, _: machine.push(machine.pop_mark()),
+    "APPEND": lambda machine, _: machine.append([machine.stack.pop()]),
+    "APPENDS": lambda machine, _: machine.append(machine.pop_mark()),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "DICT": _dict,
+    "SETITEM": _set_item,
+    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_mark()),
+    "EMPTY_SET": lambda machine, _: machine.push(set()),
+    "ADDITEMS": lambda machine, _: machine.add(machine.pop_mark()),
+    "FROZENSET": lambda machine, _: machine.push(frozenset(machine.key(item) for item in machine.pop_mark())),
+    # the memo
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Machine.remember),
+    "MEMOIZE": lambda machine, _: machine.remember(len(machine.memo)),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine.push(machine.memo[index])),
+    # names, and what is made of them
+    "GLOBAL": _global,
+    "STACK_GLOBAL": _stack_global,
+    "REDUCE": lambda machine, _: machine.call(),
+    "NEWOBJ": lambda machine, _: machine.call(),
+    "BUILD": lambda machine, _: machine.build(),
+}

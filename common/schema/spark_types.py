@@ -7,14 +7,13 @@ pyspark is imported only by `spark_schema`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import pyarrow as pa
 
 from ..errors import CodecUnavailableError, EncodeError, SchemaError
-
-if TYPE_CHECKING:
-    from .field import Unischema, UnischemaField
+from .codec import CodedField
 
 _WIDER = {
     pa.uint8(): pa.int16(),
@@ -52,7 +51,7 @@ def pyspark_types(what: str) -> Any:
     return types
 
 
-def spark_schema(schema: Unischema) -> Any:
+def spark_schema(schema: Iterable[CodedField]) -> Any:
     """The ``StructType`` of the stored columns.
 
     Raises:
@@ -65,7 +64,7 @@ def spark_schema(schema: Unischema) -> Any:
     )
 
 
-def spark_arrow_type(field: UnischemaField) -> pa.DataType:
+def spark_arrow_type(field: CodedField) -> pa.DataType:
     """The Arrow type in which Spark takes the stored column of a field.
 
     Raises:
