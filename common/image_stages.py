@@ -6,14 +6,13 @@ They go to JSON and back like all stages, and are part of the pipeline's hash; a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-
 from .engine.image_kernels import INTERPOLATIONS
 from .errors import PipelineError
+from .plain import Seed, plain
 from .stages import Shuffle, Stage, is_integer
 
 Size = tuple[int, int]
@@ -31,11 +30,6 @@ class ImageStage:
         """Whether nobody chose the seed, so that it follows the pipeline's."""
         return bool(getattr(self, "drawn", False))
 
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Any:
-        """Builds the stage from its JSON form without ``verb``."""
-        return cls(**{name: _tuples(value) for name, value in parameters.items()})
-
     def __str__(self) -> str:
         shown = Stage.__str__(self)  # type: ignore[arg-type]  # every subclass is a stage
         return shown.replace(f", seed={self.seed!r}", "") if self.seed_is_drawn else shown  # type: ignore[attr-defined]
@@ -50,7 +44,7 @@ class Resize(ImageStage, Stage):
     size: int | Size
     interpolation: Interpolations = "bilinear"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if is_integer(self.size):
             positive_size("resize", (self.size, self.size))
         else:
@@ -65,13 +59,13 @@ class RandomResizedCrop(ImageStage, Stage):
     verb: ClassVar[str] = "random_resized_crop"
     patterns: tuple[str, ...]
     size: Size
-    seed: int
+    seed: Seed
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     interpolation: Interpolations = "bilinear"
     drawn: bool = field(default=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         positive_size(self.verb, self.size)
         check_interpolation(self.verb, self.interpolation)
         check_seed(self.verb, self.seed)
@@ -87,7 +81,7 @@ class CenterCrop(ImageStage, Stage):
     patterns: tuple[str, ...]
     size: Size
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         positive_size(self.verb, self.size)
 
 
@@ -98,10 +92,10 @@ class RandomCrop(ImageStage, Stage):
     verb: ClassVar[str] = "random_crop"
     patterns: tuple[str, ...]
     size: Size
-    seed: int
+    seed: Seed
     drawn: bool = field(default=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         positive_size(self.verb, self.size)
         check_seed(self.verb, self.seed)
 
@@ -112,12 +106,12 @@ class RandomFlip(ImageStage, Stage):
 
     verb: ClassVar[str] = "random_flip"
     patterns: tuple[str, ...]
-    seed: int
+    seed: Seed
     axis: Literal["horizontal", "vertical"] = "horizontal"
     probability: float = 0.5
     drawn: bool = field(default=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         check_seed(self.verb, self.seed)
         if self.axis not in ("horizontal", "vertical"):
             raise PipelineError(f"random_flip: expected axis='horizontal' or 'vertical', got {self.axis!r}.")
@@ -136,7 +130,7 @@ class Normalize(ImageStage, Stage):
     dtype: Literal["float32", "float16"] = "float32"
     scale: float = 1 / 255
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.dtype not in ("float32", "float16"):
             raise PipelineError(f"normalize: expected dtype='float32' or 'float16', got {self.dtype!r}.")
         for name, values in (("mean", self.mean), ("std", self.std), ("scale", (self.scale,))):
@@ -156,7 +150,7 @@ class Pack(Stage):
     dtype: str | None = None
     keep: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise PipelineError(f"pack: expected a name for the new field, got {self.name!r}.")
         if not self.patterns:
@@ -183,12 +177,8 @@ def with_seed(stages: Sequence[Stage], seed: int) -> list[Stage]:
 
 def as_size(verb: str, size: Any) -> Size:
     """``(height, width)`` of an integer (a square) or a pair."""
-    if is_integer(size):
-        return int(size), int(size)
-    try:
-        return tuple(int(side) if is_integer(side) else side for side in size)  # type: ignore[return-value]  # checked
-    except TypeError as error:
-        raise _no_size(verb, size) from error
+    size = plain(size)
+    return (size, size) if is_integer(size) else size
 
 
 def as_interpolation(value: Any) -> Interpolations:
@@ -198,11 +188,11 @@ def as_interpolation(value: Any) -> Interpolations:
 
 def as_numbers(verb: str, name: str, values: Any) -> tuple[float, ...]:
     """One number or several, as floats."""
-    listed: Iterable[Any] = values if np.ndim(values) else (values,)
-    try:
-        return tuple(float(value) for value in listed)
-    except (TypeError, ValueError) as error:
-        raise PipelineError(f"{verb}: expected {name} to be a number or several, got {values!r}.") from error
+    given = plain(values)
+    listed = given if isinstance(given, tuple) else (given,)
+    if not all(_is_number(value) for value in listed):
+        raise PipelineError(f"{verb}: expected {name} to be a number or several, got {values!r}.")
+    return tuple(float(value) for value in listed)
 
 
 def positive_size(verb: str, size: Any) -> None:
@@ -233,12 +223,8 @@ def _check_range(verb: str, name: str, value: Any, most: float) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _no_size(verb: str, size: Any) -> PipelineError:
     return PipelineError(f"{verb}: expected size to be (height, width), integers >= 1, got {size!r}.")
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(part) for part in value) if isinstance(value, list) else value

@@ -22,7 +22,7 @@ from .image_stages import (
     as_size,
 )
 from .schema.field import UnischemaField
-from .stages import Stage, is_integer
+from .stages import Stage
 
 Carrier = TypeVar("Carrier", bound="ImageVerbs")
 Fields = str | UnischemaField | Sequence[str | UnischemaField]
@@ -50,10 +50,7 @@ class ImageVerbs:
                 then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or one for each field that wants
                 another than bilinear, such as ``{"mask": "nearest"}``.
         """
-        whole: Any = as_size("resize", size)
-        if is_integer(size):
-            whole = whole[0]
-        return self._with_stage(Resize(_fields("resize", field), whole, as_interpolation(interpolation)))
+        return self._with_stage(Resize(_fields("resize", field), size, as_interpolation(interpolation)))  # type: ignore[arg-type]  # checked there
 
     def random_resized_crop(
         self: Carrier,
@@ -79,8 +76,8 @@ class ImageVerbs:
                 _fields(verb, field),
                 as_size(verb, size),
                 chosen,
-                _pair(scale),
-                _pair(ratio),
+                scale,  # type: ignore[arg-type]  # checked there, as are the others
+                ratio,  # type: ignore[arg-type]
                 as_interpolation(interpolation),
                 drawn,
             )
@@ -153,7 +150,3 @@ def _fields(verb: str, field: Any) -> tuple[str, ...]:
 
 def _seed(seed: int | None) -> tuple[int, bool]:
     return (secrets.randbits(62), True) if seed is None else (seed, False)
-
-
-def _pair(value: Any) -> Any:
-    return tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -30,6 +30,7 @@ from .layout.table import Table
 from .mixed_plan import MixedPlan, Mixture
 from .order.epoch import Even
 from .order.mixing import Stop
+from .plain import integer, plain
 from .plan import BasePlan, Plan
 from .ranks import resolve_rank
 from .schema.field import Unischema, UnischemaField
@@ -140,7 +141,7 @@ class Pipeline(ImageVerbs):
         executor: str | None = None,
         address: Any = None,
     ) -> None:
-        _check_options(workers, memory_limit, executor)
+        workers, memory_limit = _checked_options(workers, memory_limit, executor)
         if url_or_urls is not None and address is not None:
             raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both.")
         if address is not None and (filesystem is not None or storage_options):
@@ -149,18 +150,16 @@ class Pipeline(ImageVerbs):
             )
         served = None if address is None else ServerAddress.of(address)
         url_or_urls = url_or_urls if served is None else served.url
-        if isinstance(fields, str | UnischemaField):
-            fields = [fields]
         if isinstance(url_or_urls, Pipeline):
             if filesystem is not None or storage_options:
                 raise PipelineError("Pipeline: a pipeline that is given has its own filesystem and storage_options.")
-            given = url_or_urls if fields is None else url_or_urls.select(*fields)
+            given = url_or_urls if fields is None else url_or_urls.select(*_names(fields))
             options = {"workers": workers, "memory_limit": memory_limit, "executor": executor}
             _copy(given.with_options(**{name: value for name, value in options.items() if value is not None}), self)
             return
         values = {
             "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
-            "stages": () if fields is None else (Select(tuple(fields)),),  # type: ignore[arg-type]  # checked there
+            "stages": () if fields is None else (Select(_names(fields)),),
             "storage_options": tuple(sorted((storage_options or {}).items())),
             "workers": workers,
             "memory_limit": memory_limit,
@@ -297,7 +296,7 @@ class Pipeline(ImageVerbs):
 
     def select(self, *names: str | UnischemaField) -> Pipeline:
         """Only the fields that the names or regexes (matched in full) select, in schema order."""
-        return self._with(Select(names))  # type: ignore[arg-type]  # Select takes fields by their names
+        return self._with(Select(_names(names)))
 
     def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
         """Only the rows for which ``predicate`` is true (null is not true).
@@ -313,8 +312,7 @@ class Pipeline(ImageVerbs):
         if callable(predicate) and not isinstance(predicate, pc.Expression):
             if not fields:
                 raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
-            names = (fields,) if isinstance(fields, str) else tuple(fields)
-            return self._with(WhereFunction(UserFunction(predicate), names, batched))
+            return self._with(WhereFunction(UserFunction(predicate), _names(fields), batched))
         if fields is not None:
             raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
         return self._with(Where.of(as_expression(predicate)))
@@ -383,8 +381,8 @@ class Pipeline(ImageVerbs):
         offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
         if isinstance(fields, Mapping):
             try:
-                offsets = tuple(sorted((int(offset), _names(names)) for offset, names in fields.items()))
-            except (TypeError, ValueError) as error:
+                offsets = tuple(sorted((plain(offset), _names(names)) for offset, names in fields.items()))
+            except TypeError as error:
                 raise PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.") from error
         elif fields is not None:
             base = self.select(*_names(fields))
@@ -479,8 +477,8 @@ class Pipeline(ImageVerbs):
         if options.keys() - known:
             raise PipelineError(f"with_options: expected {sorted(known)}, got {sorted(options.keys() - known)}.")
         merged = {name: getattr(self, name) for name in known} | options
-        _check_options(merged["workers"], merged["memory_limit"], merged["executor"])
-        return self._replace(**options)
+        merged["workers"], merged["memory_limit"] = _checked_options(**merged)
+        return self._replace(**merged)
 
     def with_stages(self, stages: Sequence[Stage]) -> Pipeline:
         """A copy with other stages."""
@@ -700,10 +698,12 @@ def mix(
         raise PipelineError("mix: expected pipelines over files, got one that is served. Let the server serve the mix.")
     if not sources or not all(isinstance(source, Pipeline) for source in sources):
         raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
+    if seed is not None and integer(seed) is None:
+        raise PipelineError(f"mix: expected an integer seed or None, got {seed!r}.")
     mixture = Mixture(
         sources=sources,
         weights=tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(sources))),
-        seed=0 if seed is None else seed,
+        seed=0 if seed is None else plain(seed),
         stop=stop,
         drawn=seed is None,
     )
@@ -807,9 +807,11 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
     return tuple(url if "://" in url else os.path.abspath(os.path.expanduser(url)) for url in urls)
 
 
-def _check_options(workers: Any, memory_limit: Any, executor: Any) -> None:
+def _checked_options(workers: Any, memory_limit: Any, executor: Any) -> tuple[int | None, int | None]:
+    """``workers`` and ``memory_limit`` as plain integers."""
     for name, value in (("workers", workers), ("memory_limit", memory_limit)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        if value is not None and integer(value, least=1) is None:
             raise PipelineError(f"Pipeline: expected {name} to be an integer >= 1 or None, got {value!r}.")
     if executor is not None and executor not in EXECUTORS:
         raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
+    return plain(workers), plain(memory_limit)

@@ -16,6 +16,7 @@ import numpy as np
 from .errors import PipelineError
 from .functions import UserFunction
 from .order.epoch import Even
+from .plain import PlainFields, Seed, plain
 from .schema.field import UnischemaField
 from .selection.column_predicates import ColumnPredicate, predicate_from_json
 from .selection.expression import expression_from_json, expression_to_json
@@ -24,10 +25,14 @@ EVERY_FIELD = (".*",)
 _KINDS: dict[str, type[Stage]] = {}
 
 
-class Stage:
+class Stage(PlainFields):
     """Base of all stages; subclasses are frozen dataclasses."""
 
     verb: ClassVar[str]
+
+    @property
+    def called(self) -> str:
+        return self.verb
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -41,7 +46,7 @@ class Stage:
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
         """Builds the stage from its JSON form without ``verb``."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in parameters.items()})
+        return cls(**parameters)
 
     def __str__(self) -> str:
         shown = []
@@ -68,11 +73,9 @@ class Select(Stage):
     verb: ClassVar[str] = "select"
     patterns: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        names = tuple(p.name if isinstance(p, UnischemaField) else p for p in self.patterns)
-        if not names or not all(isinstance(name, str) for name in names):
+    def check(self) -> None:
+        if not self.patterns or not all(isinstance(name, str) for name in self.patterns):
             raise PipelineError(f"select: expected one field name or regex or more, got {self.patterns!r}.")
-        object.__setattr__(self, "patterns", names)
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ class Nulls(Stage):
     patterns: tuple[str, ...]
     value: Any = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.policy not in ("error", "drop", "fill", "mask"):
             raise PipelineError(f"nulls: expected 'error', 'drop', 'fill' or 'mask', got {self.policy!r}.")
         if (self.policy == "fill") != (self.value is not None):
@@ -184,7 +187,7 @@ class Decimals(Stage):
     form: Literal["text", "float64", "scaled"]
     patterns: tuple[str, ...]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.form not in ("text", "float64", "scaled"):
             raise PipelineError(f"decimals: expected 'text', 'float64' or 'scaled', got {self.form!r}.")
 
@@ -209,7 +212,7 @@ class Ngram(Stage):
     overlap: bool = True
     span_row_groups: bool = True
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.length is None and not self.offsets:
             raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got neither.")
         if self.length is not None and self.offsets:
@@ -230,14 +233,6 @@ class Ngram(Stage):
         """Rows from the first to the last step, inclusive."""
         return self.steps[-1] - self.steps[0] + 1
 
-    @classmethod
-    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
-        parameters["offsets"] = tuple((int(offset), tuple(names)) for offset, names in parameters["offsets"])
-        parameters["group_by"] = tuple(parameters["group_by"])
-        gap = parameters["max_gap"]
-        parameters["max_gap"] = tuple(gap) if isinstance(gap, list) else gap
-        return cls(**parameters)
-
 
 @dataclass(frozen=True)
 class Shard(Stage):
@@ -249,7 +244,7 @@ class Shard(Stage):
     even: Even = "pad"
     canonical_shards: int | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         positive_integer("shard", "num_shards", self.num_shards)
         if not is_integer(self.index) or not 0 <= self.index < self.num_shards:
             raise PipelineError(
@@ -274,11 +269,11 @@ class Shuffle(Stage):
 
     verb: ClassVar[str] = "shuffle"
     buffer_size: int
-    seed: int
+    seed: Seed
     reshuffle_each_iteration: bool = True
     drawn: bool = field(default=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)
         if not is_integer(self.seed):
             raise PipelineError(f"shuffle: expected an integer seed or None, got {self.seed!r}.")
@@ -292,7 +287,7 @@ class Cache(Stage):
     directory: str
     max_bytes: int | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.max_bytes is not None:
             positive_integer("cache", "max_bytes", self.max_bytes)
 
@@ -308,7 +303,7 @@ class Transform(Stage):
     batched: bool | Literal["arrow"] = False
     drops: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.drops and self.batched:
             raise PipelineError(
                 "transform: expected drops=True with a function of single rows, got batched. Use where(function, "
@@ -350,7 +345,7 @@ class Batch(Stage):
     batch_size: int
     drop_remainder: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         positive_integer("batch", "batch_size", self.batch_size)
 
 
@@ -361,7 +356,7 @@ class Repeat(Stage):
     verb: ClassVar[str] = "repeat"
     count: int | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if self.count is not None:
             count_or_zero("repeat", "count", self.count)
 
@@ -373,7 +368,7 @@ class Take(Stage):
     verb: ClassVar[str] = "take"
     count: int
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         count_or_zero("take", "count", self.count)
 
 
@@ -384,7 +379,7 @@ class Skip(Stage):
     verb: ClassVar[str] = "skip"
     count: int
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         count_or_zero("skip", "count", self.count)
 
 
@@ -397,18 +392,18 @@ def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether a value is a whole number and not a bool."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+    """Whether a plain value is a whole number and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def positive_integer(verb: str, name: str, value: Any) -> None:
-    """Raises `PipelineError` unless ``value`` is an integer of at least 1."""
+    """Raises `PipelineError` unless a plain value is an integer of at least 1."""
     if not is_integer(value) or value < 1:
         raise PipelineError(f"{verb}: expected {name} to be an integer >= 1, got {value!r}.")
 
 
 def count_or_zero(verb: str, name: str, value: Any) -> None:
-    """Raises `PipelineError` unless ``value`` is an integer of at least 0."""
+    """Raises `PipelineError` unless a plain value is an integer of at least 0."""
     if not is_integer(value) or value < 0:
         raise PipelineError(f"{verb}: expected {name} to be an integer >= 0, got {value!r}.")
 
@@ -419,6 +414,7 @@ def normalise_gap(max_gap: Any) -> Any:
     Raises:
         PipelineError: a negative gap, NaN, or another type.
     """
+    max_gap = plain(max_gap)
     if max_gap is None:
         return None
     if isinstance(max_gap, datetime.timedelta):
@@ -427,8 +423,8 @@ def normalise_gap(max_gap: Any) -> Any:
         count, unit = int(max_gap.astype(np.int64)), np.datetime_data(max_gap.dtype)[0]
         result: Any = (count, unit)
         negative = count < 0
-    elif isinstance(max_gap, int | float | np.integer | np.floating) and not isinstance(max_gap, bool):
-        result = max_gap.item() if isinstance(max_gap, np.generic) else max_gap
+    elif isinstance(max_gap, int | float) and not isinstance(max_gap, bool):
+        result = max_gap
         negative = not result >= 0
     else:
         raise PipelineError(f"ngram: expected max_gap to be a number or a time difference, got {max_gap!r}.")

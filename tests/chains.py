@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ VERBS = (
     "batch",
     "cache",
 )
+
+NUMBERS = st.sampled_from([int, np.int16, np.uint16, np.array])
 
 row_groups = st.sampled_from([4, 1, 3, 1, 5, 2, 7, 0, 11])
 layouts = st.lists(st.lists(row_groups, min_size=1, max_size=5) | st.just([]), min_size=1, max_size=4)
@@ -235,7 +238,7 @@ def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Seque
         ):
             continue
         names, window = chain.names, chain.window
-        made = getattr(chain, verb)()
+        made = replace(getattr(chain, verb)(), number=draw(NUMBERS))
         try:
             pipeline = made.on(pipeline)
         except PipelineError:  # a second window, or a filter on a field that was changed

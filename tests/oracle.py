@@ -28,17 +28,23 @@ VIEWS = ("shard", "shuffle", "take", "skip", "repeat", "batch")
 
 @dataclass(frozen=True)
 class Call:
-    """One verb with its arguments; ``model`` is the expression or function among them in plain Python."""
+    """One verb with its arguments; ``model`` is the expression or function among them in plain Python, ``number`` the
+    form in which the real thing gets the integers among them.
+    """
 
     verb: str
     args: tuple[Any, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     model: Callable[[Row], Any] | None = None
+    number: Callable[[int], Any] = int
 
     def on(self, pipeline: Any) -> Any:
         """The real thing; works on every face that has the verbs."""
-        options = {name: value for name, value in self.options.items() if not name.startswith("model_")}
-        return getattr(pipeline, self.verb)(*self.args, **options)
+        options = {name: self._given(v) for name, v in self.options.items() if not name.startswith("model_")}
+        return getattr(pipeline, self.verb)(*map(self._given, self.args), **options)
+
+    def _given(self, value: Any) -> Any:
+        return self.number(value) if type(value) is int else value
 
     def __str__(self) -> str:
         shown = [*map(str, self.args), *(f"{name}={value}" for name, value in self.options.items())]

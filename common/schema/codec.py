@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ..errors import SchemaError
+from ..errors import ParquetryError, SchemaError
+from ..plain import PlainFields
 
 _REGISTRY: dict[str, type[Codec]] = {}
 
@@ -45,7 +46,7 @@ class CodedField(Protocol):
         """The codec that stores it."""
 
 
-class Codec:
+class Codec(PlainFields):
     """Base of all codecs; subclasses are frozen dataclasses.
 
     Attributes:
@@ -55,6 +56,7 @@ class Codec:
         costly: whether decoding costs far more than a copy (compressed images, zip), so that it pays to spread it.
     """
 
+    refusal: ClassVar[type[ParquetryError]] = SchemaError
     kind: ClassVar[str]
     coded: ClassVar[bool] = True
     costly: ClassVar[bool] = False

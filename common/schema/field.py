@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FieldNotFoundError, SchemaError
+from ..plain import integer, plain
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import dtype_from_json, dtype_to_json, normalise_dtype
@@ -46,11 +47,12 @@ class UnischemaField:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise SchemaError(f"name of a field: expected a non-empty string, got {self.name!r}.")
+        object.__setattr__(self, "name", plain(self.name))
         object.__setattr__(self, "dtype", normalise_dtype(self.dtype, field=self.name))
         object.__setattr__(self, "shape", _normalise_shape(self.shape, self.name))
         object.__setattr__(self, "nullable", bool(self.nullable))
         if self.dims is not None:
-            object.__setattr__(self, "dims", tuple(self.dims))
+            object.__setattr__(self, "dims", plain(tuple(self.dims)))
             if len(self.dims) != len(self.shape):
                 raise SchemaError(
                     f"dims of field '{self.name}': expected {len(self.shape)} names for shape {self.shape}, "
@@ -237,11 +239,8 @@ def no_such_field(pattern: str, names: Iterable[str]) -> str:
 
 
 def _normalise_shape(shape: Any, name: str) -> Shape:
-    if shape is None:
-        return ()
-    if isinstance(shape, int):
-        shape = (shape,)
-    result = tuple(None if axis is None else int(axis) for axis in shape)
-    if any(axis is not None and axis < 0 for axis in result):
-        raise SchemaError(f"shape of field '{name}': expected axes >= 0 or None, got {result}.")
-    return result
+    given = () if shape is None else plain(shape)
+    axes = given if isinstance(given, tuple) else (given,)
+    if any(axis is not None and integer(axis, least=0) is None for axis in axes):
+        raise SchemaError(f"shape of field '{name}': expected axes >= 0 or None, got {shape!r}.")
+    return axes

@@ -47,7 +47,7 @@ class CompressedImageCodec(Codec):
     image_codec: str = "png"
     quality: int = 80
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         name = _FORMATS.get(str(self.image_codec).lower().lstrip("."))
         if name is None:
             raise SchemaError(f"image codec: expected 'png', 'jpeg' or 'webp', got {self.image_codec!r}.")

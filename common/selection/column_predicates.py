@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
+from ..plain import PlainFields, Seed
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
 _WORD = (1 << 64) - 1
@@ -27,11 +28,15 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-class ColumnPredicate:
+class ColumnPredicate(PlainFields):
     """Base: a condition on one field, evaluated on a whole stored column."""
 
     kind: ClassVar[str]
     field: str
+
+    @property
+    def called(self) -> str:
+        return f"{self.kind}('{self.field}')"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -49,7 +54,7 @@ class ColumnPredicate:
 
 def predicate_from_json(value: dict[str, Any]) -> ColumnPredicate:
     """The inverse of `ColumnPredicate.to_json`."""
-    parameters: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}
+    parameters = dict(value)
     return _KINDS[parameters.pop("kind")](**parameters)
 
 
@@ -62,7 +67,7 @@ class Contains(ColumnPredicate):
     values: tuple[Any, ...]
     every: bool = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         if not self.values or not all(isinstance(value, str | int | float | bool) for value in self.values):
             raise PipelineError(
                 f"contains('{self.field}'): expected one text, number or bool or more to look for, got {self.values!r}."
@@ -104,16 +109,16 @@ class HashSplit(ColumnPredicate):
     field: str
     fractions: tuple[float, ...]
     index: int
-    seed: int = 0
+    seed: Seed = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fractions", tuple(float(fraction) for fraction in self.fractions))
-        if not self.fractions or any(not 0 <= part <= 1 for part in self.fractions) or sum(self.fractions) > 1 + 1e-9:
+    def check(self) -> None:
+        numbers = all(isinstance(part, int | float) and 0 <= part <= 1 for part in self.fractions)
+        if not self.fractions or not numbers or sum(self.fractions) > 1 + 1e-9:
             raise PipelineError(
                 f"hash_split('{self.field}'): expected fractions from 0 to 1 that sum to at most 1, "
                 f"got {self.fractions}."
             )
-        if not isinstance(self.index, int) or not 0 <= self.index < len(self.fractions):
+        if type(self.index) is not int or not 0 <= self.index < len(self.fractions):
             raise PipelineError(
                 f"hash_split('{self.field}'): expected index from 0 to {len(self.fractions) - 1}, got {self.index!r}."
             )

@@ -16,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import DatasetError, ParquetryError, PipelineError
+from ..errors import DatasetError, ParquetryError
 from ..layout.filesystem import resolve
 from ..schema.field import Unischema
 from ..tools.copy_job import CopyJob
 from ..write.chunks import CHUNK_ROWS
 from ..write.file_format import arrow_schema, check_compression
-from ..write.part_files import MAX_PARTS
+from ..write.part_files import checked_files
 from ..write.partition import check_partition_fields
 from ..write.petastorm import petastorm_schema
 from ..write.row_groups import RowGroupLimit
@@ -115,13 +115,11 @@ def _layout(
 ) -> dict[str, Any]:
     """Arguments for `DatasetWriter`, checked before any task begins."""
     RowGroupLimit.of(rows=row_group_rows, size_bytes=row_group_bytes)
-    if not isinstance(files, int) or not 1 <= files < MAX_PARTS:
-        raise PipelineError(f"files: expected an integer from 1 to {MAX_PARTS - 1}, got {files!r}.")
     return {
         "row_group_rows": row_group_rows,
         "row_group_bytes": row_group_bytes,
         "partition_by": check_partition_fields(schema, partition_by),
-        "files": files,
+        "files": checked_files(files),
     }
 
 

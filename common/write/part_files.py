@@ -9,17 +9,31 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError
+from ..errors import DatasetError, PipelineError
+from ..plain import integer
 from ..schema.field import Unischema
 from .file_format import writer_options
 from .row_groups import RowGroupBuffer, RowGroupLimit
 from .staging import Staging, storage_errors
 
 MAX_PARTS = 100_000  # five digits keep the names in order
+
+
+def checked_files(files: Any) -> int:
+    """The number of files as a plain integer.
+
+    Raises:
+        PipelineError: out of range.
+    """
+    number = integer(files, least=1)
+    if number is None or number >= MAX_PARTS:
+        raise PipelineError(f"files: expected an integer from 1 to {MAX_PARTS - 1}, got {files!r}.")
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

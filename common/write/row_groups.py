@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
+from ..plain import integer, plain
 
 DEFAULT_ROW_GROUP_ROWS = 65_536
 DEFAULT_ROW_GROUP_BYTES = 32 << 20
@@ -37,11 +38,11 @@ class RowGroupLimit:
             PipelineError: a limit below one.
         """
         for name, value in (("row_group_rows", rows), ("row_group_bytes", size_bytes)):
-            if value is not None and (not isinstance(value, int) or value < 1):
+            if value is not None and integer(value, least=1) is None:
                 raise PipelineError(f"{name}: expected an integer >= 1 or None, got {value!r}.")
         if rows is None and size_bytes is None:
             return cls(rows=DEFAULT_ROW_GROUP_ROWS, size_bytes=DEFAULT_ROW_GROUP_BYTES)
-        return cls(rows=rows, size_bytes=size_bytes)
+        return cls(rows=plain(rows), size_bytes=plain(size_bytes))
 
 
 class RowGroupBuffer:

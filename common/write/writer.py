@@ -8,6 +8,7 @@ of them over all partitions, or one row group if that is larger), not by the dat
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -22,7 +23,7 @@ from ..schema.encoding import column_length, encode_columns, encode_rows
 from ..schema.field import Unischema
 from .chunks import CHUNK_BYTES, CHUNK_ROWS, column_chunks, owned_row, raw_bytes
 from .file_format import arrow_schema, check_compression
-from .part_files import MAX_PARTS, FileFormat, OpenParts, Partition
+from .part_files import FileFormat, OpenParts, Partition, checked_files
 from .partition import check_partition_fields, null_directory, split_by_partition
 from .petastorm import petastorm_metadata, petastorm_schema
 from .row_groups import RowGroupLimit
@@ -81,8 +82,7 @@ class DatasetWriter:
             schema = convert(schema)
         if not isinstance(schema, Unischema) or not len(schema):
             raise SchemaError(f"schema: expected a Unischema with at least one field, got {schema!r}.")
-        if not isinstance(files, int) or not 1 <= files < MAX_PARTS:
-            raise PipelineError(f"files: expected an integer from 1 to {MAX_PARTS - 1}, got {files!r}.")
+        files = checked_files(files)
         self._petastorm_compatible = petastorm_compatible
         self._schema = schema = petastorm_schema(schema) if petastorm_compatible else schema
         self._keys = check_partition_fields(schema, partition_by)
@@ -132,6 +132,7 @@ class DatasetWriter:
         self._check_open()
         if self._rows or self._waiting:
             raise PipelineError("expect_rows: expected a call before the first row. Call it right after creation.")
+        total = operator.index(total)
         self._cuts = sorted({total * number // self._deal for number in range(1, self._deal)} - {0})
         self._deal = 1
 
