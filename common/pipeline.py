@@ -422,6 +422,15 @@ class Pipeline(ImageVerbs):
         """
         return self._sharded(*resolve_rank(num_shards, index), even, canonical_shards, policy)
 
+    def shard_given_later(
+        self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
+    ) -> Pipeline:
+        """As `shard`, with a single part where the sidecar's request will say how many there are and which is wanted.
+
+        Such parts are put together again in one graph, not dealt to ranks: no row is repeated unless asked for.
+        """
+        return self._sharded(1, 0, even, canonical_shards, policy)
+
     def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:
         """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
 
@@ -479,6 +488,24 @@ class Pipeline(ImageVerbs):
         merged = {name: getattr(self, name) for name in known} | options
         merged["workers"], merged["memory_limit"] = _checked_options(**merged)
         return self._replace(**merged)
+
+    def with_urls(self, url_or_urls: Urls) -> Pipeline:
+        """A copy that reads other files in the same way.
+
+        Raises:
+            PipelineError: a mix, a table, or a pipeline that is served.
+        """
+        self.check_movable()
+        urls = _as_urls(url_or_urls, local=self.filesystem is None)
+        return self._replace(urls=urls, _opened=_Opened())
+
+    def check_movable(self) -> Pipeline:
+        """This pipeline, if it reads the files that its URLs name and nothing else."""
+        others = {"a mix": self.mixture, "a table": self.table, "one that is served": self.address}
+        for what, value in others.items():
+            if value is not None:
+                raise PipelineError(f"other URLs for a pipeline: expected a pipeline over files, got {what}.")
+        return self
 
     def with_stages(self, stages: Sequence[Stage]) -> Pipeline:
         """A copy with other stages."""

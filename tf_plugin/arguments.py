@@ -32,6 +32,30 @@ def static_text(value: Any) -> Any:
     return None if value is None else tf.compat.as_str(value.item() if isinstance(value, np.ndarray) else value)
 
 
+def known_urls(value: Any, like: Any) -> Any:
+    """URLs as texts, or as one tensor where only the running graph knows them.
+
+    Raises:
+        PipelineError: a tensor that is not known, and nothing that says what its elements look like.
+    """
+    if isinstance(value, list | tuple) and any(tf.is_tensor(item) for item in value):
+        value = tf.stack([tf.reshape(item, ()) for item in value])
+    if not tf.is_tensor(value):
+        return value
+    known = tf.get_static_value(value)
+    if known is not None:
+        urls = [tf.compat.as_str(url) for url in np.ravel(known)]
+        return urls[0] if np.ndim(known) == 0 else urls
+    if like is None:
+        raise PipelineError(
+            "ParquetDataset: expected a URL that is known now, got a tensor that only the running graph knows, so that "
+            "fields, dtypes and shapes are unknown. Say what the files look like: "
+            "interleave(lambda url: ParquetDataset(url, like=first_url)), where like is a URL, a Pipeline or a "
+            "ParquetDataset of equal fields."
+        )
+    return value
+
+
 def graph_seed() -> int | None:
     """A seed of `tf.random.set_seed`'s sequence, or ``None`` if no seed was set."""
     graph_seed, op_seed = tf.compat.v1.random.get_seed(None)

@@ -7,8 +7,11 @@ op is made, before elements or their spec are asked for.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import pyarrow.compute as pc
@@ -16,24 +19,42 @@ import tensorflow as tf
 
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
+from parquetry.common.errors import PipelineError
 from parquetry.common.image_verbs import ImageVerbs
 from parquetry.common.iteration import PipelineIterator
 from parquetry.common.selection.column_predicates import ColumnPredicate
 from parquetry.common.sidecar.request import open_request
 from parquetry.common.stages import Stage
 
-from .arguments import graph_seed, is_dnf, static, static_text
+from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
+from .deferred import NOTHING, Deferred
 from .ops import load_ops
-from .source import new_dataset_key, source_dataset
+from .source import new_dataset_key, sidecar_command, source_dataset
+
+SHARD_HINT = tf.data.experimental.SHARD_HINT
 
 
+def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
+    """Lets AutoGraph leave the verbs as they are: in a function it would rewrite all that they call, Arrow included.
+
+    ``filter`` stays out, because the function that it may be given is the user's, to be rewritten.
+    """
+    for name in {*vars(cls), *vars(ImageVerbs)} - {"filter"}:
+        method = getattr(cls, name)
+        if not name.startswith("_") and inspect.isfunction(method):
+            setattr(cls, name, tf.autograph.experimental.do_not_convert(method))
+    return cls
+
+
+@_plain
 class ParquetDataset(ImageVerbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, by field name.
 
     Args:
-        url_or_urls: a directory, a file, or a list of them; a URL or a local path.
+        url_or_urls: a directory, a file, or a list of them; a URL or a local path. Also a tensor of them, as in
+            ``urls.interleave(lambda url: ParquetDataset(url, like=first_url))``.
         fields: names or regular expressions of the fields wanted; all of them unless given.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem.
         storage_options: options for the filesystem of the URL.
@@ -43,6 +64,9 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams read by tensorflow-io,
             with TensorFlow 2.16 and 2.17 only, see ``docs/arrow-stream.md``.
         address: with ``transport="arrow"``: instead of a URL, a server that makes the batches elsewhere.
+        like: a URL, `Pipeline` or `ParquetDataset` that says what elements look like, for URLs that only the running
+            graph knows. The stages of a pipeline or dataset hold for the new URL too. Files of other fields, dtypes or
+            shapes are an error when they are read.
 
     Raises:
         ParquetryError: arguments that make no sense, or a dataset that is not there.
@@ -60,39 +84,53 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         executor: str | None = None,
         transport: Transport = "native",
         address: Any = None,
+        like: Any = None,
     ) -> None:
-        pipeline = Pipeline(
-            url_or_urls,
-            fields,
-            filesystem=filesystem,
-            storage_options=storage_options,
-            workers=workers,
-            memory_limit=memory_limit,
-            executor=executor,
-            address=address,
-        )
-        self._carry(pipeline, transport=transport)
+        options = {"filesystem": filesystem, "storage_options": storage_options}
+        options |= {"workers": workers, "memory_limit": memory_limit, "executor": executor, "address": address}
+        url = known_urls(url_or_urls, like)
+        if like is None:
+            self._carry(Pipeline(url, fields, **options), transport=transport)
+        elif tf.is_tensor(url):
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **options).check_movable()
+            self._carry(pipeline, transport=transport, deferred=Deferred(urls=url))
+        else:
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **options).with_urls(url)
+            self._carry(pipeline, transport=transport)
 
     @classmethod
     def from_pipeline(cls, pipeline: Pipeline, *, transport: Transport = "native") -> ParquetDataset:
         """The dataset of a pipeline, for example of one made by `mix`."""
-        dataset = cls.__new__(cls)
-        dataset._carry(pipeline, transport=transport)
-        return dataset
+        return _carrying(cls, pipeline, transport=transport)
 
-    def _with(self, pipeline: Pipeline) -> ParquetDataset:
-        return self.from_pipeline(pipeline, transport=self._transport)
+    def _with(self, pipeline: Pipeline, **changes: Any) -> ParquetDataset:
+        kept = {"transport": self._transport, "options": self._options_attr, "deferred": self._deferred}
+        return _carrying(type(self), pipeline, **{**kept, **changes})
 
-    def _carry(self, pipeline: Pipeline, *, transport: Transport, state: str = "") -> None:
+    def _carry(
+        self,
+        pipeline: Pipeline,
+        *,
+        transport: Transport,
+        state: str = "",
+        options: tf.data.Options | None = None,
+        deferred: Deferred = NOTHING,
+    ) -> None:
         # A missing compiler, or versions that do not fit, are told where the dataset is made, not where it is read.
         check_transport(transport, pipeline)
         self._transport: Transport = transport
+        self._deferred = deferred
+        # A dataset belongs to the function that makes it, as tf.data's do: each call makes it again.
+        self._function = tf.compat.v1.get_default_graph() if tf.inside_function() else None
         self._feed: ArrowFeed | None = None
         self._pipeline = pipeline
         self._state = self._begins_at = state
         self._built: tf.data.Dataset | None = None
         self._dataset_key = ""
+        self._request: Any = ""
         super().__init__(None)
+        if options is not None:
+            self._options_attr = options
 
     # --- what tf.data asks for ---
 
@@ -109,34 +147,64 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         return self._dataset().element_spec
 
     def _dataset(self) -> tf.data.Dataset:
-        # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet;
-        # and outside of any function that is being traced, because it belongs to this object and not to that function.
-        if self._built is None and self._transport == "arrow":
-            with tf.init_scope():
-                self._feed = ArrowFeed(self._pipeline, arrow_reader(), state=self._state)
-            self._built = self._feed.dataset
+        # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet.
         if self._built is None:
-            request = open_request(self._pipeline, strict_nulls=True)
-            self._dataset_key = new_dataset_key(request)
-            with tf.init_scope():
-                self._built = source_dataset(
-                    self._pipeline.element, request, dataset_key=self._dataset_key, state=self._state
+            with self._home():
+                built = self._arrow() if self._transport == "arrow" else self._native()
+                self._built = (
+                    built if self._options_attr == tf.data.Options() else built.with_options(self._options_attr)
                 )
         return self._built
 
+    def _home(self) -> AbstractContextManager[Any]:
+        """Where the ops of this dataset stand: in the function that made it, else outside of all that are traced."""
+        if self._function is None or self._transport == "arrow":
+            return tf.init_scope()
+        inside = self._function is tf.compat.v1.get_default_graph()
+        return nullcontext() if inside else self._function.as_default()
+
+    def _arrow(self) -> tf.data.Dataset:
+        self._feed = ArrowFeed(self._pipeline, arrow_reader(), state=self._state)
+        return self._feed.dataset
+
+    def _native(self) -> tf.data.Dataset:
+        element = self._pipeline.element
+        request = open_request(self._pipeline, strict_nulls=True, element=element if self._deferred else None)
+        self._dataset_key = "" if self._made_again else new_dataset_key(request)
+        self._request = self._deferred.request(request)
+        return source_dataset(element, self._request, dataset_key=self._dataset_key, state=self._state)
+
+    @property
+    def _made_again(self) -> bool:
+        """Whether each run of the graph makes the dataset again, so that nothing is counted from one to the next."""
+        return self._function is not None or bool(self._deferred)
+
+    def _refuse_made_again(self, verb: str) -> None:
+        if self._made_again:
+            raise PipelineError(
+                f"{verb}: expected a dataset that stays from one run to the next, got one that a function makes again "
+                "in each call. Make it outside of the function."
+            )
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restore, (type(self), self._pipeline, self._state, self._transport)
+        self._deferred.refuse("pickle")
+        return _restore, (type(self), self._pipeline, self._state, self._transport, self._options_attr)
 
     # --- the pipeline and its state ---
 
     @property
     def pipeline(self) -> Pipeline:
-        """The pipeline that this dataset reads."""
+        """The pipeline that this dataset reads.
+
+        Raises:
+            PipelineError: only the running graph knows all of it.
+        """
+        self._deferred.refuse("pipeline")
         return self._pipeline
 
     def explain(self) -> str:
         """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
-        return self._pipeline.explain()
+        return self.pipeline.explain()
 
     def state_dict(self, elements: int, *, since_restart: bool = False) -> dict[str, Any]:
         """The state after ``elements`` elements of the iteration that the latest iterator began.
@@ -152,7 +220,9 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         Raises:
             tf.errors.FailedPreconditionError: no iterator has given an element yet and ``elements`` is not 0, or the
                 element is too long ago.
+            PipelineError: a dataset that a function makes again in each call.
         """
+        self._refuse_made_again("state_dict")
         try:
             return self._progress(elements, since_restart=since_restart)[0]
         except tf.errors.FailedPreconditionError as error:
@@ -166,7 +236,11 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
 
         As `load_state_dict`, for where the dataset is in use already, as in a callback of ``model.fit``. The iterators
         after it are the epochs after it.
+
+        Raises:
+            PipelineError: a dataset that a function makes again in each call.
         """
+        self._refuse_made_again("start_next_at")
         self._dataset()
         text = state if isinstance(state, str) else json.dumps(dict(state))
         if self._feed is not None:
@@ -191,7 +265,11 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
 
         It holds for what tf.data made of the dataset as well. The state may come from any face; the iterator refuses
         one of another dataset or pipeline.
+
+        Raises:
+            PipelineError: a dataset that a function makes again in each call.
         """
+        self._refuse_made_again("load_state_dict")
         text = state if isinstance(state, str) else json.dumps(dict(state))
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
@@ -201,11 +279,18 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         return self
 
     def cardinality(self, name: str | None = None) -> tf.Tensor:
-        """As `tf.data.Dataset.cardinality`: elements of a whole iteration."""
+        """As `tf.data.Dataset.cardinality`: elements of a whole iteration.
+
+        Raises:
+            tf.errors.OpError: what keeps the plan from being made; tf.data's own datasets have no way to say it, and
+                call their length unknown.
+        """
         self._dataset()
         if self._feed is not None:
             return tf.constant(self._feed.cardinality, tf.int64)
-        return super().cardinality(name=name) if name is not None else super().cardinality()
+        return load_ops().parquetry_parquet_dataset_cardinality(
+            request=self._request, dataset_key=self._dataset_key, command=sidecar_command(), name=name
+        )
 
     # --- verbs that tf.data does not have ---
 
@@ -262,12 +347,15 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
 
     def with_options(
         self, options: tf.data.Options | None = None, name: str | None = None, **pipeline_options: Any
-    ) -> tf.data.Dataset:
-        """As `tf.data.Dataset.with_options`; ``workers``, ``memory_limit`` and ``executor`` are the pipeline's."""
-        dataset: Any = self
-        if pipeline_options:
-            dataset = self._with(self._pipeline.with_options(**pipeline_options))
-        return dataset if options is None else super(ParquetDataset, dataset).with_options(options, name=name)
+    ) -> ParquetDataset:
+        """As `tf.data.Dataset.with_options`; ``workers``, ``memory_limit`` and ``executor`` are the pipeline's.
+
+        Verbs that follow still become part of the plan, and the options stay.
+        """
+        pipeline = self._pipeline.with_options(**pipeline_options) if pipeline_options else self._pipeline
+        merged = self._options_attr if options is None else self._options_attr.merge(options)
+        merged._set_mutable(False)
+        return self._with(pipeline, options=merged)
 
     def shard(
         self,
@@ -282,18 +370,30 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         """As `tf.data.Dataset.shard`, but only this shard is read, and every shard has the same number of elements.
 
         Args:
-            num_shards, index: if neither is given, taken from the launcher's environment, see `Pipeline.shard`.
-            even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`.
+            num_shards, index: numbers or scalar tensors, also such that only the running graph knows; if neither is
+                given, taken from the launcher's environment, see `Pipeline.shard`. With
+                `tf.data.experimental.SHARD_HINT` this is tf.data's own shard.
+            even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`. For numbers that only the
+                graph knows ``"none"`` is the default: each row is in one shard, as in tf.data.
             canonical_shards: fixes the order for any number of shards that divides it.
             policy: ``"global"`` (the default), or ``"rowgroup_modulo"``: whole row groups, as Petastorm deals them.
         """
         options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards, "policy": policy}
         chosen = {key: value for key, value in options.items() if value is not None}
-        numbers = static(num_shards), static(index)
         if num_shards is None or index is None:
             return self._with(self._pipeline.shard(num_shards, index, **chosen))
-        if chosen or (None not in numbers and self._pipeline.accepts("shard")):
-            return self._with(self._pipeline.shard(*numbers, **chosen))
+        numbers = static(num_shards), static(index)
+        if SHARD_HINT not in numbers and (chosen or self._pipeline.accepts("shard")):
+            if None not in numbers:
+                return self._with(self._pipeline.shard(*numbers, **chosen))
+            if self._transport == "native":
+                pipeline = self._pipeline.shard_given_later(**chosen)
+                return self._with(pipeline, deferred=replace(self._deferred, shard=(num_shards, index)))
+        if chosen:
+            raise PipelineError(
+                f"shard: expected numbers that are known now with {sorted(chosen)}, got {num_shards!r} and {index!r}. "
+                "Leave these arguments out: tf.data's own shard is used then."
+            )
         return super().shard(num_shards, index, name=name)
 
     def shuffle(
@@ -380,9 +480,13 @@ def mix(
     return ParquetDataset.from_pipeline(mix_pipelines(datasets, weights=weights, seed=chosen, stop=stop))
 
 
-def _restore(
-    cls: type[ParquetDataset], pipeline: Pipeline, state: str, transport: Transport = "native"
-) -> ParquetDataset:
+def _carrying(cls: type[ParquetDataset], pipeline: Pipeline, **settings: Any) -> ParquetDataset:
     dataset = cls.__new__(cls)
-    dataset._carry(pipeline, transport=transport, state=state)
+    dataset._carry(pipeline, **settings)
     return dataset
+
+
+def _restore(
+    cls: type[ParquetDataset], pipeline: Pipeline, state: str, transport: Transport, options: tf.data.Options
+) -> ParquetDataset:
+    return _carrying(cls, pipeline, transport=transport, state=state, options=options)

@@ -39,13 +39,19 @@ def new_dataset_key(request: str) -> str:
 
 
 def source_dataset(
-    element: Element, request: str, *, dataset_key: str, state: str = "", command: Sequence[str] | None = None
+    element: Element,
+    request: Any,
+    *,
+    dataset_key: str,
+    state: str = "",
+    command: Sequence[str] | None = None,
 ) -> tf.data.Dataset:
     """The dataset of an element's nested dicts, read from a sidecar.
 
     Args:
-        request: the body of OPEN, see ``docs/protocol.md``.
-        dataset_key: datasets with one key share a count of iterators.
+        request: the body of OPEN, see ``docs/protocol.md``; a text, or a tensor of one.
+        dataset_key: datasets with one key share a count of iterators; without a key each run of the op makes a
+            dataset that counts its own.
         state: where the first iterator begins; empty for the start.
         command: the sidecar's command line, instead of `sidecar_command`.
     """

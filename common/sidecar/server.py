@@ -25,12 +25,12 @@ from ..engine.outputs import OutputField
 from ..engine.rebatch import Emission
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
-from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin
 from ..processes.vital import start_vital
 from ..state import resume, state_of
 from .channel import Channel, memory_file, read_request
 from .protocol import BatchHeader, Message, MessageType, error_body
+from .request import check_outputs, requested_pipeline
 from .runners import Runner, Slot, make_runner
 from .slots import SlotMemory, copied_table, write_table
 from .worker_process import WorkerProcess
@@ -91,8 +91,9 @@ class Server:
             request = read_request(message)
             os.close(message.descriptor)
             sys.path[:] = [*request["sys_path"], *(path for path in sys.path if path not in request["sys_path"])]
-            self._pipeline = Pipeline.from_json(request["pipeline"])
+            self._pipeline = requested_pipeline(request)
             self._plan = self._pipeline.plan()
+            check_outputs(request, self._plan.element)
             self._strict_nulls = request.get("strict_nulls", True)
             self._workers = self._pipeline.workers or usable_processors()
             self._fetchers = self._plan.fetchers()

@@ -267,6 +267,27 @@ def test_what_is_not_there_is_an_error_of_its_own_class(url: str) -> None:
     assert issubclass(DatasetError, ParquetryError)
 
 
+def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_for_again(
+    url: str, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+
+    def fails(row: dict[str, Any]) -> bool:
+        if broken.exists():
+            raise KeyError("the cause")
+        return bool(row["id"] < 3)
+
+    dataset = ParquetDataset(url, ["id"]).where(fails, fields=["id"])
+    broken.touch()
+    for _ in range(2):
+        with pytest.raises(tf.errors.OpError, match="the cause"):
+            len(dataset)
+    with pytest.raises(TypeError, match="unknown"):  # tf.data's own datasets have no way to say more
+        len(dataset.map(lambda row: row))
+    broken.unlink()
+    assert len(dataset.map(lambda row: row)) == len(dataset) == 3
+
+
 def test_a_checkpoint_goes_on_in_a_new_process_at_any_step(url: str, tmp_path: Path) -> None:
     def dataset() -> Any:
         return ParquetDataset(url, ["id"]).shuffle(15, seed=4).batch(8).map(lambda batch: batch).prefetch(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,54 @@ def test_options_of_the_pipeline_and_of_tf_data_have_one_verb(url: str) -> None:
     both = dataset.with_options(options, workers=2)
     assert both.options().deterministic
     assert ids(both) == list(range(ROWS))
+
+
+def test_verbs_behind_options_are_still_part_of_the_plan(url: str) -> None:
+    first, second = tf.data.Options(), tf.data.Options()
+    first.deterministic = False
+    second.threading.private_threadpool_size = 2
+    dataset = ParquetDataset(url, ["id"]).with_options(first).shuffle(4, seed=1).with_options(second).batch(ROWS)
+    assert dataset.pipeline == Pipeline(url, ["id"]).shuffle(4, seed=1).batch(ROWS)
+    for same in (dataset, pickle.loads(pickle.dumps(dataset)), dataset.map(lambda batch: batch)):
+        assert same.options().deterministic is False
+        assert same.options().threading.private_threadpool_size == 2
+    assert sorted(ids(dataset)) == list(range(ROWS))
+
+
+def test_a_shard_that_tf_data_is_to_fill_in_is_tf_datas(url: str) -> None:
+    hint = tf.data.experimental.SHARD_HINT
+    dataset = ParquetDataset(url, ["id"]).shard(hint, hint)
+    assert not isinstance(dataset, ParquetDataset)
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.HINT
+    parts = [tf.raw_ops.AutoShardDataset(**auto_shard(dataset.with_options(options), part)) for part in range(2)]
+    found = [ids(tf.data.experimental.from_variant(part, dataset.element_spec)) for part in parts]
+    assert found == [list(range(0, ROWS, 2)), list(range(1, ROWS, 2))]
+    with pytest.raises(PipelineError, match=r"shard: expected numbers that are known now with \['even'\], got -1"):
+        ParquetDataset(url).shard(hint, hint, even="drop")
+
+
+def test_sharding_by_files_says_what_to_use(url: str) -> None:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
+    dataset = ParquetDataset(url, ["id"]).map(lambda row: row).with_options(options)
+    with pytest.raises(
+        tf.errors.NotFoundError, match=r"(?s)cannot be sharded by files.*Use dataset\.shard\(num_shards"
+    ):
+        tf.raw_ops.AutoShardDataset(**auto_shard(dataset, 0))
+
+
+def auto_shard(dataset: tf.data.Dataset, index: int) -> dict[str, Any]:
+    """What `tf.distribute` asks of tf.data on the ``index``-th of two workers."""
+    flat = tf.nest.flatten(dataset.element_spec)
+    return {
+        "input_dataset": dataset._variant_tensor,
+        "num_workers": 2,
+        "index": index,
+        "auto_shard_policy": int(dataset.options().experimental_distribute.auto_shard_policy),
+        "output_types": [spec.dtype for spec in flat],
+        "output_shapes": [spec.shape for spec in flat],
+    }
 
 
 def test_a_shard_without_arguments_is_the_launchers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,12 +65,24 @@ class DatasetRegistry {
     return *registry;
   }
 
-  std::shared_ptr<DatasetFacts> Facts(const std::string& key) {
+  // With `passing` all that is known under the key is forgotten when the facts are dropped.
+  std::shared_ptr<DatasetFacts> Facts(const std::string& key, bool passing) {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[key];
     std::shared_ptr<DatasetFacts> facts = entry.facts.lock();
-    if (facts == nullptr) entry.facts = facts = std::make_shared<DatasetFacts>();
+    if (facts != nullptr) return facts;
+    facts.reset(new DatasetFacts, [this, key, passing](DatasetFacts* dropped) {
+      delete dropped;
+      if (passing) Forget(key);
+    });
+    entry.facts = facts;
     return facts;
+  }
+
+  // A key that no other dataset of this process has.
+  std::string NewKey() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return "made-" + std::to_string(next_key_++);
   }
 
   // The number of the iteration that an iterator made now is to be.
@@ -128,8 +140,15 @@ class DatasetRegistry {
     std::optional<std::string> next_state;
   };
 
+  void Forget(const std::string& key) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = entries_.find(key);
+    if (found != entries_.end() && found->second.facts.expired()) entries_.erase(found);
+  }
+
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;
+  int64_t next_key_ = 0;
 };
 
 }  // namespace parquetry

@@ -49,6 +49,11 @@ using tensorflow::data::IteratorStateWriter;
 using tensorflow::data::SerializationContext;
 using tensorflow::data::SplitProvider;
 
+constexpr char kShardAdvice[] =
+    "A ParquetDataset cannot be sharded by files (AutoShardPolicy.FILE). Use dataset.shard(num_shards, index), which "
+    "reads only its part, or AutoShardPolicy.DATA or OFF in options.experimental_distribute.auto_shard_policy; with "
+    "tf.data service ShardingPolicy.DYNAMIC, DATA or OFF.";
+
 // The Python to run: PARQUETRY_PYTHON, else the one that built the dataset, else (on another machine) python3.
 std::vector<std::string> ResolveCommand(std::vector<std::string> command) {
   const char* const chosen = std::getenv("PARQUETRY_PYTHON");
@@ -58,6 +63,24 @@ std::vector<std::string> ResolveCommand(std::vector<std::string> command) {
     command[0] = "python3";
   }
   return command;
+}
+
+// The elements of a whole iteration. Only what is known is kept in `facts` (may be null), never that it failed.
+Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* cardinality) {
+  std::unique_lock<std::mutex> lock;
+  if (facts != nullptr) {
+    lock = std::unique_lock<std::mutex>(facts->mutex);
+    if (facts->cardinality) {
+      *cardinality = *facts->cardinality;
+      return {};
+    }
+  }
+  std::shared_ptr<Sidecar> sidecar;
+  if (Error error = AcquireSidecar(request, nullptr, &sidecar)) return error;
+  *cardinality = sidecar->cardinality();
+  if (facts != nullptr) facts->cardinality = *cardinality;
+  ReturnSidecar(std::move(sidecar));
+  return {};
 }
 
 class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
@@ -97,7 +120,7 @@ class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
 
 class ParquetDatasetOp::Dataset : public DatasetBase {
  public:
-  Dataset(OpKernelContext* ctx, const ParquetDatasetOp& op, Request request, std::string state)
+  Dataset(OpKernelContext* ctx, const ParquetDatasetOp& op, Request request, bool passing, std::string state)
       : DatasetBase(DatasetContext(ctx)),
         request_(std::move(request)),
         state_(std::move(state)),
@@ -107,7 +130,7 @@ class ParquetDatasetOp::Dataset : public DatasetBase {
         batched_(op.batched_),
         dtypes_(op.dtypes_),
         shapes_(op.shapes_),
-        facts_(DatasetRegistry::Get().Facts(request_.dataset_key)) {}
+        facts_(DatasetRegistry::Get().Facts(request_.dataset_key, passing)) {}
 
   std::unique_ptr<IteratorBase> MakeIteratorInternal(const std::string& prefix) const override;
 
@@ -122,18 +145,12 @@ class ParquetDatasetOp::Dataset : public DatasetBase {
   }
 
   int64_t CardinalityInternal(tensorflow::data::CardinalityOptions) const override {
-    std::lock_guard<std::mutex> lock(facts_->mutex);
-    if (facts_->cardinality) return *facts_->cardinality;
-    std::shared_ptr<Sidecar> sidecar;
-    if (const Error error = AcquireSidecar(Resolved(), nullptr, &sidecar)) {
-      // There is no way to return an error from here; an iterator will meet the same one.
+    int64_t cardinality = tensorflow::data::kUnknownCardinality;
+    if (const Error error = FindCardinality(Resolved(), facts_.get(), &cardinality)) {
+      // There is no way to return an error from here; an iterator will meet the same one. The next caller asks again.
       LOG(WARNING) << "cardinality of a Parquet dataset: " << error.message;
-      facts_->cardinality = tensorflow::data::kUnknownCardinality;
-    } else {
-      facts_->cardinality = sidecar->cardinality();
-      ReturnSidecar(std::move(sidecar));
     }
-    return *facts_->cardinality;
+    return cardinality;
   }
 
   absl::Status MakeSplitProviders(std::vector<std::unique_ptr<SplitProvider>>* split_providers) const override {
@@ -153,8 +170,15 @@ class ParquetDatasetOp::Dataset : public DatasetBase {
     b->BuildAttrValue(component_texts_, &components);
     b->BuildAttrValue(field_names_, &field_names);
     b->BuildAttrValue(batched_, &batched);
+    // tf.data prints a source that it cannot shard, with its attributes, and says little else.
+    tensorflow::AttrValue advice;
+    b->BuildAttrValue(std::string(kShardAdvice), &advice);
     return b->AddDataset(this, {request, key, command, state},
-                         {{"components", components}, {"field_names", field_names}, {"batched", batched}}, output);
+                         {{"auto_shard_advice", advice},
+                          {"components", components},
+                          {"field_names", field_names},
+                          {"batched", batched}},
+                         output);
   }
 
  private:
@@ -410,13 +434,37 @@ void ParquetDatasetOp::MakeDataset(OpKernelContext* ctx, DatasetBase** output) {
   OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument<tstring>(ctx, "state", &state));
   OP_REQUIRES_OK(ctx, tensorflow::data::ParseVectorArgument<tstring>(ctx, "command", &command));
   OP_REQUIRES(ctx, !command.empty(), absl::InvalidArgumentError("command: expected a program, got nothing."));
+  // A new key goes into the graph with the dataset, so that whatever tf.data makes of this very dataset counts with it.
+  const bool passing = key.empty();
+  if (passing) key = DatasetRegistry::Get().NewKey();
   Request request{{command.begin(), command.end()}, json, key};
-  *output = new Dataset(ctx, *this, std::move(request), state);
+  *output = new Dataset(ctx, *this, std::move(request), passing, state);
 }
 
 std::unique_ptr<IteratorBase> ParquetDatasetOp::Dataset::MakeIteratorInternal(const std::string& prefix) const {
   return std::make_unique<Iterator>(Iterator::Params{this, absl::StrCat(prefix, "::ParquetryParquet")});
 }
+
+// The elements of a whole iteration, or the error for which nobody knows them.
+class DatasetCardinalityOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    tstring json, key;
+    std::vector<tstring> command;
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument<tstring>(ctx, "request", &json));
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument<tstring>(ctx, "dataset_key", &key));
+    OP_REQUIRES_OK(ctx, tensorflow::data::ParseVectorArgument<tstring>(ctx, "command", &command));
+    const Request request{ResolveCommand({command.begin(), command.end()}), json, key};
+    const auto facts = key.empty() ? nullptr : DatasetRegistry::Get().Facts(key, false);
+    int64_t cardinality = 0;
+    OP_REQUIRES_OK(ctx, ToStatus(FindCardinality(request, facts.get(), &cardinality)));
+    Tensor* output = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &output));
+    output->scalar<int64_t>()() = cardinality;
+  }
+};
 
 // The state after so many elements of the iteration that the dataset's latest iterator began, and how many elements it
 // had left when it began; -1 endless, -2 unknown.
@@ -466,6 +514,8 @@ class DatasetSetStateOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDataset").Device(tensorflow::DEVICE_CPU), ParquetDatasetOp);
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetCardinality").Device(tensorflow::DEVICE_CPU),
+                        DatasetCardinalityOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetState").Device(tensorflow::DEVICE_CPU), DatasetStateOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetSetState").Device(tensorflow::DEVICE_CPU), DatasetSetStateOp);
 
@@ -486,9 +536,18 @@ REGISTER_OP("Parquetry>ParquetDataset")
     .Attr("components: list(string) >= 1")
     .Attr("field_names: list(string) >= 1")
     .Attr("batched: bool")
+    .Attr("auto_shard_advice: string = ''")
     .Attr("output_types: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .Attr("metadata: string = ''")
+    .SetIsStateful()
+    .SetShapeFn(ScalarOutputs);
+
+REGISTER_OP("Parquetry>ParquetDatasetCardinality")
+    .Input("request: string")
+    .Input("dataset_key: string")
+    .Input("command: string")
+    .Output("cardinality: int64")
     .SetIsStateful()
     .SetShapeFn(ScalarOutputs);
 

@@ -1,0 +1,51 @@
+"""What of a dataset only the running graph knows: a shard, a URL. It travels in the request that the op receives.
+
+In: tensors, and the request of a pipeline in which something else stands in their place. Out: the request as a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from parquetry.common.errors import PipelineError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Deferred:
+    """Tensors that replace parts of a pipeline when the graph runs.
+
+    Attributes:
+        shard: ``(num_shards, index)``, for the pipeline's shard.
+        urls: one URL or a vector of them, for the pipeline's.
+    """
+
+    shard: tuple[Any, Any] | None = None
+    urls: Any = None
+
+    def __bool__(self) -> bool:
+        return self.shard is not None or self.urls is not None
+
+    def request(self, text: str) -> Any:
+        """The request with the members ``shard`` and ``urls`` (base64) of ``docs/protocol.md`` added."""
+        parts: list[Any] = ["{"]
+        if self.shard is not None:
+            numbers = [tf.as_string(tf.ensure_shape(number, ())) for number in self.shard]
+            parts += ['"shard": [', numbers[0], ", ", numbers[1], "], "]
+        if self.urls is not None:
+            encoded = tf.io.encode_base64(tf.reshape(self.urls, [-1]), pad=True)
+            parts += ['"urls": ["', tf.strings.reduce_join(encoded, separator='", "'), '"], ']
+        return tf.strings.join([*parts, text.removeprefix("{")]) if self else text
+
+    def refuse(self, what: str) -> None:
+        """Raises `PipelineError` if there is anything."""
+        if self:
+            which = "shard" if self.shard is not None else "URL"
+            raise PipelineError(
+                f"{what}: expected a pipeline that is known now, got one whose {which} only the running graph knows."
+            )
+
+
+NOTHING = Deferred()
