@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError, DecodeError, ParquetryError, SchemaError
 from ..layout.dataset import StoredDataset
+from ..layout.evolution import conform
 from ..layout.footers import remedy, why
-from ..layout.nested import child, without_views
+from ..layout.nested import child, take_rows, without_views
 from ..layout.spark_files import read_options, refuse_old_calendar
 from ..layout.table_read import read_columns
 from ..schema.field import UnischemaField
@@ -96,16 +97,34 @@ class Fetcher:
         return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in units]
 
     def stored(self, unit: int) -> pa.Table:
-        """The fields' columns of one row group as they are stored, partition columns included."""
+        """The fields' columns of one row group, not decoded, partition columns included.
+
+        This is what filters, windows and all that looks at stored values read: each column has the type of the dataset
+        (`StoredDataset.types`), whatever type the file stores.
+
+        Raises:
+            DatasetError: a file that cannot be read; names file and row group.
+            DecodeError, SchemaError: columns that do not fit the dataset.
+        """
         table = self._stored_columns(unit)
         count = int(self._dataset.row_groups.rows[unit])
         columns = [
             self._partition_value(field.name, unit, count)
             if field.name in self._dataset.partitions
-            else table.column(field.name)
+            else self._conformed(unit, field, table.column(field.name))
             for field in self._fields
         ]
         return pa.table(columns, names=[field.name for field in self._fields])
+
+    def _conformed(self, unit: int, field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        wanted = self._dataset.types[field.name]
+        try:
+            return conform(column, wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DecodeError(
+                f"{self.places([unit])[0]}: field '{field.name}': expected values of type {wanted}, as in the rest of "
+                f"the dataset, got {column.type}: {error}. Write the file again, or deselect the field."
+            ) from error
 
     def _partition_value(self, name: str, unit: int, count: int) -> pa.Array:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[unit])], count)
@@ -130,7 +149,7 @@ class Fetcher:
                 columns.append(cells[field.name])
                 continue
             else:
-                column = stored.column(field.name)
+                column = self._conformed(unit, field, stored.column(field.name))
                 if column.num_chunks == 1 and column.type == self._numbers[field.name]:
                     columns.append(column.chunk(0))
                     continue
@@ -164,7 +183,10 @@ class Fetcher:
 
 
 def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
-    """The stored columns of a row group, named by field; a missing column of a nullable field is all null."""
+    """The columns of a row group as the file has them, named by field; one that it lacks is null, if the field may be.
+
+    The columns of a table are in the table's types already.
+    """
     if dataset.table is not None:
         return read_columns(dataset, unit, [dataset.columns[field.name] for field in fields])
     groups = dataset.row_groups
@@ -223,7 +245,7 @@ def _column(table: pa.Table, held: Mapping[str, pa.ChunkedArray], field: Unische
             f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
             "Deselect the field, or declare it nullable=True."
         )
-    return pa.chunked_array([pa.nulls(table.num_rows, field.storage.arrow_type(field))])
+    return pa.chunked_array([pa.nulls(table.num_rows)])
 
 
 def _path(name: str, kind: pa.DataType) -> list[str]:
@@ -247,4 +269,4 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
         return table
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
-    return table.take(as_arrow(rows))
+    return take_rows(table, as_arrow(rows))

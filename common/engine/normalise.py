@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DecodeError
+from ..layout.nested import is_list, one_array, widened
 from ..schema.codecs import ScaledDecimalCodec, TensorCodec
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
@@ -27,7 +28,7 @@ def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.A
     Raises:
         DecodeError: values that do not fit the field (out of range, another type).
     """
-    array = _one_array(column)
+    array = _plain(column)
     codec = field.storage
     try:
         if codec.coded:
@@ -50,38 +51,23 @@ def number_type(field: UnischemaField) -> pa.DataType | None:
     return pa.from_numpy_dtype(field.dtype)
 
 
-def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # combine_chunks keeps chunks that would overflow 32-bit offsets
-        column = pa.concat_arrays([chunk.cast(_wide(chunk.type)) for chunk in column.chunks])
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    return column
-
-
-def _wide(arrow: pa.DataType) -> pa.DataType:
-    if pa.types.is_string(arrow):
-        return pa.large_string()
-    if pa.types.is_binary(arrow):
-        return pa.large_binary()
-    if pa.types.is_list(arrow):
-        return pa.large_list(_wide(arrow.value_type))
-    return arrow
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    array = one_array(column)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return widened(array) if pa.types.is_dictionary(array.type) else array
 
 
 def _to_binary(array: pa.Array) -> pa.Array:
-    if pa.types.is_fixed_size_binary(array.type):
-        return array.cast(pa.binary()).cast(pa.large_binary())
     return array.cast(pa.large_binary())
 
 
 def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
     if axes == 0:
         return _scalars(field, array)
-    array = _one_array(array)
+    array = _plain(array)
+    if not is_list(array.type):
+        raise pa.ArrowInvalid("values that are no lists")
     length = field.shape[len(field.shape) - axes]
     if pa.types.is_fixed_size_list(array.type):
         if axes > 1 and not pa.types.is_nested(array.type.value_type):
@@ -126,7 +112,7 @@ def _all_of_length(array: pa.Array, length: int) -> bool:
 
 
 def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
-    array = _one_array(array)
+    array = _plain(array)
     if field.dtype is decimal.Decimal:
         return decimal_text(array)
     if is_text(field.dtype):
@@ -182,10 +168,10 @@ def decimal_text(array: pa.Array) -> pa.Array:
         return pa.array(
             [None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string()
         )
-    text = array.cast(pa.string())
+    text = array.cast(pa.large_string())
     if array.type.scale > 0:
         text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
     if pc.any(pc.match_substring(text, "E")).as_py() or array.type.scale < 0:
         values = [None if v is None else format(v.normalize(), "f") for v in array.to_pylist()]
         return pa.array(values, pa.large_string())
-    return text.cast(pa.large_string())
+    return text

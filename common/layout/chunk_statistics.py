@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
+from .evolution import keeps_order
 from .spark_files import footer_schema
 
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
@@ -38,12 +40,22 @@ class ChunkStatistics:
     exact: bool
 
 
-def footer_statistics(footers: Sequence[pq.FileMetaData], name: str) -> ChunkStatistics:
-    """The statistics of one column in all row groups of some files."""
-    minimum, maximum, null_count = raw_statistics(footers, [flat_columns(footer).get(name) for footer in footers])
-    types = {arrow for footer in footers for path, arrow in bound_types(footer) if path == name}
-    arrow = types.pop() if len(types) == 1 else None  # bounds of another type would compare differently
-    low, high = to_bounds(minimum, arrow), to_bounds(maximum, arrow)
+def footer_statistics(
+    footers: Sequence[pq.FileMetaData], paths: Sequence[str | None], wanted: pa.DataType | None
+) -> ChunkStatistics:
+    """The statistics of one column in all row groups of some files, in the type that it has in the dataset.
+
+    Args:
+        paths: what each file calls the column (dotted); ``None`` where a file has none.
+        wanted: that type; ``None`` for a column that cannot be read, which has no bounds.
+    """
+    numbers = [
+        None if path is None else flat_columns(footer).get(path) for footer, path in zip(footers, paths, strict=True)
+    ]
+    minimum, maximum, null_count = raw_statistics(footers, numbers)
+    types = [dict(bound_types(footer)).get(path or "") for footer, path in zip(footers, paths, strict=True)]
+    of_group = [kind for kind, footer in zip(types, footers, strict=True) for _ in range(footer.num_row_groups)]
+    low, high = bounds_in(minimum, of_group, wanted), bounds_in(maximum, of_group, wanted)
     known = low is not None and high is not None
     return ChunkStatistics(
         minimum=low if known else None,
@@ -51,6 +63,32 @@ def footer_statistics(footers: Sequence[pq.FileMetaData], name: str) -> ChunkSta
         null_count=np.asarray(null_count, dtype=np.int64),
         exact=bool(is_exact(minimum)),
     )
+
+
+def bounds_in(values: list[Any], types: Sequence[pa.DataType | None], wanted: pa.DataType | None) -> pa.Array | None:
+    """Bounds of row groups, in one type; their files store the column in ``types``, one for each row group."""
+    found = None
+    kinds = dict.fromkeys(types)
+    for kind in kinds:
+        same = values if len(kinds) == 1 else [v if t == kind else None for v, t in zip(values, types, strict=True)]
+        part = convert_bounds(to_bounds(same, kind), wanted)
+        if part is not None:
+            found = part if found is None else pc.coalesce(found, part)
+    return found
+
+
+def convert_bounds(bounds: pa.Array | None, wanted: pa.DataType | None) -> pa.Array | None:
+    """Bounds of values that are read in another type; ``None`` where they might be no bounds of those."""
+    if bounds is None or wanted is None:
+        return None
+    if pa.types.is_dictionary(wanted):
+        wanted = wanted.value_type
+    if bounds.type == wanted:
+        return bounds
+    try:
+        return bounds.cast(wanted) if keeps_order(bounds.type, wanted) else None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
 
 
 def raw_statistics(
@@ -130,7 +168,7 @@ def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -
         null_count = statistics.null_count if statistics.has_null_count else -1
         if not statistics.has_min_max:
             return None, None, null_count
-        if statistics.logical_type.type == "TIMESTAMP":  # as counts, because Python's time stamps have no nanoseconds
+        if statistics.logical_type.type in ("TIMESTAMP", "TIME"):  # as counts: Python's times have no nanoseconds
             return statistics.min_raw, statistics.max_raw, null_count
         return statistics.min, statistics.max, null_count
     except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError):

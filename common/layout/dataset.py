@@ -28,6 +28,7 @@ from .evolution import unify_schemas
 from .files import DataFile, FileListing, list_files
 from .footers import read_footer, read_footers, why
 from .index import RowGroupIndex, load_index
+from .nested import wide
 from .partitions import partition_columns
 from .spark_files import footer_schema
 from .table import Table, TableColumn
@@ -103,6 +104,24 @@ class StoredDataset:
     def partitions(self) -> dict[str, pa.Array]:
         """For each partition column, its value in each file."""
         return self._described[2]
+
+    @cached_property
+    def types(self) -> dict[str, pa.DataType]:
+        """The Arrow type of every field, whatever type each file stores: what filters, windows and decoders see.
+
+        It is the type that all files have, or else the narrowest that holds the values of all of them exactly. Where a
+        schema was declared over files that have no such type, it is the declared one.
+        """
+        if self.table is not None:
+            types = {name: wide(column.arrow) for name, column in self.columns.items()}
+        else:
+            types = {path: _without_view(column.type) for path, column in self._unified[0]}
+        declared = {f.name: f.storage.arrow_type(f) for f in self.schema if f.name not in types}
+        return {**types, **declared, **{name: values.type for name, values in self.partitions.items()}}
+
+    @cached_property
+    def _unified(self) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
+        return unify_schemas(_distinct_schemas(self))
 
     @cached_property
     def footers(self) -> list[pq.FileMetaData]:
@@ -220,13 +239,17 @@ def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[s
     refused: dict[str, str] = {}
     schema = declared
     if schema is None:
-        columns, conflicts = unify_schemas(schemas)
+        columns, conflicts = dataset._unified
         schema, unusable = infer_fields(columns)
         refused = {**conflicts, **unusable}
     partitions, inferred = partition_columns(dataset.files, schema, stored)
     if inferred:
         schema = Unischema(schema.name, [*schema, *inferred])
     return schema, refused, partitions
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    return wide(kind) if kind in (pa.string_view(), pa.binary_view()) else kind
 
 
 def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:

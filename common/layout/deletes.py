@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from .bitmaps import decode_bitmap64
+from .nested import one_array
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
 from .table_read import locate, read_columns
 
@@ -106,7 +107,7 @@ class _DeleteReader:
     def _read_positions(self, place: int) -> dict[str, np.ndarray]:
         item = self._table.deletes[place]
         table = _checked(item, partial(_read_parquet, self._dataset, item, ["file_path", "pos"]))
-        paths = table.column("file_path").combine_chunks()
+        paths = one_array(table.column("file_path"))
         encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
         positions = table.column("pos").to_numpy()
@@ -175,13 +176,8 @@ def _equal_rows(table: pa.Table, deleted: pa.Table) -> np.ndarray:
     """Which rows of ``table`` occur in ``deleted``; nulls are equal to each other."""
     codes = []
     for mine, theirs in zip(table.columns, deleted.columns, strict=True):
-        both = pa.concat_arrays([_plain(mine), _plain(theirs.cast(mine.type))])
+        both = pa.concat_arrays([one_array(mine), one_array(theirs.cast(mine.type))])
         codes.append(both.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False))
     _, number = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
     number = number.reshape(-1)
     return np.isin(number[: len(table)], number[len(table) :])
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array

@@ -2,17 +2,18 @@
 exact.
 
 In: the Arrow schema of each file. Out: one field per column path; a column that would need anything but safe widening
-is refused, with a reason that names both files.
+is refused, with a reason that names both files. `conform` brings a file's column into the type that the dataset has.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from ..schema.infer import flatten_fields
+from .nested import is_list, wide, widened
 
 
 def unify_schemas(
@@ -24,15 +25,16 @@ def unify_schemas(
         schemas: ``(file, schema)`` for each distinct schema.
 
     Returns:
-        The columns, and by path the reason why one is refused: its types cannot be widened to one, or a file has it
-        more than once.
+        The columns, and by path the reason why one is refused: its types cannot be widened to one, it is a struct in
+        some files only, or a file has it more than once.
     """
-    refused: dict[str, str] = {}
+    refused = _mixed_kinds(schemas)
     found: dict[str, tuple[pa.Field, str]] = {}
     count: dict[str, int] = {}
     for file, schema in schemas:
-        names = Counter(path for path, _ in flatten_fields(schema))
-        for path, column in flatten_fields(schema):
+        columns = list(flatten_fields(schema))
+        names = Counter(path for path, _ in columns)
+        for path, column in columns:
             if names[path] > 1:
                 refused[path] = (
                     f"field '{path}': expected one column of this name in {file}, got {names[path]}, and nothing tells "
@@ -53,12 +55,86 @@ def unify_schemas(
                 )
                 continue
             found[path] = (pa.field(path, widened, before.nullable or column.nullable), first_file)
-    columns = [
+    parents = {path[:place] for path in found for place, letter in enumerate(path) if letter == "."}
+    unified = [
         (path, column if count[path] == len(schemas) else column.with_nullable(True))
         for path, (column, _) in found.items()
-        if path not in refused
+        if path not in refused and not (path in parents and pa.types.is_null(column.type))
     ]
-    return columns, refused
+    return unified, refused
+
+
+def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
+    """Why columns are refused that are structs in some files and plain values, lists or maps in others."""
+    found: dict[str, tuple[pa.DataType, str]] = {}
+    refused: dict[str, str] = {}
+    for file, schema in schemas:
+        for path, kind in _levels(pa.struct(list(schema)), ""):
+            first, first_file = found.setdefault(path, (kind, file))
+            if _kind(first) != _kind(kind):
+                reason = (
+                    f"field '{path}': expected one kind of column in all files, got {first} in {first_file} and {kind} "
+                    f"in {file}. Write one of the files again, or deselect the field with select(...) or fields=[...]."
+                )
+                leaves = [leaf for _, other in schemas for leaf, _ in flatten_fields(other)]
+                refused |= {leaf: reason for leaf in leaves if leaf == path or leaf.startswith(f"{path}.")}
+    return refused
+
+
+def _levels(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
+    """Every column and every struct around one, by dotted path; columns without any value say nothing."""
+    if path and not pa.types.is_null(kind):
+        yield path, kind
+    if pa.types.is_struct(kind):
+        for member in kind:
+            yield from _levels(member.type, f"{path}.{member.name}".lstrip("."))
+
+
+def _kind(kind: pa.DataType) -> str:
+    return next((name for name in ("struct", "map") if getattr(pa.types, f"is_{name}")(kind)), "values")
+
+
+def conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """A file's column in the type that it has in the dataset.
+
+    Raises:
+        pa.ArrowInvalid, pa.ArrowNotImplementedError: values that the type does not hold.
+    """
+    if column.type == wanted:
+        return column
+    if column.num_chunks == 0 or pa.types.is_null(column.type):
+        return pa.chunked_array([pa.nulls(len(column), wanted)])
+    return pa.chunked_array([_cast(chunk, wanted) for chunk in column.chunks])
+
+
+def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = widened(array)
+    if pa.types.is_float16(wanted) and pa.types.is_integer(array.type):
+        array = array.cast(pa.float32())  # older releases of Arrow take the number for the bits
+    return array.cast(wanted)
+
+
+def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether a checked cast leaves the order of all values as it is."""
+    types = pa.types
+    if source == target:
+        return True
+    if types.is_integer(source):
+        return (
+            types.is_integer(target) or types.is_float32(target) or types.is_float64(target) or types.is_decimal(target)
+        )
+    if types.is_floating(source):
+        return types.is_float32(target) or types.is_float64(target)
+    if types.is_decimal(source):
+        return types.is_decimal(target) and target.scale >= source.scale
+    if types.is_timestamp(source):
+        return types.is_timestamp(target) and source.tz == target.tz
+    if types.is_date32(source):
+        return types.is_timestamp(target) and target.tz is None
+    return any(is_kind(source) and is_kind(target) for is_kind in (_is_text, _is_bytes))
 
 
 def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
@@ -83,14 +159,14 @@ def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return pa.large_binary()
     if pa.types.is_decimal(first) and pa.types.is_decimal(second):
         return _wider_decimal(first, second)
-    if _is_list(first) and _is_list(second):
+    if is_list(first) and is_list(second):
         inner = widen(first.value_type, second.value_type)
         return None if inner is None else pa.large_list(inner)
     return None
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    return wide(kind) if pa.types.is_dictionary(kind) else kind
 
 
 def _wider_integer(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
@@ -127,7 +203,3 @@ def _is_bytes(kind: pa.DataType) -> bool:
         or pa.types.is_fixed_size_binary(kind)
         or kind == pa.binary_view()
     )
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

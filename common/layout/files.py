@@ -119,7 +119,7 @@ def _data_file(info: pafs.FileInfo, root: str) -> DataFile:
         relative=relative,
         size_bytes=info.size,
         mtime_ns=info.mtime_ns or 0,
-        partition=_partition_of(posixpath.dirname(info.path)),
+        partition=partition_of(posixpath.dirname(info.path)),
     )
 
 
@@ -131,7 +131,8 @@ def _is_hidden(relative: str) -> bool:
     return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))
 
 
-def _partition_of(directory: str) -> tuple[tuple[str, str | None], ...]:
+def partition_of(directory: str) -> tuple[tuple[str, str | None], ...]:
+    """``(key, text)`` of each ``key=text`` in a directory's path, percent-decoded; text ``None`` is Hive's null."""
     pairs = []
     for part in directory.split("/"):
         key, equals, text = part.partition("=")

@@ -40,7 +40,8 @@ class IndexDescription:
         fields: the described fields, by dotted path.
         leaves: the Parquet leaf columns of these fields.
         exact: for each field with statistics, whether its bounds are values that it holds.
-        unbounded: fields with statistics whose bounds are unknown, because the files do not agree on the type.
+        unbounded: fields with statistics whose bounds are unknown, because a file has a type that does not widen to
+            the first one.
         complete: whether ``fields`` are all that any file has.
         empty: ``(relative path, size, mtime_ns)`` of each file without row groups.
         schemas: ``(relative path, serialised Arrow schema)`` of the first file with each schema that occurs.

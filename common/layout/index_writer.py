@@ -24,12 +24,13 @@ from ..schema.field import match_names
 from .chunk_statistics import (
     belongs,
     bound_types,
+    bounds_in,
     flat_columns,
     is_exact,
     leaf_columns,
     raw_statistics,
-    to_bounds,
 )
+from .evolution import widen
 from .files import DataFile, FileListing, list_files
 from .footers import load_footer
 from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
@@ -226,13 +227,19 @@ class IndexLines:
         types = [dict(bound_types(footer)) for footer in footers]
         flat = [flat_columns(footer) for footer in footers]
         for name, arrow in self._bounds.items():
-            if any(found.get(name, arrow) != arrow for found in types):
+            stored = [found.get(name, arrow) for found in types]
+            if any(widen(kind, arrow) != arrow for kind in stored):  # bounds that are rounded are no bounds
                 self._unbounded.add(name)
-            columns |= self._statistics(footers, [found.get(name) for found in flat], name)
+            of_group = [kind for kind, count in zip(stored, counts, strict=True) for _ in range(count)]
+            columns |= self._statistics(footers, [found.get(name) for found in flat], name, of_group)
         return pa.table([_array(columns[field.name], field.type) for field in self.schema], schema=self.schema)
 
     def _statistics(
-        self, footers: Sequence[pq.FileMetaData], columns: Sequence[int | None], name: str
+        self,
+        footers: Sequence[pq.FileMetaData],
+        columns: Sequence[int | None],
+        name: str,
+        types: Sequence[pa.DataType],
     ) -> dict[str, pa.Array | list[int]]:
         minimum, maximum, nulls = raw_statistics(footers, columns)
         exact = is_exact(minimum)
@@ -240,7 +247,7 @@ class IndexLines:
             self._exact.setdefault(name, exact)
         result: dict[str, pa.Array | list[int]] = {f"nulls:{name}": nulls}
         for kind, values in (("min", minimum), ("max", maximum)):
-            bounds = None if name in self._unbounded else to_bounds(values, self._bounds[name])
+            bounds = None if name in self._unbounded else bounds_in(values, types, self._bounds[name])
             if bounds is None and any(value is not None for value in values):
                 self._unbounded.add(name)
             result[f"{kind}:{name}"] = pa.nulls(len(values), self._bounds[name]) if bounds is None else bounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import posixpath
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from ..errors import DatasetError
 from ..schema.arrow_types import arrow_scalar_type
 from ..schema.field import Unischema, UnischemaField
-from .files import DataFile
+from .files import DataFile, partition_of
 
 
 def partition_columns(
@@ -30,7 +31,7 @@ def partition_columns(
     texts: dict[str, list[str | None]] = {}
     seen: dict[str, set[int]] = {}
     for number, file in enumerate(files):
-        below = {part.partition("=")[0] for part in file.relative.split("/") if "=" in part}
+        below = {key for key, _ in partition_of(posixpath.dirname(file.relative))}
         for key, text in file.partition:
             if key in stored or (key not in declared and key not in below):
                 continue

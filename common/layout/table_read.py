@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, DecodeError, SchemaError
-from .nested import child, without_views
+from .evolution import conform
+from .nested import child, wide, without_views
 from .spark_files import refuse_old_calendar
 from .table import TableColumn
 
@@ -101,9 +102,10 @@ def read_columns(dataset: StoredDataset, unit: int, columns: Sequence[TableColum
         if path is not None:
             made.append(_in_type(_member(held, path), column, place))
         elif column.name in given or column.default is not None:
-            made.append(pa.repeat(parse_value(given.get(column.name, column.default), column), int(groups.rows[unit])))
+            value = parse_value(given.get(column.name, column.default), column)
+            made.append(pa.repeat(value.cast(wide(column.arrow)), int(groups.rows[unit])))
         elif column.nullable:
-            made.append(pa.nulls(int(groups.rows[unit]), column.arrow))
+            made.append(pa.nulls(int(groups.rows[unit]), wide(column.arrow)))
         else:
             raise SchemaError(
                 f"{place}: expected column '{column.name}', which the table says is never null, found none. "
@@ -130,31 +132,13 @@ def _member(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
 
 
 def _in_type(column: pa.ChunkedArray, wanted: TableColumn, place: str) -> pa.ChunkedArray:
-    if column.num_chunks == 0:
-        return pa.chunked_array([], wanted.arrow)
-    if isinstance(column.type, pa.BaseExtensionType):
-        column = pa.chunked_array([chunk.storage for chunk in column.chunks])
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if column.type == wanted.arrow or _same_values(column.type, wanted.arrow):
-        return column
     try:
-        return column.cast(wanted.arrow)
+        return conform(column, wide(wanted.arrow))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DatasetError(
             f"{place}: expected column '{wanted.name}' to hold {wanted.arrow}, as the table says, got {column.type}: "
             f"{error}. Deselect the field, or write the file again."
         ) from error
-
-
-def _same_values(first: pa.DataType, second: pa.DataType) -> bool:
-    return any(
-        all(any(is_kind(item) for is_kind in kinds) for item in (first, second))
-        for kinds in (
-            (pa.types.is_string, pa.types.is_large_string),
-            (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
-        )
-    )
 
 
 def parse_value(text: str | None, column: TableColumn) -> pa.Scalar:

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
-from ..layout.dataset import StoredDataset, _arrow_schema, _distinct_schemas
-from ..layout.evolution import unify_schemas
+from ..layout.dataset import StoredDataset, _arrow_schema
 from ..layout.partitions import partition_columns
 from ..schema.field import Unischema
 from ..schema.infer import infer_fields
@@ -64,8 +63,7 @@ class PetastormDataset(StoredDataset):
         return Unischema(schema.name, [field for field in schema if "." not in field.name]), {}, partitions
 
     def _stored_columns(self, declared: Described) -> Described:
-        schemas = _distinct_schemas(self)
-        columns, conflicts = unify_schemas(schemas)
+        columns, conflicts = self._unified
         schema, refused = infer_fields(columns)
         keys = Unischema("keys", [field for field in declared[0] if field.name in declared[2]])
         partitions, _ = partition_columns(self.files, keys, set(schema.fields))
@@ -94,8 +92,8 @@ class PetastormDataset(StoredDataset):
         return any(key.endswith(b"unischema.v1") for key in self.key_values)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a worker cannot do without: row groups and schema. Footers are read again where they are needed.
-        _ = self.row_groups, self._described
+        # What a worker cannot do without: row groups, schema and types. Footers are read again where they are needed.
+        _ = self.row_groups, self._described, self.types
         return {name: value for name, value in self.__dict__.items() if name not in ("footers", "index")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from ..engine.disk_cache import DiskCache
 from ..engine.fetch import Fetcher
 from ..errors import ParquetryError
+from ..layout.nested import take_rows
 from ..order.keyed import permutation
 from ..schema.field import UnischemaField
 from .dataset import PetastormDataset
@@ -109,7 +110,7 @@ class RowGroupLoader:
 
     def _stored(self, fields: Sequence[UnischemaField], unit: int, rows: np.ndarray) -> pa.Table:
         table = Fetcher(self.dataset, fields, self._disk_cache).stored(unit)
-        return table if len(rows) == table.num_rows else table.take(pa.array(rows))
+        return table if len(rows) == table.num_rows else take_rows(table, pa.array(rows))
 
     def _chosen(self, job: Job) -> pa.Table:
         """The fields of the rows that the predicate keeps; other columns are read only if there are any."""
@@ -159,7 +160,7 @@ class RowGroupLoader:
         table = self._chosen(job)
         order = self._order(job, table.num_rows)
         if order is not None:
-            table = table.take(pa.array(order))
+            table = take_rows(table, pa.array(order))
         if not table.num_rows:
             return []
         columns = transform_table(self.transform, self.schema, table)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..engine.fetch import Fetcher
+from ..layout.nested import take_rows
 from ..spark.reading import ReadPlan, ReadTask
 from ..spark.session import context_of
 from .etl.dataset_metadata import get_schema, open_dataset
@@ -47,7 +48,7 @@ def _rows(view: Unischema, payload: bytes) -> Iterator[Any]:
     task: ReadTask = pickle.loads(payload)
     fields = [task.part.schema[name] for name in view.fields]
     for unit in range(len(task.part.row_groups)):
-        table = Fetcher(task.part, fields).stored(unit).take(pa.array(task.rows.of(unit)))
+        table = take_rows(Fetcher(task.part, fields).stored(unit), pa.array(task.rows.of(unit)))
         columns = [row_values(field, table.column(field.name)) for field in fields]
         for values in zip(*columns, strict=True):
             yield view.make_namedtuple(**dict(zip(view.fields, values, strict=True)))

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ..engine.normalise import normalise
 from ..errors import DecodeError
+from ..layout.nested import one_array, widened
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
@@ -123,10 +124,8 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    array = one_array(column)
+    return widened(array) if pa.types.is_dictionary(array.type) else array
 
 
 def _text(values: list[str | None]) -> np.ndarray:

@@ -6,17 +6,17 @@ left out, and not where time stamps go back from one row group to the next. Insi
 
 from __future__ import annotations
 
-import decimal
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..engine.fetch import Fetcher
-from ..errors import DatasetError, PipelineError
+from ..errors import DatasetError
+from ..layout.nested import take_rows
 from ..selection.rows import RowSet
 from ..selection.select import Selection
+from ..selection.stamps import Stamps, stamps_of
 from ..selection.windows import WindowRule, decreasing_stamp, window_starts
 from .loading import RowGroupLoader
 from .ngram import NGram
@@ -36,70 +36,48 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
     units = np.flatnonzero(rows.counts > 0)
     field = loader.dataset.schema[ngram._timestamp_field.name]
 
-    def read(unit: int) -> tuple[np.ndarray, pa.Array]:
+    def read(unit: int) -> tuple[np.ndarray, pa.ChunkedArray]:
         kept = rows.of(unit)
         if predicate is not None:
             kept = kept[loader.mask(predicate, unit, kept)]
-        column = Fetcher(loader.dataset, [field]).stored(unit).column(0).combine_chunks()
-        return kept, column.take(pa.array(kept))
+        return kept, take_rows(Fetcher(loader.dataset, [field]).stored(unit), pa.array(kept)).column(0)
 
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-select") as pool:
         found = list(pool.map(read, units.tolist()))
     rows = rows.replace({int(unit): kept for unit, (kept, _) in zip(units, found, strict=True)})
-    stamps, unit_size = _stamps(field.name, [column for _, column in found])
+    stamps = _stamps(field.name, [chunk for _, column in found for chunk in column.chunks])
     unit_of_row = np.repeat(units, [len(kept) for kept, _ in found])
     sequence = _sequences(loader, wanted, unit_of_row, stamps)
     _check_order(loader, rows, sequence, stamps, field.name)
-    rule = WindowRule(
-        span=ngram.length, max_gap=_gap(ngram.delta_threshold, unit_size), overlap=ngram.timestamp_overlap
-    )
+    rule = WindowRule(span=ngram.length, max_gap=ngram.delta_threshold, overlap=ngram.timestamp_overlap)
     starts = window_starts(sequence, stamps, rule)
     steps = np.arange(ngram.length, dtype=np.int64)
     return Selection(rows=rows, starts=starts, steps=steps, reports=(), matched=len(starts))
 
 
-def _sequences(loader: RowGroupLoader, wanted: Wanted, unit: np.ndarray, stamps: np.ndarray) -> np.ndarray:
+def _sequences(loader: RowGroupLoader, wanted: Wanted, unit: np.ndarray, stamps: Stamps) -> np.ndarray:
     """Which stretch of rows each wanted row belongs to; numbers ascend."""
     breaks = np.zeros(len(unit), dtype=bool)
     if len(unit):
         file = loader.dataset.row_groups.file[unit]
         left_out = np.cumsum(~wanted.selected)[unit]
-        back = (unit[1:] != unit[:-1]) & (stamps[1:] < stamps[:-1])
+        back = (unit[1:] != unit[:-1]) & stamps.descends & ~stamps.ascends
         breaks[1:] = (file[1:] != file[:-1]) | (left_out[1:] != left_out[:-1]) | back
     return np.cumsum(breaks)
 
 
-def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, stamps: np.ndarray, name: str) -> None:
+def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, stamps: Stamps, name: str) -> None:
     wrong = decreasing_stamp(sequence, stamps)
     if wrong is None:
         return
     unit, row = rows.locate(np.array([wrong]))
     raise DatasetError(
         f"NGram: {loader.dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{name}' that do "
-        f"not decrease, got {stamps[wrong]} after {stamps[wrong - 1]}. Write the data sorted by '{name}'."
+        f"not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Write the data sorted by '{name}'."
     )
 
 
-def _stamps(name: str, columns: list[pa.Array]) -> tuple[np.ndarray, int]:
-    """The time stamps as numbers, and how many of them are 1 in the field's own unit (of decimals, ``10 ** scale``)."""
-    if not columns:
-        return np.zeros(0, dtype=np.int64), 1
-    if any(column.null_count for column in columns):
+def _stamps(name: str, chunks: list[pa.Array]) -> Stamps:
+    if any(chunk.null_count for chunk in chunks):
         raise DatasetError(f"NGram: expected time stamps in '{name}', got null. Leave such rows out with a predicate.")
-    kind = columns[0].type
-    if pa.types.is_decimal(kind):
-        size = 10**kind.scale
-        values = [int(value.scaleb(kind.scale)) for column in columns for value in column.to_pylist()]
-        return np.array(values, dtype=np.int64), size
-    if pa.types.is_temporal(kind):
-        bits = pa.int32() if kind.bit_width == 32 else pa.int64()
-        columns = [column.view(bits).cast(pa.int64()) for column in columns]
-    elif not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
-        raise PipelineError(f"NGram: expected timestamp_field '{name}' to be a number or a time, got {kind}.")
-    return np.concatenate([column.to_numpy(zero_copy_only=False) for column in columns]), 1
-
-
-def _gap(threshold: Any, unit_size: int) -> Any:
-    if unit_size == 1:
-        return threshold if isinstance(threshold, int | float) else float(threshold)
-    return int(decimal.Decimal(str(threshold)) * unit_size)
+    return stamps_of(pa.chunked_array(chunks) if chunks else pa.chunked_array([], pa.int64()), name)

@@ -150,6 +150,8 @@ def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _hash_value(value: Any, seed: int) -> int:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _WORD:
+        value = int(value)  # a column of integers may widen to floats, and no row may change its part
     if isinstance(value, bool) or value is None:
         text = repr(value)
     elif isinstance(value, int):

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
+from ..layout.evolution import keeps_order
 from .expression import Call, FieldRef, Literal, Node, walk
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
@@ -306,7 +307,7 @@ def _cast(values: _Interval, target: pa.DataType) -> _Interval | None:
     """The interval after a cast that keeps the order of values and makes no nulls; ``None`` for other casts."""
     bounds = []
     for bound in (values.low, values.high):
-        if bound is None or not _keeps_order(bound.type, target):
+        if bound is None or not keeps_order(bound.type, target):
             return None
         try:
             bounds.append(bound.cast(target))  # safe: bounds that fit prove that what lies between them fits
@@ -319,24 +320,6 @@ def _cast(values: _Interval, target: pa.DataType) -> _Interval | None:
         may_null=values.may_null,
         may_nan=values.may_nan,
         exact=values.exact,
-    )
-
-
-def _keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    types = pa.types
-    if source == target:
-        return True
-    if types.is_integer(source):
-        return types.is_integer(target) or types.is_float32(target) or types.is_float64(target)
-    if types.is_floating(source):
-        return types.is_float32(target) or types.is_float64(target)
-    if types.is_timestamp(source):
-        return types.is_timestamp(target) and source.tz == target.tz
-    if types.is_date32(source):
-        return types.is_timestamp(target) and target.tz is None
-    strings, binaries = (types.is_string, types.is_large_string), (types.is_binary, types.is_large_binary)
-    return any(
-        any(is_a(source) for is_a in family) and any(is_a(target) for is_a in family) for family in (strings, binaries)
     )
 
 

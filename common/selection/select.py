@@ -17,17 +17,19 @@ import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
+from ..layout.nested import take_rows
 from ..progress import progress
 from ..schema.field import UnischemaField
 from ..stages import Ngram, Nulls, ShardRowGroups, Skip, Stage, Take, Where, WhereColumn, WhereFunction
 from .expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from .pruning import prune
 from .rows import RowSet, all_rows
+from .stamps import Stamps, stamps_of
 from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
-"""Reads stored columns of a whole row group, named by field, partition columns included."""
+"""Reads columns of a whole row group in the types of the dataset, named by field, partition columns included."""
 
 RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
 """Evaluates a Python predicate on some rows of a row group: (stage, row group, rows) -> bool mask."""
@@ -270,8 +272,9 @@ def _where_column(
 
         def keep(unit: int) -> np.ndarray:
             wanted = rows.of(unit)
-            column = read(unit, [field]).column(0)
-            return wanted[step.predicate.mask(column.combine_chunks())[wanted]]
+            chunks = read(unit, [field]).column(0).chunks
+            found = np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, chunks)])
+            return wanted[found[wanted]]
 
         chosen = _in_parallel(keep, units, f"filtering by {step}", threads)
         kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
@@ -323,20 +326,21 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
 
     def columns(unit: int) -> pa.Table:
         table = read(unit, fields)
-        return table if rows.whole[unit] else table.take(pa.array(rows.of(unit)))
+        return table if rows.whole[unit] else take_rows(table, pa.array(rows.of(unit)))
 
     tables = _in_parallel(columns, units, "forming windows", threads) if names else []
+    table = pa.concat_tables(tables) if tables else None
     unit_of_row = np.repeat(units, rows.counts[units])
-    sequence = _sequences(dataset, step, unit_of_row, tables)
+    sequence = _sequences(dataset, step, unit_of_row, table)
     stamps = None
-    if step.timestamp is not None and tables:
-        stamps = _stamps(dataset, step, rows, _column_of(dataset.schema[step.timestamp], tables))
+    if step.timestamp is not None and table is not None:
+        stamps = _stamps(dataset, step, rows, table.column(step.timestamp))
         wrong = decreasing_stamp(sequence, stamps)
         if wrong is not None:
             unit, row = rows.locate(np.array([wrong]))
             raise DatasetError(
                 f"ngram: {dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{step.timestamp}' "
-                f"that do not decrease, got {stamps[wrong]} after {stamps[wrong - 1]}. Sort the data by "
+                f"that do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Sort the data by "
                 f"{[*step.group_by, step.timestamp]}, or name the field that tells sequences apart in group_by=."
             )
     rule = WindowRule(span=step.span, max_gap=_gap(dataset, step), stride=step.stride, overlap=step.overlap)
@@ -356,7 +360,7 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
     return replace(selection, starts=starts, steps=offsets, reports=(*selection.reports, report))
 
 
-def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, tables: Sequence[pa.Table]) -> np.ndarray:
+def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, table: pa.Table | None) -> np.ndarray:
     """Which sequence each wanted row belongs to; numbers ascend."""
     if len(unit) == 0:
         return np.zeros(0, dtype=np.int64)
@@ -371,9 +375,8 @@ def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, tables: Se
                     f"ngram: expected group_by='{name}' to be a field of plain values that can be compared, got shape "
                     f"{field.shape}, stored by {type(field.storage).__name__}. Name another field."
                 )
-            encoded = _column_of(field, tables).combine_chunks()
-            encoded = encoded if pa.types.is_dictionary(encoded.type) else encoded.dictionary_encode()
-            codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            assert table is not None  # group_by reads columns
+            codes = _codes(table.column(name))
             breaks[1:] |= codes[1:] != codes[:-1]
     else:
         file = dataset.row_groups.file[unit]
@@ -381,15 +384,13 @@ def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, tables: Se
     return np.cumsum(breaks)
 
 
-def _column_of(field: UnischemaField, tables: Sequence[pa.Table]) -> pa.ChunkedArray:
-    """One column of all tables; in the schema's own type where files differ."""
-    chunks = [table.column(field.name).combine_chunks() for table in tables]
-    if len({chunk.type for chunk in chunks}) > 1:
-        chunks = [chunk.cast(field.storage.arrow_type(field)) for chunk in chunks]
-    return pa.chunked_array(chunks)
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    """A number for every value, -1 for null; equal values of all chunks have equal numbers."""
+    shared = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    return np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in shared.chunks])
 
 
-def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> np.ndarray:
+def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:
     if column.null_count:
         wrong = int(np.flatnonzero(column.is_null().to_numpy())[0])
         unit, row = rows.locate(np.array([wrong]))
@@ -397,14 +398,7 @@ def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.Chunke
             f"ngram: {dataset.describe_row(int(unit[0]), int(row[0]))}: expected a time stamp in '{step.timestamp}', "
             f"got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
         )
-    array = column.combine_chunks()
-    if pa.types.is_temporal(array.type):
-        array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64()).cast(pa.int64())
-    if pa.types.is_decimal(array.type):
-        array = array.cast(pa.float64())
-    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
-        raise PipelineError(f"ngram: expected timestamp='{step.timestamp}' to be a number or a time, got {array.type}.")
-    return array.to_numpy(zero_copy_only=False)
+    return stamps_of(column, step.timestamp or "")
 
 
 def _gap(dataset: StoredDataset, step: Ngram) -> Any:
@@ -416,8 +410,9 @@ def _gap(dataset: StoredDataset, step: Ngram) -> Any:
             f"ngram: expected max_gap as a number, because '{step.timestamp}' is {dtype} without a unit, "
             f"got a time difference {step.max_gap}."
         )
-    unit = np.datetime_data(dtype)[0]
-    return int(np.timedelta64(*step.max_gap).astype(f"timedelta64[{unit}]").astype(np.int64))
+    count, unit = step.max_gap
+    given, own = (np.array(1).astype(f"timedelta64[{kind}]") for kind in (unit, np.datetime_data(dtype)[0]))
+    return count * int(given // own) if given >= own else count // int(own // given)
 
 
 def _in_parallel(function: Callable[[int], Any], units: np.ndarray, what: str, threads: int) -> list[Any]:

@@ -11,27 +11,26 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from ..layout.chunk_statistics import belongs, footer_statistics
+from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
-from ..layout.table_statistics import table_statistics
 from .pruning import ColumnStatistics
 
 
 def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
-    """What is known of a column in each row group without reading it.
+    """What is known of a column in each row group without reading it, in the type that it has in the dataset.
 
     Statistics that are missing, or of a type without an order that Arrow shares, are unknown.
     """
     if name in dataset.partitions:
         return _of_partition(dataset, name)
     found = dataset.index.statistics(name) if dataset.index is not None else None
-    if found is None and dataset.table is not None:
-        found = table_statistics(dataset, name)
+    wanted = dataset.types.get(name)
     if found is None:
-        found = footer_statistics(dataset.footers, name)
+        paths = [dataset.stored_name(file, name) for file in range(len(dataset.files))]
+        found = footer_statistics(dataset.footers, paths, wanted)
     return ColumnStatistics(
-        minimum=found.minimum,
-        maximum=found.maximum,
+        minimum=convert_bounds(found.minimum, wanted),
+        maximum=convert_bounds(found.maximum, wanted),
         null_count=found.null_count,
         num_rows=dataset.row_groups.rows,
         exact=found.exact,

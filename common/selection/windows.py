@@ -7,11 +7,12 @@ first rows. A window is ``span`` consecutive wanted rows of one sequence; a sequ
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from .stamps import Stamps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +32,12 @@ class WindowRule:
     overlap: bool = True
 
 
-def window_starts(sequence: np.ndarray, stamps: np.ndarray | None, rule: WindowRule) -> np.ndarray:
+def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule) -> np.ndarray:
     """The first positions of all windows, ascending.
 
     Args:
         sequence: int64 ``[rows]``, ascending: which sequence each wanted row belongs to.
-        stamps: time stamps ``[rows]`` or ``None``; must not decrease inside a sequence (see `decreasing_stamp`).
+        stamps: of the rows, or ``None``; must not decrease inside a sequence (see `decreasing_stamp`).
     """
     rows = len(sequence)
     last = rows - rule.span
@@ -45,7 +46,7 @@ def window_starts(sequence: np.ndarray, stamps: np.ndarray | None, rule: WindowR
     starts = np.arange(last + 1)
     valid = sequence[: last + 1] == sequence[rule.span - 1 :]
     if stamps is not None and rule.max_gap is not None and rule.span > 1:
-        wide = np.concatenate([[0], np.cumsum(gap_too_wide(stamps, rule.max_gap))])
+        wide = np.concatenate([[0], np.cumsum(stamps.gap_too_wide(rule.max_gap))])
         valid &= wide[rule.span - 1 : rows] == wide[: last + 1]
     if rule.stride > 1:
         first = np.searchsorted(sequence, sequence[: last + 1], side="left")
@@ -54,33 +55,24 @@ def window_starts(sequence: np.ndarray, stamps: np.ndarray | None, rule: WindowR
     return starts if rule.overlap else _without_overlap(starts, sequence, stamps, rule.span)
 
 
-def gap_too_wide(stamps: np.ndarray, max_gap: Any) -> np.ndarray:
-    """Whether each row lies further than ``max_gap`` after the row before it, bool ``[rows - 1]``."""
-    earlier, later = stamps[:-1], stamps[1:]
-    if stamps.dtype.kind in "iu":  # the difference of two 64-bit integers may overflow; later >= earlier is known
-        gap = later.astype(np.uint64) - earlier.astype(np.uint64)
-        return (later > earlier) & (gap > np.uint64(min(math.floor(max_gap), (1 << 64) - 1)))
-    with np.errstate(invalid="ignore", over="ignore"):  # between equal infinities there is no gap
-        return later - earlier > max_gap
-
-
-def decreasing_stamp(sequence: np.ndarray, stamps: np.ndarray) -> int | None:
+def decreasing_stamp(sequence: np.ndarray, stamps: Stamps) -> int | None:
     """The first position whose time stamp lies before that of the row before it in the same sequence (or is NaN)."""
-    wrong = (sequence[1:] == sequence[:-1]) & ~(stamps[1:] >= stamps[:-1])
+    wrong = (sequence[1:] == sequence[:-1]) & ~stamps.ascends
     found = np.flatnonzero(wrong)
     return int(found[0]) + 1 if len(found) else None
 
 
-def _without_overlap(starts: np.ndarray, sequence: np.ndarray, stamps: np.ndarray | None, span: int) -> np.ndarray:
+def _without_overlap(starts: np.ndarray, sequence: np.ndarray, stamps: Stamps | None, span: int) -> np.ndarray:
     """Greedy: a start at or before the end of the last kept window of its sequence is skipped."""
     kept: list[int] = []
+    ranks = None if stamps is None else stamps.ranks
     number = 0
     while number < len(starts):
         start = int(starts[number])
         kept.append(start)
         end = start + span - 1
-        if stamps is not None:  # rows that share the last row's time stamp belong to the kept window as well
+        if ranks is not None:  # rows that share the last row's time stamp belong to the kept window as well
             stop = int(np.searchsorted(sequence, sequence[start], side="right"))
-            end = end + int(np.searchsorted(stamps[end:stop], stamps[end], side="right")) - 1
+            end = end + int(np.searchsorted(ranks[end:stop], ranks[end], side="right")) - 1
         number = int(np.searchsorted(starts, end, side="right"))
     return np.asarray(kept, dtype=np.int64)

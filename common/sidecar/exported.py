@@ -17,6 +17,7 @@ from ..engine.fetched import FetchedRows, Part
 from ..engine.file_cells import FileCells
 from ..engine.stored_cells import StoredCells
 from ..engine.window import WindowRows
+from ..layout.nested import one_array
 from .channel import memory_file
 
 _TAIL = struct.Struct("<QQ")
@@ -143,7 +144,7 @@ def _columns_at(buffer: pa.Buffer, where: _Columns) -> FetchedRows:
     table = pa.ipc.open_stream(buffer.slice(begin, end - begin)).read_all()
     columns: list[Part | None] = [None] * where.count
     for name, column in zip(table.column_names, table.columns, strict=True):
-        columns[int(name)] = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        columns[int(name)] = one_array(column)
     for number, first, last, starts, ends in where.cells:
         columns[number] = StoredCells(starts, ends, np.frombuffer(buffer, np.uint8, last - first, first))
     return FetchedRows(tuple(column for column in columns if column is not None))

@@ -37,6 +37,7 @@ class DatasetPart(StoredDataset):
             deleted={},
             row_groups=RowGroups(file=file.astype(np.int64), group=groups.group[units], rows=groups.rows[units]),
             _described=(dataset.schema, {}, partitions),
+            types=dataset.types,
         )
 
     def __getstate__(self) -> dict[str, object]:

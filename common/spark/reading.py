@@ -23,6 +23,7 @@ from ..engine.fetch import Fetcher
 from ..engine.outputs import output_of
 from ..engine.window import WindowRows
 from ..layout.dataset import StoredDataset
+from ..layout.nested import one_array, take_rows
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.spark_types import as_spark_takes_it, pyspark_types, spark_type, to_spark
@@ -208,17 +209,11 @@ def _arrays(task: ReadTask, columns: Sequence[_Read], unit: int) -> Iterator[dic
     coded = [column.field for column in columns if column.decode]
     stored = to_stored(Unischema("stored", plain), Fetcher(task.part, plain).stored(unit))
     for rows, decoded in _decoded(task, coded, unit, more_bytes=stored.nbytes // max(stored.num_rows, 1)):
-        arrays = {
-            field.name: to_spark(_one_array(stored.column(field.name).take(pa.array(rows))), field=field.name)
-            for field in plain
-        }
+        chosen = take_rows(stored, pa.array(rows))
+        arrays = {field.name: to_spark(one_array(chosen.column(field.name)), field=field.name) for field in plain}
         for field, column in zip(coded, decoded, strict=True):
             arrays[field.name] = to_spark(to_arrow(output_of(field), column), field=field.name)
         yield arrays
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _decoded(

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from ..engine.fetch import Fetcher
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
+from ..layout.nested import take_rows
 from ..pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField
 from ..selection.rows import RowSet
@@ -260,4 +261,4 @@ def _tables(
 ) -> Iterator[pa.Table]:
     fetcher = Fetcher(dataset, fields)
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
-        yield from pool.map(lambda unit: fetcher.stored(unit).take(pa.array(rows.of(unit))), units.tolist())
+        yield from pool.map(lambda unit: take_rows(fetcher.stored(unit), pa.array(rows.of(unit))), units.tolist())

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from ..errors import DecodeError
-from ..layout.dataset import StoredDataset, _arrow_schema
+from ..layout.dataset import StoredDataset
 from ..schema.codecs import ScalarCodec
 from ..schema.field import Unischema, UnischemaField
 
 
 def stored_schema(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Unischema:
     """The fields, with codecs that keep the precision of stored decimals and times."""
-    arrow = _arrow_schema(dataset, 0)[1]
-    return Unischema(dataset.schema.name, [_keeping(field, arrow) for field in fields])
+    kinds = {n: t for n, t in dataset.types.items() if n not in dataset.partitions}
+    return Unischema(dataset.schema.name, [_keeping(field, kinds.get(field.name)) for field in fields])
 
 
 def to_stored(schema: Unischema, table: pa.Table) -> pa.Table:
@@ -28,12 +28,11 @@ def to_stored(schema: Unischema, table: pa.Table) -> pa.Table:
     return pa.table(columns, names=table.column_names)
 
 
-def _keeping(field: UnischemaField, arrow: pa.Schema) -> UnischemaField:
+def _keeping(field: UnischemaField, kind: pa.DataType | None) -> UnischemaField:
     if field.storage.coded:
         return field.replace(codec=field.storage)  # the bytes stay, so must their codec, whatever a default becomes
-    if field.name not in arrow.names or field.shape:
+    if kind is None or field.shape:
         return field
-    kind = arrow.field(field.name).type
     precise = pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
     return field.replace(codec=ScalarCodec(kind)) if precise else field
 

@@ -35,6 +35,19 @@ def test_escaped_names_and_values_are_read(tmp_path: Path) -> None:
     assert {int(row["id"]): row["a key"] for row in Pipeline(url)} == {0: "x/y=z", 1: "%"}
 
 
+def test_names_and_values_are_decoded_once(tmp_path: Path) -> None:
+    url = dataset(tmp_path, {"my%20key=a%2520b": 0, "my%20key=a%20b": 1})
+    assert {int(row["id"]): row["my key"] for row in Pipeline(url)} == {0: "a%20b", 1: "a b"}
+    assert [int(row["id"]) for row in Pipeline(url).where([("my key", "==", "a b")])] == [1]
+    twice = dataset(tmp_path / "twice", {"a%253Db=1": 0})
+    assert [row["a%3Db"] for row in Pipeline(twice)] == [1]
+
+
+def test_a_name_of_a_file_is_no_directory(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "x=1.parquet")
+    assert [field.name for field in Pipeline(str(tmp_path)).schema] == ["id"]
+
+
 def test_text_that_is_no_number_is_refused_for_a_declared_number(tmp_path: Path) -> None:
     url = dataset(tmp_path, {"n=1": 0, "n=one": 1})
     schema = Unischema("s", [UnischemaField("id", np.int64), UnischemaField("n", np.int16)])
