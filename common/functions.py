@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from functools import cached_property
 from types import CodeType
@@ -79,6 +82,44 @@ class UserFunction:
 
     def __repr__(self) -> str:
         return self.name
+
+
+class FunctionLock:
+    """Held while a function runs and what it returned is copied: functions return their own memory again, and few may
+    be called by two threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class _FunctionLocks:
+    """The locks that somebody uses now, by the function's number."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """In a forked child: whoever held a lock is not there."""
+        self._guard = threading.Lock()
+        self._locks: weakref.WeakValueDictionary[int, FunctionLock] = weakref.WeakValueDictionary()
+
+    def of(self, function: Callable[..., Any]) -> FunctionLock:
+        """One lock for all who call this function."""
+        with self._guard:
+            return self._locks.setdefault(id(function), FunctionLock())
+
+
+_LOCKS = _FunctionLocks()
+lock_of = _LOCKS.of
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_LOCKS.reset)
 
 
 def _unpickle(pickled: bytes) -> UserFunction:

@@ -17,6 +17,7 @@ from .engine.fetch import Fetcher
 from .engine.outputs import nest, output_of
 from .engine.window import WindowRows
 from .errors import ParquetryError, TransformError
+from .functions import lock_of
 from .schema.field import UnischemaField
 from .stages import WhereFunction
 
@@ -36,8 +37,9 @@ def test_rows(
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:
         batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
-        answer = _call(step, batch, window.describe(0) if len(rows) else "no rows")
-        mask = np.asarray(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
+        with lock_of(step.function.function):
+            answer = _call(step, batch, window.describe(0) if len(rows) else "no rows")
+            mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
         if mask.shape != (len(rows),) or mask.dtype != bool:
             raise TransformError(
                 f"where({step.function.name}): expected a bool array of shape ({len(rows)},), "
@@ -46,8 +48,11 @@ def test_rows(
         return mask
     values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]
     result = np.zeros(len(rows), dtype=bool)
+    lock = lock_of(step.function.function)
     for number in range(len(rows)):
-        answer = _call(step, nest(outputs, [column[number] for column in values]), window.describe(number))
+        row = nest(outputs, [column[number] for column in values])
+        with lock:
+            answer = _call(step, row, window.describe(number))
         if not isinstance(answer, bool | np.bool_ | int):
             raise TransformError(
                 f"where({step.function.name}), {window.describe(number)}: expected True or False, "

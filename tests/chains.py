@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +81,19 @@ def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -
 
 def _double(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "double": np.asarray(row["id"]) * 2}
+
+
+def _double_again() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """As `_double`, in memory of its own that it returns again and again."""
+    own: dict[tuple[int, ...], np.ndarray] = {}
+
+    def double(row: dict[str, Any]) -> dict[str, Any]:
+        value = np.asarray(row["id"]) * 2
+        result = own.setdefault(value.shape, np.empty_like(value))
+        result[...] = value
+        return {**row, "double": result}
+
+    return double
 
 
 def _double_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -173,7 +186,7 @@ class Chain:
         shape = () if self.window is None else (self.window,)
         batched = self.draw(st.sampled_from([False, True, *(["arrow"] if self.window is None else [])]))
         output = [UnischemaField("double", np.int64, shape)]  # type: ignore[arg-type]  # shape of a number
-        function = _double_arrow if batched == "arrow" else _double
+        function = _double_arrow if batched == "arrow" else self.draw(st.sampled_from([_double, _double_again()]))
         return call("transform", function, output, batched=batched, model=_double_plain)
 
     def nulls(self) -> Call:

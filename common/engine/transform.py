@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import ParquetryError, TransformError
+from ..functions import lock_of
 from ..schema.dtypes import delivered_dtype
 from ..schema.field import Shape
 from .arrow_columns import from_arrow, to_arrow
@@ -86,38 +89,41 @@ def _apply_to_rows(
     step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
 ) -> tuple[list[Column], np.ndarray]:
     inputs = [rows_of(column, text=field.kind == "text") for field, column in zip(step.inputs, columns, strict=True)]
-    collected: list[list[Any]] = [[] for _ in step.outputs]
-    kept = []
+    kept: list[int] = []
+    collected = [Cells(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
+    lock = lock_of(step.function)
     for number in range(count):
         row = nest(step.inputs, [values[number] for values in inputs])
-        result = _call(step, row, partial(describe, number))
-        if result is None and step.drops:
-            continue
-        kept.append(number)
-        for values, value in zip(collected, _picked(step, result, partial(describe, number)), strict=True):
-            values.append(value)
-    place = np.array(kept, dtype=np.int64)
-    columns = [
-        _column(step, field, values, lambda row: describe(int(place[row])))
-        for field, values in zip(step.outputs, collected, strict=True)
-    ]
-    return columns, place
+        with lock:
+            result = _call(step, row, partial(describe, number))
+            if result is None and step.drops:
+                continue
+            kept.append(number)
+            for cells, value in zip(collected, _picked(step, result, partial(describe, number)), strict=True):
+                cells.add(value)
+    return [cells.column() for cells in collected], np.array(kept, dtype=np.int64)
 
 
 def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
     where = (lambda: f"the batch that begins at {describe(0)}") if count else (lambda: "an empty batch")
     values = [to_numpy(column, text=field.kind == "text") for field, column in zip(step.inputs, columns, strict=True)]
-    result = _call(step, nest(step.inputs, values), where)
-    outputs = _picked(step, result, where)
-    made: list[Column] = []
-    for field, value in zip(step.outputs, outputs, strict=True):
-        found = _length(value)
-        if found != count:
-            raise TransformError(
-                f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, "
-                f"got {type(value).__name__ if found is None else found}."
-            )
-        made.append(_column(step, field, value, describe))
+    argument = nest(step.inputs, values)
+    given = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
+    with lock_of(step.function):
+        outputs = _picked(step, _call(step, argument, where), where)
+        made: list[Column] = []
+        for number, field in enumerate(step.outputs):
+            found = _length(outputs[number])
+            if found != count:
+                raise TransformError(
+                    f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, "
+                    f"got {type(outputs[number]).__name__ if found is None else found}."
+                )
+            # One reference is the list's and one this call's; more are the function's, which may write there again.
+            references = sys.getrefcount(outputs[number])
+            own = id(outputs[number]) in given or getattr(outputs[number], "base", True) is None
+            alone = own and references <= given.get(id(outputs[number]), 1) + 1
+            made.append(_column(step, field, outputs[number], describe, alone=alone))
     return made
 
 
@@ -132,7 +138,14 @@ def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, 
     where = (lambda: f"the batch that begins at {describe(0)}") if count else (lambda: "an empty batch")
     names = [field.name for field in step.inputs]
     arrays = [to_arrow(field, column) for field, column in zip(step.inputs, columns, strict=True)]
-    result = _call(step, pa.RecordBatch.from_arrays(arrays, names=names), where)
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    with lock_of(step.function):
+        return _from_arrow(step, _call(step, batch, where), count, describe, where)
+
+
+def _from_arrow(
+    step: TransformStep, result: Any, count: int, describe: Describe, where: Callable[[], str]
+) -> list[Column]:
     if not isinstance(result, pa.RecordBatch | pa.Table):
         raise TransformError(
             f"transform {step.name} for {where()}: expected a pyarrow RecordBatch or Table, "
@@ -186,73 +199,149 @@ def _picked(step: TransformStep, result: Any, where: Callable[[], str]) -> list[
     return picked
 
 
-def _column(step: TransformStep, field: OutputField, values: Any, describe: Describe) -> Column:
-    """Checks values (one for each row) against the declared field, and lays them out as a column."""
-    plain = isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray) and values.dtype != object
-    if plain and field.kind == "dense" and not field.ragged:
+def _column(step: TransformStep, field: OutputField, values: Any, describe: Describe, *, alone: bool) -> Column:
+    """Checks values (one for each row) against the declared field, and lays them out as a column of its own memory.
+
+    Args:
+        alone: nobody else holds ``values``, so that they need no copy.
+    """
+    if isinstance(values, np.ndarray) and values.dtype != object and field.kind == "dense" and not field.ragged:
         _check_dtype(step, field, values.dtype, 0, describe)
         _check_shape(step, field, values.shape[1:], 0, describe)
-        return Dense(_as_delivered(values, field))
-    cells, lead = _cells(step, field, values, describe)
-    valid = np.array([cell is not None for _, cell in cells], dtype=bool).reshape(lead)
-    mask = None if valid.all() else valid
-    if field.kind != "dense":
-        return _string_column(step, field, cells, lead, mask, describe)
-    arrays = [_checked(step, field, cell, number, describe) for number, cell in cells]
-    if field.ragged:
-        flat = [array.reshape(-1) for array in arrays]
-        values = np.concatenate(flat) if flat else np.zeros(0, field.dtype)
-        return Ragged(_shapes(field, arrays), values, lead, mask)
-    fixed = tuple(axis or 0 for axis in field.shape)
-    return Dense(np.stack(arrays).reshape(*lead, *fixed) if arrays else np.zeros((*lead, *fixed), field.dtype), mask)
+        if isinstance(values, np.ma.MaskedArray):
+            return _masked_column(step, field, values, describe)
+        delivered = _as_delivered(values, field)
+        return Dense(delivered if alone or not np.may_share_memory(delivered, values) else delivered.copy())
+    cells = Cells(step, field, len(values), describe)
+    for value in values:
+        cells.add(value)
+    return cells.column()
 
 
-def _cells(
-    step: TransformStep, field: OutputField, values: Any, describe: Describe
-) -> tuple[list[tuple[int, Any]], tuple[int, ...]]:
-    """Every value (of windows, every step's) with its row, ``None`` where null; and the leading axes."""
-    cells: list[tuple[int, Any]] = []
-    for number, row in enumerate(values):
-        if field.window is None:
-            cells.append((number, _unmasked(row)))
-            continue
-        steps = list(row) if hasattr(row, "__len__") and not isinstance(row, str | bytes | Mapping) else None
-        if steps is None or len(steps) != field.window:
-            size = () if steps is None else (len(steps), *(axis or 0 for axis in field.shape))
-            _check_shape(step, field, size, number, describe)
+def _masked_column(step: TransformStep, field: OutputField, values: np.ma.MaskedArray, describe: Describe) -> Dense:
+    """A masked array: a value that is masked as a whole is null, and zero beneath."""
+    lead = values.shape[: 1 if field.window is None else 2]
+    mask = np.ma.getmaskarray(values).reshape(*lead, -1)
+    null, whole = np.asarray(mask.any(axis=-1)), np.asarray(mask.all(axis=-1))
+    if null.any():
+        cell = int(np.argmax(null != whole)) if (null != whole).any() else int(np.argmax(null))
+        _check_null(step, field, cell // math.prod(lead[1:]), describe, partly=bool((null != whole).any()))
+    result = np.array(_as_delivered(values.data, field))
+    result[null] = 0
+    return Dense(result, ~null if null.any() else None)
+
+
+class Cells:
+    """The values of one field as a function returns them, one row after the other.
+
+    Each is copied when it comes, because a function may return its own memory again, and change it then.
+
+    Args:
+        rows: how many may come.
+        describe: where the ``n``-th row comes from, for errors.
+    """
+
+    def __init__(self, step: TransformStep, field: OutputField, rows: int, describe: Describe) -> None:
+        self._step = step
+        self._field = field
+        self._describe = describe
+        self._rows = 0
+        self._valid: list[bool] = []
+        self._parts: list[np.ndarray] = []
+        self._zero = tuple(axis or 0 for axis in field.shape)
+        self._window = () if field.window is None else (field.window,)
+        self._out: np.ndarray | None = None
+        if field.kind == "dense" and not field.ragged:
+            self._out = np.empty((rows * math.prod(self._window), *self._zero), field.dtype)
+
+    def add(self, value: Any) -> None:
+        """Takes in the value of the next row."""
+        for cell in self._steps(value):
+            cell = self._unmasked(cell)
+            if cell is None and not self._field.nullable:
+                _check_null(self._step, self._field, self._rows, self._describe)
+            if self._out is not None:
+                self._out[len(self._valid)] = 0 if cell is None else self._checked(cell)
+            else:
+                self._parts.append(self._copied(cell))
+            self._valid.append(cell is not None)
+        self._rows += 1
+
+    def column(self) -> Column:
+        """All of them."""
+        field, lead = self._field, (self._rows, *self._window)
+        mask = None if all(self._valid) else np.array(self._valid, dtype=bool).reshape(lead)
+        if self._out is not None:
+            return Dense(self._out[: len(self._valid)].reshape(*lead, *self._zero), mask)
+        shapes = np.array([part.shape for part in self._parts], np.int64).reshape(len(self._parts), len(field.shape))
+        flat = [part.reshape(-1) for part in self._parts]
+        if field.kind != "dense":
+            return _string_column(field, flat, shapes, lead, self._zero, mask)
+        return Ragged(shapes, np.concatenate(flat) if flat else np.zeros(0, field.dtype), lead, mask)
+
+    def _steps(self, value: Any) -> Sequence[Any]:
+        """The cells of a row: one, or one for each step of a window."""
+        if self._field.window is None:
+            return (value,)
+        steps = list(value) if hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping) else None
+        if steps is None or len(steps) != self._field.window:
+            size = () if steps is None else (len(steps), *(axis or 0 for axis in self._field.shape))
+            _check_shape(self._step, self._field, size, self._rows, self._describe)
             raise AssertionError("a window of another length has another shape")
-        cells += [(number, _unmasked(cell)) for cell in steps]
-    for number, cell in cells:
-        if cell is None and not field.nullable:
+        return steps
+
+    def _unmasked(self, cell: Any) -> Any:
+        """``None`` for a null in any form."""
+        if isinstance(cell, np.ma.MaskedArray):
+            mask = np.ma.getmaskarray(cell)
+            if cell.size and mask.all():
+                return None
+            if mask.any():
+                _check_null(self._step, self._field, self._rows, self._describe, partly=True)
+            return cell.data
+        if isinstance(cell, np.ndarray):
+            empty = cell.dtype == object and cell.size and all(is_null(item) for item in cell.flat)
+            return None if empty else cell
+        return None if is_null(cell) else cell
+
+    def _checked(self, value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
+        if isinstance(value, np.ndarray | np.generic):
+            _check_dtype(self._step, self._field, array.dtype, self._rows, self._describe)
+            return _as_delivered(array, self._field)
+        return _converted(self._step, self._field, array, self._rows, self._describe)
+
+    def _copied(self, cell: Any) -> np.ndarray:
+        if self._field.kind == "dense":
+            return np.zeros(self._zero, self._field.dtype) if cell is None else np.array(self._checked(cell))
+        kind: type = str if self._field.kind == "text" else bytes
+        array = np.full(self._zero, kind(), dtype=object) if cell is None else np.array(cell, dtype=object)
+        _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
+        wrong = [item for item in array.reshape(-1).tolist() if not isinstance(item, kind)]
+        if wrong:
             raise TransformError(
-                f"transform {step.name}, field '{field.name}', {describe(number)}: expected a value, got None. "
-                "Declare the field nullable=True."
+                f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected "
+                f"{kind.__name__}, got {type(wrong[0]).__name__}."
             )
-    return cells, (len(values),) if field.window is None else (len(values), field.window)
+        return array
 
 
-def _unmasked(cell: Any) -> Any:
-    """A cell as it was before a null in it, or beside it, changed its form: ``None``, or the plain value."""
-    if isinstance(cell, np.ma.MaskedArray):
-        return None if cell.size and np.ma.getmaskarray(cell).all() else cell.data
-    if isinstance(cell, np.ndarray) and cell.dtype == object and cell.size and all(item is None for item in cell.flat):
-        return None
-    return cell
+def is_null(value: Any) -> bool:
+    """Whether a value says that there is none: ``None``, and pandas' ``NA`` and ``NaT``."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def _shapes(field: OutputField, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.array([array.shape for array in arrays], np.int64).reshape(len(arrays), len(field.shape))
-
-
-def _checked(step: TransformStep, field: OutputField, value: Any, number: int, describe: Describe) -> np.ndarray:
-    if value is None:
-        return np.zeros(tuple(axis or 0 for axis in field.shape), field.dtype)
-    array = np.asarray(value)
-    _check_cell_shape(step, field, array.shape, number, describe)
-    if isinstance(value, np.ndarray | np.generic):
-        _check_dtype(step, field, array.dtype, number, describe)
-        return _as_delivered(array, field)
-    return _converted(step, field, array, number, describe)
+def _check_null(step: TransformStep, field: OutputField, row: int, describe: Describe, *, partly: bool = False) -> None:
+    """Raises `TransformError` for a null that the field cannot hold."""
+    where = f"transform {step.name}, field '{field.name}', {describe(row)}"
+    if partly:
+        raise TransformError(
+            f"{where}: expected a value without masked parts, or one that is masked as a whole, got one masked in part."
+            " Fill it with .filled(...)."
+        )
+    if not field.nullable:
+        raise TransformError(f"{where}: expected a value, got None. Declare the field nullable=True.")
 
 
 def _converted(
@@ -312,32 +401,19 @@ def _fits(wanted: Shape, found: tuple[int, ...]) -> bool:
 
 
 def _string_column(
-    step: TransformStep,
     field: OutputField,
-    cells: Sequence[tuple[int, Any]],
+    flat: Sequence[np.ndarray],
+    shapes: np.ndarray,
     lead: tuple[int, ...],
+    fixed: tuple[int, ...],
     valid: np.ndarray | None,
-    describe: Describe,
 ) -> Column:
-    kind: type = str if field.kind == "text" else bytes
-    empty = np.full(tuple(axis or 0 for axis in field.shape), kind(), dtype=object)
-    arrays = []
-    for number, cell in cells:
-        array = empty if cell is None else np.asarray(cell, dtype=object)
-        _check_cell_shape(step, field, array.shape, number, describe)
-        wrong = next((item for item in array.reshape(-1).tolist() if not isinstance(item, kind)), None)
-        if wrong is not None or any(item is None for item in array.reshape(-1).tolist()):
-            raise TransformError(
-                f"transform {step.name}, field '{field.name}', {describe(number)}: expected {kind.__name__}, "
-                f"got {type(wrong).__name__}."
-            )
-        arrays.append(array)
     column = pa.array(
-        [item for array in arrays for item in array.reshape(-1).tolist()],
+        [item for part in flat for item in part.tolist()],
         pa.large_string() if field.kind == "text" else pa.large_binary(),
     )
     offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1) if len(column) else np.zeros(1, np.int64)
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)[: offsets[-1]]
     if field.ragged:
-        return Ragged(_shapes(field, arrays), Strings(offsets, data, (len(column),)), lead, valid)
-    return Strings(offsets, data, (*lead, *(axis or 0 for axis in field.shape)), valid)
+        return Ragged(shapes, Strings(offsets, data, (len(column),)), lead, valid)
+    return Strings(offsets, data, (*lead, *fixed), valid)

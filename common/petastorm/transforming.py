@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import TransformError
+from ..functions import lock_of
 from .frames import from_series, to_frame
 from .transform import TransformSpec
 from .unischema import Unischema, UnischemaField
@@ -26,15 +27,25 @@ def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, 
     Raises:
         TransformError: a field that is missing or too many, or that is not as declared.
     """
-    if spec is None:
+    if spec is None or spec.func is None:
         return {name: row[name] for name in schema.fields}
-    result = spec.func(row) if spec.func is not None else row
+    with lock_of(spec.func):
+        result = spec.func(row)
+        return {name: _kept(value) for name, value in _checked_row(spec, schema, row, result).items()}
+
+
+def _kept(value: Any) -> Any:
+    """A value in memory of its own, since functions return theirs again."""
+    return value.copy() if isinstance(value, np.ndarray | list | dict) else value
+
+
+def _checked_row(spec: TransformSpec, schema: Unischema, row: Mapping[str, Any], result: Any) -> dict[str, Any]:
     if not isinstance(result, Mapping):
         raise TransformError(
             f"TransformSpec: expected the function to return a row as a dict, got {type(result).__name__}."
         )
     _check_names(spec, schema, list(result), set(row))
-    checked = {field.name: field for field in spec.edit_fields} if spec.func is not None else {}
+    checked = {field.name: field for field in spec.edit_fields}
     return {name: _checked(checked[name], result[name]) if name in checked else result[name] for name in schema.fields}
 
 
@@ -42,7 +53,13 @@ def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Tab
     """A row group's columns after the transform, as arrays; raises `TransformError` as `transform_row` does."""
     if spec is None or spec.func is None:
         return {name: column_array(table.column(name)) for name in schema.fields}
-    frame = spec.func(to_frame(table, "a TransformSpec's function"))
+    frame = to_frame(table, "a TransformSpec's function")
+    with lock_of(spec.func):
+        columns = _checked_frame(spec, schema, table, spec.func(frame))
+        return {name: values.copy() for name, values in columns.items()}
+
+
+def _checked_frame(spec: TransformSpec, schema: Unischema, table: pa.Table, frame: Any) -> dict[str, np.ndarray]:
     if not hasattr(frame, "columns"):
         raise TransformError(f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}.")
     _check_names(spec, schema, list(frame.columns), set(table.column_names))

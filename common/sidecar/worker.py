@@ -1,7 +1,7 @@
 """A decode worker: forked from the reader, or ``python -m parquetry.common.sidecar.worker --fd N``.
 
 It gets the recipe once, then windows (shared memory) and jobs; each job is decoded straight into the slot it comes
-with. It ends when its reader does.
+with, unless a user's function is in between. It ends when its reader does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..engine.arena import SHARED_REGIONS
 from ..engine.assemble import Source, assemble
+from ..engine.batch import Column
 from ..engine.recipe import MixedRecipe, Recipe, source_recipe
 from ..engine.window import LoadedWindow
 from ..errors import ParquetryError
@@ -81,7 +83,7 @@ class Worker:
                 Source(window=self._windows[window], cells=cells, places=places, source=source, turn=turn)
                 for window, cells, places, source, turn in message["sources"]
             ]
-            columns = assemble(self._recipe, sources, message["count"], slot, strict_nulls=self._strict_nulls)
+            columns = self._assemble(sources, message["count"], slot)
             header = write_table(
                 slot, columns, first_element=message["first_element"], num_elements=message["num_elements"]
             )
@@ -91,6 +93,19 @@ class Worker:
             self._channel.send({"failed": ParquetryError(f"worker failed: {error!r}")})
         else:
             self._channel.send({"done": header})
+
+    def _assemble(self, sources: list[Source], count: int, slot: SlotMemory) -> list[Column]:
+        """The columns, straight in the slot unless a user's function sees them: it may keep what it is given, and slots
+        are written to again.
+        """
+        assert self._recipe is not None
+        if not self._recipe.has_user_code:
+            return assemble(self._recipe, sources, count, slot, strict_nulls=self._strict_nulls)
+        region = SHARED_REGIONS.acquire()
+        try:
+            return assemble(self._recipe, sources, count, region, strict_nulls=self._strict_nulls)
+        finally:
+            region.end()
 
 
 def work(connection: socket.socket) -> None:

@@ -1,0 +1,252 @@
+"""User functions that return their own memory again, keep or change what they are given, or return nulls in any form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from builders import Built, build
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.errors import TransformError
+
+ROWS = 40
+VECTOR = UnischemaField("double", np.int64, (3,))
+EXECUTORS = ["threads", "sidecar"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("data"), [[10, 10], [20]], names=["id", "drive", "ts", "codes", "points"])
+
+
+def _own_row() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    buffer = np.zeros(3, np.int64)
+
+    def double(row: dict[str, Any]) -> dict[str, Any]:
+        buffer[:] = row["id"] * 2
+        return {"id": row["id"], "double": buffer}
+
+    return double
+
+
+def _own_ragged_row() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    buffer, texts = np.zeros(3, np.int64), ["", ""]
+
+    def double(row: dict[str, Any]) -> dict[str, Any]:
+        buffer[:] = row["id"] * 2
+        texts[:] = [str(row["id"])] * 2
+        return {"id": row["id"], "double": buffer, "texts": texts}
+
+    return double
+
+
+def _own_batch() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    buffer = np.zeros((ROWS, 3), np.int64)
+
+    def double(batch: dict[str, Any]) -> dict[str, Any]:
+        part = buffer[: len(batch["id"])]
+        part[:] = batch["id"][:, None] * 2
+        return {"id": batch["id"], "double": part}
+
+    return double
+
+
+def _own_whole_batch() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    buffers: dict[int, np.ndarray] = {}
+
+    def double(batch: dict[str, Any]) -> dict[str, Any]:
+        buffer = buffers.setdefault(len(batch["id"]), np.zeros((len(batch["id"]), 3), np.int64))
+        np.multiply(batch["id"][:, None], 2, out=buffer)
+        return {"id": batch["id"], "double": buffer}
+
+    return double
+
+
+def _own_arrow() -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    buffer = np.zeros((ROWS, 3), np.int64)
+
+    def double(batch: pa.RecordBatch) -> pa.RecordBatch:
+        part = buffer[: batch.num_rows]
+        part[:] = batch.column("id").to_numpy()[:, None] * 2
+        return batch.append_column("double", pa.FixedSizeListArray.from_arrays(pa.array(part.reshape(-1)), 3))
+
+    return double
+
+
+def _first_input() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    kept: dict[int, np.ndarray] = {}
+
+    def double(batch: dict[str, Any]) -> dict[str, Any]:
+        ids = batch["id"].copy()
+        own = kept.setdefault(len(ids), batch["id"])
+        own[:] = ids
+        return {"id": own, "double": np.repeat(ids[:, None] * 2, 3, axis=1)}
+
+    return double
+
+
+CASES: list[tuple[str, Callable[[], Any], Any]] = [
+    ("row", _own_row, False),
+    ("view of its own", _own_batch, True),
+    ("array of its own", _own_whole_batch, True),
+    ("arrow", _own_arrow, "arrow"),
+    ("first input kept", _first_input, True),
+]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize(("make", "batched"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_function_may_return_its_own_memory_again(
+    built: Built, make: Callable[[], Any], batched: Any, executor: str
+) -> None:
+    pipeline = built.pipeline("id", executor=executor, workers=3).shuffle(8, 1)
+    expected = [int(row["id"]) for row in iter(pipeline)]
+    for chain in (pipeline, pipeline.batch(4)):
+        if chain is not pipeline and batched is False:
+            continue
+        elements = list(chain.transform(make(), [VECTOR], batched=batched))
+        assert np.concatenate([np.atleast_1d(e["id"]) for e in elements]).tolist() == expected
+
+        doubles = np.concatenate([np.asarray(e["double"]).reshape(-1, 3) for e in elements])
+        assert doubles.tolist() == [[2 * number] * 3 for number in expected]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_lists_and_ragged_values_may_be_the_function_s_own(built: Built, executor: str) -> None:
+    output = [UnischemaField("double", np.int64, (None,)), UnischemaField("texts", str, (None,))]
+    pipeline = built.pipeline("id", executor=executor, workers=2).transform(_own_ragged_row(), output)
+    for number, row in enumerate(pipeline):
+        assert (row["double"].tolist(), row["texts"].tolist()) == ([2 * number] * 3, [str(number)] * 2)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_function_that_leaves_rows_out_may_return_its_own_memory(built: Built, executor: str) -> None:
+    own = _own_row()
+
+    def even(row: dict[str, Any]) -> dict[str, Any] | None:
+        return own(row) if row["id"] % 2 == 0 else None
+
+    chain = built.pipeline("id", executor=executor).transform(even, [VECTOR], drops=True).batch(3)
+    assert [row for batch in chain for row in batch["double"][:, 0].tolist()] == [4 * k for k in range(ROWS // 2)]
+
+
+def test_a_filter_may_return_its_own_mask_and_the_two_sources_of_a_mix_one_function(built: Built) -> None:
+    buffer = np.zeros(ROWS, dtype=bool)
+
+    def odd(batch: dict[str, Any]) -> np.ndarray:
+        np.equal(batch["id"] % 2, 1, out=buffer[: len(batch["id"])])
+        return buffer[: len(batch["id"])]
+
+    chain = built.pipeline("id").where(odd, fields=["id"], batched=True)
+    assert [int(row["id"]) for row in chain] == list(range(1, ROWS, 2))
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_a_function_may_change_and_keep_what_it_is_given(built: Built, executor: str) -> None:
+    seen: list[Any] = []
+
+    def change(batch: dict[str, Any]) -> dict[str, Any]:
+        before = [(ids.copy(), ids) for ids in seen]
+        batch["id"] *= 2
+        batch["points"].values[...] = 0
+        assert all((copy == ids).all() for copy, ids in before)
+        seen.append(batch["id"][::-1])
+        return batch
+
+    chain = built.pipeline("id", "points", executor=executor, workers=2).shuffle(100, 1).batch(4).repeat(2)
+    plain = np.concatenate([batch["id"] for batch in chain])
+    made = np.concatenate([batch["id"] for batch in chain.transform(change, batched=True)])
+    assert made.tolist() == (2 * plain).tolist()
+
+
+# --- nulls ---
+
+NULLABLE = UnischemaField("double", np.int64, nullable=True)
+NULLS: list[tuple[str, Any]] = [
+    ("None", None),
+    ("masked", np.ma.masked),
+    ("NA", pd.NA),
+    ("array", np.ma.array(7, mask=True)),
+]
+
+
+@pytest.mark.parametrize("null", [null for _, null in NULLS], ids=[name for name, _ in NULLS])
+def test_a_row_says_null_in_any_form(built: Built, null: Any) -> None:
+    def function(row: dict[str, Any]) -> dict[str, Any]:
+        return {"double": null if row["id"] % 2 else np.int64(row["id"])}
+
+    chain = built.pipeline("id", executor="threads").transform(function, [NULLABLE], remove=["id"])
+    assert [row["double"] for row in chain][:4] == [0, None, 2, None]
+    batch = next(iter(chain.batch(4)))["double"]
+    assert batch.tolist() == [0, None, 2, None]
+    assert batch.data.tolist() == [0, 0, 2, 0]
+    with pytest.raises(
+        TransformError, match=r"'double', .*row 1: expected a value, got None. Declare the field nullable"
+    ):
+        list(built.pipeline("id", executor="threads").transform(function, [NULLABLE.replace(nullable=False)], ["id"]))
+
+
+def _masked(ids: np.ndarray) -> Any:
+    return np.ma.MaskedArray(ids + 100, ids % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        _masked,
+        lambda ids: pd.array(_masked(ids).tolist(), dtype="Int64"),
+        lambda ids: pd.Series(_masked(ids).tolist(), dtype=object),
+        lambda ids: np.array(_masked(ids).tolist(), dtype=object),
+        lambda ids: [np.ma.masked if i % 2 else np.int64(i + 100) for i in ids],
+    ],
+    ids=["masked array", "Int64", "Series", "objects", "list"],
+)
+def test_a_batch_says_null_in_any_form_and_what_is_masked_does_not_come_out(built: Built, form: Any) -> None:
+    def function(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"double": form(batch["id"])}
+
+    chain = built.pipeline("id", executor="threads").batch(4).transform(function, [NULLABLE], remove=["id"])
+    batch = next(iter(chain))["double"]
+    assert batch.tolist() == [100, None, 102, None]
+    assert batch.data.tolist() == [100, 0, 102, 0]
+    filled = next(iter(chain.nulls("mask", "double")))
+    assert filled["double"].tolist() == [100, 0, 102, 0]
+    assert filled["double__valid"].tolist() == [True, False, True, False]
+
+
+def test_arrow_nulls_hide_what_lies_beneath(built: Built) -> None:
+    def function(batch: pa.RecordBatch) -> pa.RecordBatch:
+        ids = batch.column("id").to_numpy()
+        return pa.record_batch({"double": pa.array(ids + 100, mask=ids % 2 == 1)})
+
+    chain = built.pipeline("id", executor="threads").batch(4).transform(function, [NULLABLE], ["id"], batched="arrow")
+    assert next(iter(chain.nulls("mask", "double")))["double"].tolist() == [100, 0, 102, 0]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_value_that_is_masked_in_part_is_refused(built: Built, batched: bool) -> None:
+    def function(item: dict[str, Any]) -> dict[str, Any]:
+        values = np.repeat(np.atleast_1d(item["id"])[:, None], 3, axis=1)
+        masked = np.ma.MaskedArray(values, np.broadcast_to([True, False, False], values.shape))
+        return {"double": masked if batched else masked[0]}
+
+    field = UnischemaField("double", np.int64, (3,), nullable=True)
+    chain = built.pipeline("id", executor="threads").batch(4) if batched else built.pipeline("id", executor="threads")
+    with pytest.raises(TransformError, match=r"field 'double', .*got one masked in part. Fill it with .filled"):
+        list(chain.transform(function, [field], ["id"], batched=batched))
+
+
+def test_a_masked_window_keeps_the_nulls_of_its_steps(tmp_path: Path) -> None:
+    built = build(tmp_path, [[6]], names=["id", "drive", "ts", "speed"])
+    chain = built.pipeline("id", "speed", executor="threads").ngram(length=2)
+    for batched in (False, True):
+        before = list(chain.batch(2) if batched else chain)
+        after = list((chain.batch(2) if batched else chain).transform(dict, batched=batched))
+        assert repr(after) == repr(before)
+    assert isinstance(Pipeline(built.url).schema["speed"].nullable, bool)
