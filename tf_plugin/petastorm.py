@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
+import math
 import warnings
 from collections import namedtuple
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +48,12 @@ _AGAIN = (
     "make_petastorm_dataset: the dataset is iterated once more, so its reader starts again and reads all data anew. "
     "Give num_epochs to make_reader, or call cache() on the dataset before repeat()."
 )
+_LEFT = (
+    "make_petastorm_dataset: the dataset is iterated once more after an iteration that was left. Rows that it had read "
+    "ahead, {rows} at most, are skipped. Use one iterator, or read on with take() and skip() of one dataset."
+)
+_BLOCK_ROWS = 64
+_BLOCK_BYTES = 4 << 20
 
 
 def make_petastorm_dataset(reader: Any) -> Any:
@@ -57,21 +65,82 @@ def make_petastorm_dataset(reader: Any) -> Any:
         SchemaError: a field of a type that TensorFlow lacks.
     """
     schema, ngram = reader.schema, reader.ngram
-    names = _flat_fields(schema, ngram)
-    signature = tuple(tf.TensorSpec(_shape(field, reader.batched_output), dtype) for field, dtype in names)
+    fields = _flat_fields(schema, ngram)
+    dtypes = _nested(schema, ngram, [dtype for _, dtype in fields])
+    shapes = _nested(schema, ngram, [tf.TensorShape(_shape(field, reader.batched_output)) for field, _ in fields])
 
-    def rows() -> Iterator[tuple[Any, ...]]:
+    most = 0 if reader.batched_output else _block_rows(fields)
+    ahead = 0
+
+    def rows() -> Iterator[list[Any]]:
+        if ahead > 1 and not reader.last_row_consumed:
+            warnings.warn(_LEFT.format(rows=ahead - 1), UserWarning, stacklevel=2)
         _begin(reader)
         for sample in reader:
-            yield tuple(_sanitize_field_tf_types(sample)) if ngram is None else tuple(_sanitize_and_flatten(sample))
+            steps = [sample] if ngram is None else [sample[offset] for offset in ngram.offsets]
+            yield [value for step in steps for value in _sanitize_field_tf_types(step)]
 
-    # TensorFlow 1's class, which has make_one_shot_iterator() beside all that tf.data.Dataset has.
-    flat = tf.compat.v1.data.Dataset.from_generator(rows, output_signature=signature)
+    def blocks() -> Iterator[Any]:
+        nonlocal ahead
+        for block in _blocks(rows(), most):
+            ahead = len(block)
+            columns = zip(*block, strict=True)
+            yield _nested(
+                schema, ngram, [_stacked(f.name, column) for (f, _), column in zip(fields, columns, strict=True)]
+            )
+        ahead = 0
 
-    def named(*values: Any) -> Any:
-        return schema.make_namedtuple_tf(*values) if ngram is None else _unflatten_and_set_shape(schema, ngram, values)
+    # Dtypes and shapes in the form of the rows: an output_signature, or a map() that names the fields, costs more than
+    # reading a row. TensorFlow 1's class has make_one_shot_iterator() beside all that tf.data.Dataset has.
+    generate = tf.compat.v1.data.Dataset.from_generator
+    if not most:
+        return generate(lambda: (_nested(schema, ngram, row) for row in rows()), dtypes, shapes)
+    whole = [tf.TensorShape((None, *field.shape)) for field, _ in fields]
+    return generate(blocks, dtypes, _nested(schema, ngram, whole)).unbatch()
 
-    return flat.map(tf.autograph.experimental.do_not_convert(named))  # plain Python, whose source nobody need rewrite
+
+def _block_rows(fields: list[tuple[Any, Any]]) -> int:
+    """How many rows go to TensorFlow with one call of Python, which costs as much as many rows; 0 if they cannot."""
+    if any(None in field.shape for field, _ in fields):
+        return 0
+    row_bytes = sum(math.prod(field.shape) * dtype.size for field, dtype in fields)
+    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _BLOCK_ROWS)
+
+
+def _blocks(rows: Iterator[list[Any]], most: int) -> Iterator[list[list[Any]]]:
+    """Blocks that grow from one row, so that the first rows need not wait; the rows before an error come too."""
+    size, failure = 1, None
+    while failure is None:
+        block: list[list[Any]] = []
+        try:
+            for row in itertools.islice(rows, size):
+                block.append(row)
+        except Exception as error:
+            failure = error
+        if block:
+            yield block
+        elif failure is None:
+            return
+        size = min(2 * size, most)
+    raise failure
+
+
+def _stacked(name: str, values: Sequence[Any]) -> np.ndarray:
+    try:
+        return np.stack(values) if np.ndim(values[0]) else _objects(values) if _is_text(values[0]) else np.array(values)
+    except ValueError as error:
+        shapes = sorted({np.shape(value) for value in values})
+        raise PipelineError(f"field '{name}': expected the shape that the schema declares, got {shapes}.") from error
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | bytes)
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    result = np.empty(len(values), dtype=object)
+    result[:] = values
+    return result
 
 
 def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
@@ -103,9 +172,7 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
     tensors = tensors if isinstance(tensors, list | tuple) else [tensors]
     for tensor, (field, _) in zip(tensors, fields, strict=True):
         tensor.set_shape(_shape(field, reader.batched_output))
-    if ngram is None:
-        return schema.make_namedtuple_tf(*tensors)
-    return _unflatten_and_set_shape(schema, ngram, tensors)
+    return _nested(schema, ngram, tensors)
 
 
 def _begin(reader: Any) -> None:
@@ -201,9 +268,7 @@ def _of_objects(name: str, values: np.ndarray) -> np.ndarray:
     made = [_tf_value(name, value) for value in values.flat]
     if made and all(isinstance(value, np.ndarray) for value in made):  # dates
         return np.array(made).reshape(values.shape)
-    result = np.empty(len(made), dtype=object)
-    result[:] = made
-    return result.reshape(values.shape)
+    return _objects(made).reshape(values.shape)
 
 
 def _flatten(ngram: Mapping[int, Any]) -> Any:
@@ -228,12 +293,17 @@ def _ngrams_generator(reader: Any) -> Iterator[Any]:
 
 def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Sequence[Any]) -> dict[int, Any]:
     """The flat tensors of a window as ``{offset: named tuple}``."""
-    values = iter(fields_as_list)
-    result = {}
-    for offset in ngram.offsets:
-        part = ngram.get_schema_at_timestep(schema, offset)
-        step = [next(values) for _ in part.fields]
-        for tensor, field in zip(step, part.fields.values(), strict=True):
-            tensor.set_shape(tuple(field.shape))
-        result[offset] = part.make_namedtuple_tf(*step)
-    return result
+    for tensor, (field, _) in zip(fields_as_list, _flat_fields(schema, ngram), strict=True):
+        tensor.set_shape(tuple(field.shape))
+    return _nested(schema, ngram, fields_as_list)
+
+
+def _nested(schema: Unischema, ngram: NGram | None, flat: Sequence[Any]) -> Any:
+    """Something for each field, in the form of a row or, ``{offset: named tuple}``, of a window."""
+    if ngram is None:
+        return schema.make_namedtuple_tf(*flat)
+    values = iter(flat)
+    parts = {offset: ngram.get_schema_at_timestep(schema, offset) for offset in ngram.offsets}
+    return {
+        offset: part.make_namedtuple_tf(*itertools.islice(values, len(part.fields))) for offset, part in parts.items()
+    }

@@ -14,7 +14,7 @@ import pytest
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import NullValueError, PipelineError
-from parquetry.common.petastorm import WeightedSamplingReader, make_batch_reader, make_reader
+from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda
 from parquetry.common.petastorm.unischema import Unischema as PetastormSchema
@@ -250,3 +250,47 @@ def test_values_become_what_tensorflow_takes() -> None:
     for null in (None, np.ma.MaskedArray([1], [True]), np.array([np.datetime64("NaT", "ns")]), np.array([None])):
         with pytest.raises(NullValueError, match="field 'i': expected a value, got null"):
             petastorm._sanitize_field_tf_types(row._replace(i=null))
+
+
+def test_rows_of_fixed_shapes_come_many_at_a_time_with_the_same_values() -> None:
+    fields = [name for name in STRICT if name != "points"]
+    with rows(fields) as reader:
+        read = list(petastorm.make_petastorm_dataset(reader))
+    with rows(STRICT) as reader:
+        one_by_one = list(petastorm.make_petastorm_dataset(reader))
+    assert len(read) == 60
+    for many, single in zip(read, one_by_one, strict=True):
+        assert type(many)._fields == tuple(fields)
+        for name in fields:
+            np.testing.assert_array_equal(getattr(many, name), getattr(single, name), strict=True)
+            assert getattr(many, name).dtype == getattr(single, name).dtype
+
+
+def test_windows_of_fixed_shapes_keep_their_offsets() -> None:
+    ngram = NGram({0: ["id", "drive"], 1: ["id"]}, 10**9, "stamp_ms")
+    with rows(ngram) as reader:
+        read = list(petastorm.make_petastorm_dataset(reader))
+    assert [(int(window[0].id), int(window[1].id)) for window in read] == [
+        (i, i + 1) for i in range(59) if i % 20 != 19
+    ]
+
+
+def test_rows_before_an_error_come() -> None:
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        return {"id": None if row["id"] == 7 else row["id"]}
+
+    with rows(["id"], transform_spec=TransformSpec(fail)) as reader:
+        read = iter(petastorm.make_petastorm_dataset(reader))
+        seen = [int(next(read).id) for _ in range(7)]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="field 'id': expected a value, got null"):
+            next(read)
+    assert seen == list(range(7))
+
+
+def test_rows_that_an_iteration_read_ahead_and_left_are_told() -> None:
+    with rows(["id"]) as reader:
+        dataset = petastorm.make_petastorm_dataset(reader)
+        assert [int(row.id) for row in dataset.take(1)] == [0]
+        assert [int(row.id) for row in dataset.take(2)] == [1, 2]
+        with pytest.warns(UserWarning, match="Rows that it had read ahead, 1 at most, are skipped"):
+            assert [int(row.id) for row in dataset.take(1)] == [4]
