@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, Unischema, UnischemaField, write_dataset
-from parquetry.torch_plugin import ParquetPipe
+from parquetry.torch_plugin import ParquetIterable
 
 schema = Unischema(
     "tiles",
@@ -21,7 +21,7 @@ rows = [{"image": np.full((16, 16, 3), np.eye(3)[n % 2] * 200, np.uint8), "label
 url = tempfile.mkdtemp()
 write_dataset(url, schema, rows, row_group_rows=100)
 
-loader = DataLoader(ParquetPipe(url).shuffle(200, seed=7).batch(64), batch_size=None)
+loader = DataLoader(ParquetIterable(url).shuffle(200, seed=7).batch(64), batch_size=None)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16 * 16 * 3, 2))
 optimizer = torch.optim.Adam(model.parameters())
 for epoch in range(3):

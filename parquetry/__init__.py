@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         write_dataset,
     )
     from .tf_plugin import ParquetDataset
-    from .torch_plugin import ParquetNode, ParquetPipe
+    from .torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
 __all__ = [
     "CompressedImageCodec",
@@ -41,6 +41,7 @@ __all__ = [
     "ListCodec",
     "NdarrayCodec",
     "ParquetDataset",
+    "ParquetIterable",
     "ParquetNode",
     "ParquetPipe",
     "ParquetryError",
@@ -56,7 +57,12 @@ __all__ = [
     "write_dataset",
 ]
 
-_FACES = {"ParquetDataset": "tf_plugin", "ParquetNode": "torch_plugin", "ParquetPipe": "torch_plugin"}
+_FACES = {
+    "ParquetDataset": "tf_plugin",
+    "ParquetIterable": "torch_plugin",
+    "ParquetNode": "torch_plugin",
+    "ParquetPipe": "torch_plugin",
+}
 _EXTRAS = {"tensorflow": "tensorflow", "torch": "torch", "torchdata": "torch"}
 
 

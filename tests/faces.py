@@ -86,33 +86,36 @@ class TensorFlowFace:
 
 
 class TorchFace:
-    """`ParquetPipe`, alone, or in a ``DataLoader`` with workers."""
+    """`ParquetIterable` or `ParquetPipe`, alone, or in a ``DataLoader`` with workers."""
 
     nulls = False
 
-    def __init__(self, workers: int | None = None) -> None:
-        self.name = "torch" if workers is None else f"torch-{workers}"
+    def __init__(self, workers: int | None = None, *, kind: str = "ParquetIterable") -> None:
+        self.name = kind if workers is None else f"{kind}-{workers}"
         self.workers = workers
+        self._kind = kind
+
+    @property
+    def _face(self) -> Any:
+        import parquetry.torch_plugin
+
+        return getattr(parquetry.torch_plugin, self._kind)
 
     def over(self, url: str) -> Any:
         """What has the verbs."""
-        from parquetry.torch_plugin import ParquetPipe
-
-        return ParquetPipe(url)
+        return self._face(url)
 
     def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
         from torch.utils.data import DataLoader
 
-        from parquetry.torch_plugin import ParquetPipe
-
-        pipe: Any = ParquetPipe.from_pipeline(pipeline)
+        rows: Any = self._face.from_pipeline(pipeline)
         if self.workers is not None:
-            pipe.set_epoch(iteration)
-            loader = DataLoader(pipe, batch_size=None, num_workers=self.workers)
+            rows.set_epoch(iteration)
+            loader = DataLoader(rows, batch_size=None, num_workers=self.workers)
             return [_plain_element(pipeline.element, value, _check_dtype) for value in loader]
         for _ in range(iteration):
-            next(iter(pipe), None)
-        return [_plain_element(pipeline.element, value, _check_dtype) for value in pipe]
+            next(iter(rows), None)
+        return [_plain_element(pipeline.element, value, _check_dtype) for value in rows]
 
 
 class NodeFace:

@@ -30,7 +30,7 @@ PACKAGES = {
         "write_dataset",
     ],
     "tf_plugin": ["ParquetDataset"],
-    "torch_plugin": ["ParquetNode", "ParquetPipe"],
+    "torch_plugin": ["ParquetIterable", "ParquetNode", "ParquetPipe"],
 }
 FRAMEWORKS = {"tf_plugin": {"tensorflow", "keras"}, "torch_plugin": {"torch", "torchdata"}}
 # Rooms of common and the rooms that each may import; modules beside the rooms bind them together.

@@ -1,6 +1,6 @@
-"""Parquet as a native PyTorch source: `ParquetPipe` (a DataPipe), `ParquetNode` (a node), ``.read_parquet()``.
+"""Parquet as a native PyTorch source: `ParquetIterable` (dataset), `ParquetPipe` (DataPipe), `ParquetNode` (node).
 
-`ParquetNode` needs torchdata, and is imported when it is first used.
+`ParquetNode` needs torchdata, and `ParquetPipe` torch's DataPipes; each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 from .collate import as_is
 from .functional import mix, read_parquet
+from .iterable import ParquetIterable
 from .loader_state import rank_state
-from .pipe import ParquetPipe
 from .tensors import to_list
 
 if TYPE_CHECKING:
     from .node import ParquetNode
+    from .pipe import ParquetPipe
 
-__all__ = ["ParquetNode", "ParquetPipe", "as_is", "mix", "rank_state", "read_parquet", "to_list"]
+__all__ = ["ParquetIterable", "ParquetNode", "ParquetPipe", "as_is", "mix", "rank_state", "read_parquet", "to_list"]
+
+_LAZY = {"ParquetNode": ".node", "ParquetPipe": ".pipe"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "ParquetNode":
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(".node", __name__).ParquetNode
+    try:
+        return getattr(import_module(_LAZY[name], __name__), name)
+    except ImportError as error:
+        if name == "ParquetPipe":
+            raise ImportError("ParquetPipe needs DataPipes, which this torch has not. Use ParquetIterable.") from error
+        raise
 
 
 def __dir__() -> list[str]:

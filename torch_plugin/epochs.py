@@ -1,116 +1,128 @@
-"""`EpochCounter`: which pass over the data the next iterator of a pipe is, in this process and in loader workers.
+"""`EpochCounter`: which pass over the data the next iterator of a dataset is, in this process and in loader workers.
 
-``DataLoader`` announces every epoch (``apply_random_seed`` calls ``set_seed``), first in the process of the training
-loop and then in each worker, which is forked or unpickled from the pipe there and so starts with its count. What always
-holds: one announcement and the iterators that follow it are one epoch, in every process; an iterator without an
-announcement is an epoch by itself.
+A loader announces each pass in the process of the training loop (`passes`). Workers are forked, or unpickled, from the
+dataset there, and so start with its count; what changes while they run is told in a few bytes of shared memory. What
+always holds: a pass of a loader is one epoch, in every process; an iterator without an announcement is one by itself.
 """
 
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 import struct
 import weakref
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-_SLOT = struct.Struct("<qqq")
-_forks = 0  # of this process, so far
+from torch.utils.data import get_worker_info
+
+from .passes import Pass
+
+_WORDS = struct.Struct("<qqq")
+_LOADERS = 64  # with workers that run at a time; of a number beyond them, workers count by themselves
 
 
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What workers are told of a pass: its number among those of the dataset, and its epoch."""
+
+    number: int
+    epoch: int
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_parent=_count_fork)
+class EpochCell:
+    """Shared bytes between the training process and the loader workers of one dataset.
 
-
-class RestoreCell:
-    """A few shared bytes in which a loader worker tells the training process which epoch it has restored.
-
-    `StatefulDataLoader` gives a saved state to its workers only; the process that starts the next epoch would otherwise
-    count from zero. Workers write before the loader's constructor returns, so nobody waits and nothing races.
+    The training process tells running workers which epoch their loader begins. A worker tells which epoch it has
+    restored: `StatefulDataLoader` gives a saved state to its workers only, and the process that starts the next epoch
+    would otherwise count from zero. Each is written before the other side is asked to go on, so nothing races.
     """
+
+    _size = _WORDS.size * (1 + _LOADERS)
 
     def __init__(self, path: str | None = None) -> None:
         self._path = path
         if path is None and hasattr(os, "memfd_create"):
             descriptor = os.memfd_create("parquetry-epoch", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, _SLOT.size)
+            os.ftruncate(descriptor, self._size)
             weakref.finalize(self, os.close, descriptor)
             self._path = f"/proc/{os.getpid()}/fd/{descriptor}"  # a spawned worker opens it by this name
-            self._memory = mmap.mmap(descriptor, _SLOT.size)
+            self._memory = mmap.mmap(descriptor, self._size)
         elif path is None:
-            self._memory = mmap.mmap(-1, _SLOT.size)  # reaches forked workers only
+            self._memory = mmap.mmap(-1, self._size)  # reaches forked workers only
         else:
             with open(path, "r+b") as file:
-                self._memory = mmap.mmap(file.fileno(), _SLOT.size)
+                self._memory = mmap.mmap(file.fileno(), self._size)
 
     @property
     def path(self) -> str | None:
         """Where another process of this user finds the cell."""
         return self._path
 
+    def tell(self, loader: int, told: Told) -> None:
+        """Says which pass a loader begins."""
+        _WORDS.pack_into(self._memory, _place(loader), loader, told.number, told.epoch)
+
+    def told(self, loader: int) -> Told | None:
+        """The latest pass of a loader."""
+        whose, number, epoch = _WORDS.unpack_from(self._memory, _place(loader))
+        return Told(number=number, epoch=epoch) if whose == loader else None
+
     def put(self, epoch: int, seed: int | None) -> None:
         """Says which epoch comes next, and the shuffle seed of the state (``None`` = as it was)."""
-        _SLOT.pack_into(self._memory, 0, 1, epoch, -1 if seed is None else seed)
+        _WORDS.pack_into(self._memory, 0, 1, epoch, -1 if seed is None else seed)
 
     def take(self) -> tuple[int, int | None] | None:
         """What was put since the last call."""
-        present, epoch, seed = _SLOT.unpack_from(self._memory, 0)
+        present, epoch, seed = _WORDS.unpack_from(self._memory, 0)
         if not present:
             return None
-        _SLOT.pack_into(self._memory, 0, 0, 0, 0)
+        _WORDS.pack_into(self._memory, 0, 0, 0, 0)
         return epoch, None if seed < 0 else seed
 
 
 class EpochCounter:
-    """Counts the epochs of one pipe.
-
-    Attributes:
-        next: the epoch of the next iterator.
-        announcements: epochs announced so far.
-    """
+    """Counts the epochs of one dataset."""
 
     def __init__(self) -> None:
-        self.next = 0
-        self.announcements = 0
+        self._next = 0
+        self._passes = 0
+        self._awaited: int | None = None  # the epoch of a pass in this process whose iterator has not come yet
+        self._in_workers: int | None = None  # the epoch that loader workers are in
+        self._loader = 0  # of that pass
+        self._known: Told | None = None  # in a worker: the pass that it counts from
         self._owner = os.getpid()
-        self._cell: RestoreCell | None = None
-        self._announced_by: int | None = None
-        self._forks = _forks
-        self._pickled = False
-        self._repeated = False
+        self._cell: EpochCell | None = None
         self._travelled: str | None = None  # where the cell is, until an unpickled counter has settled in
 
     @property
     def is_owner(self) -> bool:
-        """Whether this is the process that the pipe was made in, not a loader worker."""
+        """Whether this is the process that the dataset was made in, not a loader worker."""
         self._arrive()
         return os.getpid() == self._owner
 
-    def announce(self) -> int | None:
-        """A loader says that an epoch begins; returns the shuffle seed that a worker restored meanwhile, if any.
-
-        A loader with workers says it once more after it has started them; that is the same epoch.
-        """
+    @property
+    def is_announced(self) -> bool:
+        """Whether a loader has said which epoch this worker is in."""
         self._arrive()
-        process, seed = os.getpid(), None
-        if self._announced_by == process and self._was_given() and not self._repeated:
-            self._repeated = True
-            return None
-        if self.is_owner:
-            self._cell = self._cell or RestoreCell()
-            seed = self.sync()
-        if self._announced_by == process:
-            self.next += 1  # the epoch announced before was given to workers, or to nobody
-        self._announced_by = process
-        self.announcements += 1
-        self._forks, self._pickled, self._repeated = _forks, False, False
+        return self._loader > 0
+
+    @property
+    def upcoming(self) -> int:
+        """The epoch of the next iterator, or the one that loader workers are in."""
+        return next(epoch for epoch in (self._in_workers, self._awaited, self._next) if epoch is not None)
+
+    def announce(self, begun: Pass) -> int | None:
+        """A loader begins a pass; returns the shuffle seed that a worker restored meanwhile, if any."""
+        seed = self.sync()
+        self._passes += 1
+        epoch, self._next = self._next, self._next + 1
+        self._in_workers, self._awaited = (epoch, None) if begun.workers else (None, epoch)
+        if begun.workers:
+            self._loader = begun.loader
+            self._cell = self._cell or EpochCell()
+            self._cell.tell(begun.loader, Told(number=self._passes, epoch=epoch))
         return seed
 
     def sync(self) -> int | None:
@@ -118,51 +130,59 @@ class EpochCounter:
         restored = self._cell.take() if self.is_owner and self._cell is not None else None
         if restored is None:
             return None
-        self.next, seed = restored
-        self._announced_by = None
-        return seed
+        self.set(restored[0])
+        return restored[1]
 
     def begin(self) -> int:
         """An iterator begins; returns its epoch."""
-        epoch = self.next
-        self.next += 1
-        self._announced_by = None
+        epoch = self._next if self.is_owner else self._told_epoch()
+        if self._awaited is not None:
+            epoch, self._awaited = self._awaited, None
+        self._next, self._in_workers = max(self._next, epoch + 1) if self.is_owner else epoch + 1, None
         return epoch
 
     def set(self, epoch: int) -> None:
         """The next iterator is epoch ``epoch``."""
-        if self.is_owner and self._cell is not None:
+        if not self.is_owner:
+            self._known = self._latest()
+        elif self._cell is not None:
             self._cell.take()
-        self.next = epoch
-        self._announced_by = None
+        self._next, self._awaited, self._in_workers = epoch, None, None
 
     def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
         """An iterator was restored; a worker tells the training process, unless that one gave the state."""
         self.set(epoch + 1)
         if tell and not self.is_owner and self._cell is not None:
-            self._cell.put(self.next, seed)
+            self._cell.put(self._next, seed)
 
-    def _was_given(self) -> bool:
-        """Whether a process has been started since the announcement, which took the pipe with it."""
-        return self._pickled or self._forks != _forks
+    def _told_epoch(self) -> int:
+        """In a worker: the epoch of the pass, and of further iterators in it the ones that follow."""
+        told = self._latest()
+        if told is None or told == self._known:
+            return self._next
+        self._known = told
+        return told.epoch
+
+    def _latest(self) -> Told | None:
+        found = self._cell.told(self._loader) if self._cell is not None else None
+        if found is None and self._in_workers is not None:
+            return Told(number=self._passes, epoch=self._in_workers)
+        return found or self._known
 
     def __getstate__(self) -> dict[str, Any]:
-        self._arrive()
-        self._pickled = True
-        return {**self.__dict__, "_cell": None if self._cell is None else self._cell.path}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _cell=None, _travelled=state["_cell"] or "")
+        path = self._travelled if self._cell is None else self._cell.path
+        return {**self.__dict__, "_cell": None, "_travelled": path or ""}
 
     def _arrive(self) -> None:
-        """Decides what an unpickled counter is: while it is unpickled, a process does not know its parent yet."""
-        if self._travelled is None:
-            return
-        path, self._travelled = self._travelled, None
-        parent = multiprocessing.parent_process()
-        if os.getpid() == self._owner or parent is None or parent.pid != self._owner:
-            self._owner = os.getpid()  # a copy, not a loader worker's pipe
-            self._announced_by = None
-        elif path:
-            with suppress(OSError):  # the pipe in the other process is gone
-                self._cell = RestoreCell(path)
+        """Settles a counter that was forked or unpickled: only then is it known whether this is a loader worker."""
+        travelled, self._travelled = self._travelled, None
+        if get_worker_info() is None and (travelled is not None or os.getpid() != self._owner):
+            self._owner, self._cell, self._loader = os.getpid(), None, 0  # a copy that counts for itself
+            self._in_workers = self._awaited = None
+        elif travelled:
+            with suppress(OSError):  # the dataset in the other process is gone
+                self._cell = EpochCell(travelled)
+
+
+def _place(loader: int) -> int:
+    return _WORDS.size * (1 + loader % _LOADERS)

@@ -1,23 +1,25 @@
-"""Functional forms: ``.read_parquet(...)`` makes a `ParquetPipe` of any DataPipe of URLs, `mix` makes one of several.
+"""Functional forms: ``.read_parquet(...)`` makes a `ParquetPipe` of any DataPipe of URLs, `mix` one dataset of several.
 
 ``IterableWrapper(urls).read_parquet(["image", "label"]).shuffle().batch(64)``; importing `parquetry.torch_plugin` is
-enough.
+enough. DataPipes are imported when a pipe is asked for, so a torch without them has everything else.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-from torch.utils.data import IterDataPipe
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from parquetry.common import UnischemaField
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
 from parquetry.common.order.mixing import Stop
 
-from .pipe import ParquetPipe
+from .iterable import ParquetIterable
+
+if TYPE_CHECKING:
+    from .pipe import ParquetPipe
 
 
 def read_parquet(
@@ -39,25 +41,39 @@ def read_parquet(
             raise PipelineError(
                 f"read_parquet: expected URLs or paths, got {type(url).__name__}. Do not open the files."
             )
+    from . import ParquetPipe
+
     return ParquetPipe(urls, fields, **options)
 
 
 def mix(
     pipes: Sequence[Any], weights: Sequence[float] | None = None, seed: int | None = None, stop: Stop = "first"
-) -> ParquetPipe:
+) -> Any:
     """Rows of several pipes in one deterministic, weighted order.
 
     Args:
-        pipes: unbatched pipes, nodes or pipelines whose rows have equal fields.
+        pipes: unbatched datasets, pipes, nodes or pipelines whose rows have equal fields.
         weights: how often each is drawn, relative to the others; ``None`` = equally.
         seed: of the draws; ``None`` draws one that workers, resumed runs, and the ranks of a process group share;
             shuffles of the pipes that were given no seed follow it.
         stop: ``"first"`` ends where a drawn pipe has no more rows, ``"all"`` when every one is used up.
 
+    Returns:
+        What the first of them is: a `ParquetIterable`, or a `ParquetPipe`, also of nodes and pipelines.
+
     Raises:
         PipelineError: batched pipes, weights that do not fit.
     """
-    return ParquetPipe.from_pipeline(mix_pipelines(pipes, weights, seed, stop))
+    mixed = mix_pipelines(pipes, weights, seed, stop)
+    if isinstance(pipes[0], ParquetIterable):
+        return type(pipes[0]).from_pipeline(mixed)
+    from . import ParquetPipe
+
+    return ParquetPipe.from_pipeline(mixed)
 
 
-IterDataPipe.register_function("read_parquet", read_parquet)
+with suppress(ImportError):  # a torch without DataPipes
+    from torch.utils.data import IterDataPipe
+
+    if "read_parquet" not in IterDataPipe.functions:
+        IterDataPipe.register_function("read_parquet", read_parquet)

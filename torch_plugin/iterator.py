@@ -169,9 +169,7 @@ class ElementIterator:
     def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator:
         workers, own = self.progress.workers, self._worker
         if workers == 1 or state.get("workers") != 1:
-            lane = state.get("worker")  # not this worker's number if that began in the middle of an epoch
-            known = state.get("workers") == workers and isinstance(lane, int) and 0 <= lane < workers
-            steps = self._open(lane if known and isinstance(lane, int) else own, workers)
+            steps = self._open(lane_of(state, own, workers), workers)
             steps.restore(state, strict=strict)
             return steps
         rank = self._open(0, 1)
@@ -192,6 +190,13 @@ class ElementIterator:
             workers=workers,
             form=partial(split_for_torch, chosen.element) if at_once else split_columns,
         )
+
+
+def lane_of(state: dict[str, Any], worker: int, workers: int) -> int:
+    """The lane that a loader worker goes on in: not its own number if the state began in the middle of an epoch."""
+    lane = state.get("worker")
+    known = state.get("workers") == workers and isinstance(lane, int) and 0 <= lane < workers
+    return lane if known and isinstance(lane, int) else worker
 
 
 def parse(state: dict[str, Any] | str) -> dict[str, Any]:

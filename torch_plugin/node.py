@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchdata.nodes import BaseNode
 from typing_extensions import Self
 
-from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.pipeline import Urls
+from parquetry.common import Pipeline
 
+from .iterable import ParquetIterable
 from .iterator import ElementIterator, parse
 from .verbs import PipelineVerbs
 
@@ -19,60 +18,15 @@ class ParquetNode(PipelineVerbs, BaseNode):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
     Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the
-    verbs of `Pipeline`; each returns a new node.
+    verbs of `Pipeline`; each returns a new node. In a process group it gives the rank's part, as a `ParquetIterable`
+    does.
 
     Args:
-        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, address: as for `Pipeline`.
+        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, address: as for
+            `ParquetIterable`.
     """
 
     _iterator: ElementIterator | None
-
-    def __init__(
-        self,
-        url_or_urls: Urls | Pipeline | None = None,
-        fields: Iterable[str | UnischemaField] | None = None,
-        *,
-        filesystem: Any = None,
-        storage_options: Mapping[str, Any] | None = None,
-        workers: int | None = None,
-        memory_limit: int | None = None,
-        executor: str | None = None,
-        address: Any = None,
-    ) -> None:
-        self._start(
-            Pipeline(
-                url_or_urls,
-                fields,
-                filesystem=filesystem,
-                storage_options=storage_options,
-                workers=workers,
-                memory_limit=memory_limit,
-                executor=executor,
-                address=address,
-            )
-        )
-
-    @classmethod
-    def from_pipeline(cls, pipeline: Pipeline) -> Self:
-        """A node over a pipeline."""
-        result = cls.__new__(cls)
-        result._start(pipeline)
-        return result
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """What is iterated, as an immutable value."""
-        return self._pipeline
-
-    def shuffle(
-        self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True
-    ) -> Self:
-        """A new order in every epoch; see `Pipeline.shuffle`."""
-        return self._with(self.pipeline.shuffle(buffer_size, seed, reshuffle_each_iteration))
-
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
-        """Groups rows under a leading axis."""
-        return self._with(self.pipeline.batch(batch_size, drop_remainder))
 
     def set_epoch(self, epoch: int) -> None:
         """The next ``reset()`` without a state is epoch ``epoch`` (counted from 0)."""
@@ -128,16 +82,15 @@ class ParquetNode(PipelineVerbs, BaseNode):
                 return
             previous.close()
             self._epoch = previous.progress.iteration + (1 if previous.begun else 0)
-        self._iterator = ElementIterator(self._pipeline, iteration=self._epoch)
+        self._source.set_epoch(self._epoch)
         if state is not None:
-            self._iterator.load_state_dict(state, strict=strict)
+            self._source.load_state_dict(state, strict=strict)
+        self._iterator = iter(self._source)
 
     def _start(self, pipeline: Pipeline) -> None:
         BaseNode.__init__(self)
-        self._pipeline = pipeline
+        super()._start(pipeline)
+        self._source = ParquetIterable.from_pipeline(pipeline)
         self._epoch = 0
         self._iterator = None
         self._loaded = False  # by name, not by whoever resets the node
-
-    def _with(self, pipeline: Pipeline) -> Self:
-        return type(self).from_pipeline(pipeline)

@@ -1,85 +1,56 @@
-"""`ParquetPipe`: a Parquet dataset as a native PyTorch DataPipe whose verbs are pushed down into the read plan."""
+"""`ParquetPipe`: a `ParquetIterable` that is a DataPipe too; DataPipe verbs are pushed down into the read plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.compute as pc
-from torch.utils.data import IterDataPipe
+from torch.utils.data import IterDataPipe, get_worker_info
 from torch.utils.data.datapipes.datapipe import DataChunk
 from torch.utils.data.datapipes.iter.combinatorics import ShufflerIterDataPipe
 from torch.utils.data.datapipes.iter.grouping import BatcherIterDataPipe
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from typing_extensions import Self
 
-from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.pipeline import Urls
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError
 
 from .derived import DerivedVerbs
+from .iterable import SEEDS, ParquetIterable
 from .loader import install
-from .placement import with_shard_at_end
-from .source import PipelineSource
+from .placement import Placement, shuffle_of, with_shard_at_end, with_shuffle, without_shuffle
+from .process_group import rank_here
+from .sharding_groups import Group, place
+
+_BUFFER_ROWS = 10_000
 
 install()
 
 
-class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
-    """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the forms of each field).
+class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
+    """A `ParquetIterable` with the DataPipe verbs.
 
-    It carries a `Pipeline` and has its verbs; each returns a new pipe. The DataPipe verbs ``filter``, ``shuffle``,
-    ``sharding_filter`` and ``batch`` are pushed down into the plan while their meaning allows it; after that, and for
-    all other verbs (``zip``, ``unbatch``, ...), torch's own take over.
+    ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan while their meaning allows
+    it; after that, and for all other verbs (``zip``, ``unbatch``, ...), torch's own take over.
 
-    In a ``DataLoader`` worker a pipe gives that worker's part. In a process group it gives the rank's part: of its own
-    ``shard()`` if it has one (``shard(1, 0)`` = everything), else of the rank that the loader reports.
+    It takes its part of the ranks and workers as a `ParquetIterable` does, unless ``apply_sharding`` says another.
+
+    ``__iter__`` stands in the base because the metaclass of DataPipes wraps the one that it finds in a class body, so
+    that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
 
     Args:
-        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
-        fields: names or regexes of the fields wanted; ``None`` = all.
-        filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
-        storage_options: options for an fsspec filesystem.
-        workers: threads or processes that decode; ``None`` = one for each processor, one in a ``DataLoader`` worker.
-        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
-        executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, but the sidecar for pipelines with user functions
-            that are not iterated in a ``DataLoader`` worker.
-        address: instead of a URL, a server that makes the batches; see `Pipeline`.
-
-    Raises:
-        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, address: as for
+            `ParquetIterable`.
     """
 
-    def __init__(
-        self,
-        url_or_urls: Urls | Pipeline | None = None,
-        fields: Iterable[str | UnischemaField] | None = None,
-        *,
-        filesystem: Any = None,
-        storage_options: Mapping[str, Any] | None = None,
-        workers: int | None = None,
-        memory_limit: int | None = None,
-        executor: str | None = None,
-        address: Any = None,
-    ) -> None:
-        super().__init__()
-        self._start(
-            Pipeline(
-                url_or_urls,
-                fields,
-                filesystem=filesystem,
-                storage_options=storage_options,
-                workers=workers,
-                memory_limit=memory_limit,
-                executor=executor,
-                address=address,
-            )
-        )
-
-    @classmethod
-    def from_pipeline(cls, pipeline: Pipeline) -> Self:
-        """A pipe over a pipeline."""
-        result = cls.__new__(cls)
-        result._start(pipeline)
-        return result
+    def _start(self, pipeline: Pipeline) -> None:
+        super()._start(pipeline)
+        self._groups: dict[int, Group] = {}
+        self._sharding = False  # the shard stage is a place kept by sharding_filter()
+        self._only_group: int | None = None
+        self._shuffling = True
 
     # --- DataPipe verbs ---
 
@@ -98,9 +69,9 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
             return super().filter(filter_fn, input_col)
         return self.where(filter_fn, fields, batched=batched)
 
-    def shuffle(
+    def shuffle(  # type: ignore[override]  # torch's own may take over
         self,
-        buffer_size: int = 10_000,
+        buffer_size: int = _BUFFER_ROWS,
         seed: int | None = None,
         reshuffle_each_iteration: bool = True,
         *,
@@ -113,12 +84,10 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         """
         if unbatch_level or (seed is None and not self.pipeline.accepts("shuffle")):
             return ShufflerIterDataPipe(self, buffer_size=buffer_size, unbatch_level=unbatch_level)
-        result = self._with(self.pipeline.shuffle(buffer_size, seed, reshuffle_each_iteration))
-        result._seed_shared = False
-        return result
+        return super().shuffle(buffer_size, seed, reshuffle_each_iteration)
 
     def sharding_filter(self, sharding_group_filter: Any = None) -> Self:
-        """Marks where ``apply_sharding`` deals the elements to ranks; without it that is before ``batch()``.
+        """Marks where the elements are dealt to ranks; without it that is before ``batch()``.
 
         Before ``shuffle()`` a rank keeps its part, after it it gets a new one in every epoch. Changes nothing on a pipe
         that is sharded or batched already.
@@ -134,7 +103,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         result._only_group = sharding_group_filter
         return result
 
-    def batch(
+    def batch(  # type: ignore[override]  # torch's own may take over
         self, batch_size: int, drop_last: bool = False, wrapper_class: Any = None, *, drop_remainder: bool | None = None
     ) -> Any:
         """Groups rows under a leading axis: a dict of batched tensors.
@@ -144,7 +113,7 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         drop = drop_last if drop_remainder is None else drop_remainder
         if wrapper_class is not None or not self.pipeline.accepts("batch"):
             return BatcherIterDataPipe(self, batch_size, drop, wrapper_class or DataChunk)
-        return self._with(self.pipeline.batch(batch_size, drop))
+        return super().batch(batch_size, drop)
 
     def cycle(self, count: int | None = None) -> Self:
         """The same as ``repeat``."""
@@ -154,12 +123,71 @@ class ParquetPipe(PipelineSource, DerivedVerbs, IterDataPipe):
         """The first ``limit`` elements (``None`` = all)."""
         return self._with(self.pipeline) if limit is None else self.take(limit)
 
+    # --- what torch.utils.data.graph_settings calls ---
+
+    def set_seed(self, seed: int) -> Self:
+        """``apply_random_seed``: a seed that all ranks share, for a shuffle or mix that was given none."""
+        if get_worker_info() is None and rank_here()[0] > 1 and not self._seed_shared:
+            self._agree_on_seed(seed)
+            if not self._seed_shared:
+                self._adopt(seed % SEEDS)
+        return self
+
+    def set_shuffle(self, shuffle: bool = True) -> Self:
+        """What ``DataLoader(shuffle=...)`` says: ``False`` = natural order; ``True`` adds a shuffle where none is."""
+        if shuffle and shuffle_of(self._pipeline) is None:
+            self._pipeline = with_shuffle(self._pipeline, _BUFFER_ROWS, secrets.randbits(62))
+        self._shuffling = bool(shuffle)
+        self._parts.clear()
+        return self
+
+    def is_shardable(self) -> bool:
+        """Whether `apply_sharding` decides the part."""
+        return True
+
+    def apply_sharding(
+        self, num_of_instances: int, instance_id: int, sharding_group: int = SHARDING_PRIORITIES.DEFAULT
+    ) -> None:
+        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with a shard of its own keeps it.
+
+        Raises:
+            PipelineError: no such part.
+        """
+        if not 0 <= instance_id < num_of_instances:
+            raise PipelineError(f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}.")
+        if self._only_group is not None and sharding_group != self._only_group:
+            return
+        in_worker = get_worker_info() is not None
+        self._groups[sharding_group] = Group(instances=num_of_instances, index=instance_id, in_worker=in_worker)
+
+    # --- parts ---
+
+    @property
+    def _is_fixed(self) -> bool:
+        return super()._is_fixed and not self._sharding
+
+    def _placement(self) -> Placement:
+        return place(self._groups, super()._placement(), fixed=self._is_fixed)
+
+    def _ranks(self) -> tuple[int, int]:
+        """None, if the pipe was told to listen only to what deals elements to workers."""
+        return (1, 0) if self._only_group == SHARDING_PRIORITIES.MULTIPROCESSING else super()._ranks()
+
+    def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
+        part = super()._make_part(at, in_worker)
+        return part if self._shuffling else without_shuffle(part)
+
+    # --- copies ---
+
     def _with(self, pipeline: Pipeline) -> Self:
-        result = type(self).from_pipeline(pipeline)
+        result = super()._with(pipeline)
         result._groups = dict(self._groups)
-        result._seed_shared = self._seed_shared
         result._sharding = self._sharding
         result._only_group = self._only_group
-        result._canonical_shards = self._canonical_shards
         result._shuffling = self._shuffling
         return result
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()
+        hook = IterDataPipe.getstate_hook  # how torch finds the DataPipes inside a DataPipe
+        return state if hook is None else hook(state)

@@ -1,4 +1,4 @@
-"""Which part of the data an iterator takes: from what ``apply_sharding`` said and from the loader worker it runs in.
+"""Which part of the data an iterator takes, as a value and in the stages of a pipeline.
 
 Pure functions over stages. The part of a rank is a ``shard`` stage; the part of a loader worker inside its rank is
 every ``workers``-th element, so that the workers together give each element once, and batches in the single-process
@@ -7,27 +7,10 @@ order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from dataclasses import dataclass
 
 from parquetry.common import Pipeline
 from parquetry.common.stages import Batch, Shard, Shuffle, Skip, Stage, Take
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
-    """What one call of ``apply_sharding`` said.
-
-    Attributes:
-        instances, index: this is part ``index`` of ``instances``.
-        in_worker: it was called in a loader worker.
-    """
-
-    instances: int
-    index: int
-    in_worker: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,34 +21,6 @@ class Placement:
     shard: int = 0
     worker: int = 0
     workers: int = 1
-
-
-def place(groups: Mapping[int, Group], loader: tuple[int, int] | None, *, fixed: bool) -> Placement:
-    """Puts together what is known.
-
-    Args:
-        groups: by sharding priority.
-        loader: ``(worker, workers)`` inside a loader worker.
-        fixed: whether the pipeline has a shard stage of its own, which stays as it is.
-    """
-    worker, workers = loader or (0, 1)
-    result = Placement(worker=worker, workers=workers)
-    distributed, default = groups.get(SHARDING_PRIORITIES.DISTRIBUTED), groups.get(SHARDING_PRIORITIES.DEFAULT)
-    if distributed is not None:
-        result = replace(result, num_shards=distributed.instances, shard=distributed.index)
-    elif default is not None and not default.in_worker:
-        result = replace(result, num_shards=default.instances, shard=default.index)
-    elif default is not None and default.instances % workers == 0:
-        # The loader's own call: ranks and workers in one number, ranks counting fastest. Whatever order a caller counts
-        # in, splitting the number this way gives each part to exactly one of them.
-        ranks = default.instances // workers
-        result = replace(result, num_shards=ranks, shard=default.index % ranks, worker=default.index // ranks)
-    elif default is not None and not fixed:
-        result = Placement(num_shards=default.instances, shard=default.index)
-    local = groups.get(SHARDING_PRIORITIES.MULTIPROCESSING)
-    if local is not None:
-        result = replace(result, worker=local.index, workers=local.instances)
-    return replace(result, num_shards=1, shard=0) if fixed else result
 
 
 def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:

@@ -1,9 +1,9 @@
-"""`PipelineVerbs`: the verbs of `Pipeline` on whatever carries one; each returns a new carrier."""
+"""`PipelineVerbs`: the arguments and verbs of `Pipeline` on whatever carries one; each verb returns a new carrier."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from typing_extensions import Self
@@ -13,24 +13,62 @@ from parquetry.common.engine.outputs import Element
 from parquetry.common.errors import PipelineError
 from parquetry.common.image_verbs import ImageVerbs
 from parquetry.common.order.epoch import Even
+from parquetry.common.pipeline import Urls
 from parquetry.common.stages import Stage
 
 from .meshes import has_model_parallel, part_of
 
 
 class PipelineVerbs(ImageVerbs):
-    """What `ParquetPipe` and `ParquetNode` have in common.
+    """What the faces have in common.
 
-    A subclass has ``pipeline``, and ``_with``, which makes its like with another pipeline.
+    A subclass has ``_start``, which makes it carry a pipeline.
     """
+
+    _pipeline: Pipeline
+
+    def __init__(
+        self,
+        url_or_urls: Urls | Pipeline | None = None,
+        fields: Iterable[str | UnischemaField] | None = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        memory_limit: int | None = None,
+        executor: str | None = None,
+        address: Any = None,
+    ) -> None:
+        self._start(
+            Pipeline(
+                url_or_urls,
+                fields,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                workers=workers,
+                memory_limit=memory_limit,
+                executor=executor,
+                address=address,
+            )
+        )
+
+    @classmethod
+    def from_pipeline(cls, pipeline: Pipeline) -> Self:
+        """The same over a pipeline that you have."""
+        result = cls.__new__(cls)
+        result._start(pipeline)
+        return result
 
     @property
     def pipeline(self) -> Pipeline:
         """What is iterated, as an immutable value."""
-        raise NotImplementedError
+        return self._pipeline
+
+    def _start(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
 
     def _with(self, pipeline: Pipeline) -> Self:
-        raise NotImplementedError
+        return type(self).from_pipeline(pipeline)
 
     def _with_stage(self, stage: Stage) -> Self:
         return self._with(self.pipeline._with_stage(stage))
@@ -116,6 +154,19 @@ class PipelineVerbs(ImageVerbs):
         if num_shards is not None and index is not None and has_model_parallel():
             return self._with(self.pipeline._sharded(num_shards, index, even, canonical_shards, policy))
         return self._with(self.pipeline.shard(num_shards, index, even, canonical_shards, policy))
+
+    def shuffle(
+        self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
+        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
+
+        ``seed=None`` draws one that workers, resumed runs, and the ranks of a process group share.
+        """
+        return self._with(self.pipeline.shuffle(buffer_size, seed, reshuffle_each_iteration))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+        """Groups rows under a leading axis: a dict of batched tensors."""
+        return self._with(self.pipeline.batch(batch_size, drop_remainder))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
         """Keeps fetched columns in a local directory: read once, shared by processes."""

@@ -9,7 +9,34 @@ from typing import Any
 
 import pytest
 
-from parquetry.torch_plugin.epochs import EpochCounter, RestoreCell
+from parquetry.torch_plugin import epochs
+from parquetry.torch_plugin.epochs import EpochCell, EpochCounter, Told
+from parquetry.torch_plugin.passes import Pass
+
+
+def here() -> Pass:
+    return Pass(loader=1, workers=0, seed=None)
+
+
+def with_workers(loader: int = 1) -> Pass:
+    return Pass(loader=loader, workers=2, seed=None)
+
+
+def in_worker(monkeypatch: pytest.MonkeyPatch, counter: EpochCounter) -> EpochCounter:
+    """The counter as a spawned loader worker has it; from here on, this process is that worker."""
+    copied: EpochCounter = pickle.loads(pickle.dumps(counter))
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(epochs, "get_worker_info", lambda: "a worker")
+    return copied
+
+
+def _in_child(work: Callable[[], Any]) -> None:
+    child = os.fork()
+    if child == 0:
+        epochs.get_worker_info = lambda: "a worker"  # type: ignore[assignment,return-value]
+        work()
+        os._exit(0)
+    os.waitpid(child, 0)
 
 
 def test_without_announcements_each_iterator_is_an_epoch() -> None:
@@ -21,76 +48,81 @@ def test_an_announcement_and_the_iterator_after_it_are_one_epoch() -> None:
     counter = EpochCounter()
     found = []
     for _ in range(3):
-        counter.announce()
+        counter.announce(here())
         found.append(counter.begin())
     assert found == [0, 1, 2]
 
 
-def test_an_announced_epoch_that_nobody_iterated_here_is_over_at_the_next_announcement() -> None:
+def test_a_pass_whose_iterator_never_came_is_over_at_the_next_announcement() -> None:
     counter = EpochCounter()
     for _ in range(3):
-        counter.announce()
+        counter.announce(here())
     assert counter.begin() == 2
+    assert counter.begin() == 3
 
 
-@pytest.mark.parametrize("give", [lambda counter: pickle.dumps(counter), lambda counter: os.waitpid(_forked(), 0)])
-def test_the_announcement_that_follows_the_start_of_workers_is_the_same_epoch(give: Callable[[Any], Any]) -> None:
+def test_a_pass_of_workers_is_not_that_of_an_iterator_in_the_training_process() -> None:
     counter = EpochCounter()
-    found = []
-    for _ in range(3):
-        counter.announce()
-        give(counter)
-        counter.announce()
-        found.append(counter.next)
-    assert found == [0, 1, 2]
-    counter.announce()  # workers that stay get no new start
-    counter.announce()
-    assert counter.next == 4
+    counter.announce(with_workers())
+    assert counter.upcoming == 0  # where the workers are
+    assert counter.begin() == 1
+    assert counter.upcoming == 2
 
 
-def _forked(work: Callable[[], None] = lambda: None) -> int:
-    child = os.fork()
-    if child == 0:
-        work()
-        os._exit(0)
-    return child
-
-
-def test_a_worker_repeats_what_its_parent_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_run_follow_what_their_loader_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     counter = EpochCounter()
-    counter.announce()
-    monkeypatch.setattr(os, "getpid", lambda: -1)  # as after a fork
-    assert not counter.is_owner
-    found = []
-    for _ in range(3):
-        counter.announce()
-        found.append(counter.begin())
-    assert found == [0, 1, 2]
+    counter.announce(with_workers())
+    started = pickle.dumps(counter)
+    counter.announce(with_workers(loader=2))  # of another loader
+    counter.set(7)
+    with monkeypatch.context() as patch:
+        copied = in_worker(patch, pickle.loads(started))
+        assert copied.begin() == 0
+    counter.announce(with_workers())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        patch.setattr(epochs, "get_worker_info", lambda: "a worker")
+        assert [copied.begin(), copied.begin()] == [7, 8]  # a second iterator in one pass
+
+
+def test_workers_count_by_themselves_where_nothing_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = EpochCounter()
+    counter.set(4)
+    counter.announce(with_workers())
+    counter._cell = None
+    copied = in_worker(monkeypatch, counter)
+    assert copied.is_announced
+    assert [copied.begin() for _ in range(3)] == [4, 5, 6]
+
+
+def test_a_worker_whose_loader_said_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = EpochCounter()
+    counter.announce(here())
+    assert not in_worker(monkeypatch, counter).is_announced
 
 
 def test_the_training_process_learns_what_a_worker_restored() -> None:
     counter = EpochCounter()
-    counter.announce()
+    counter.announce(with_workers())
     assert counter.sync() is None
-    os.waitpid(_forked(lambda: counter.resumed(6, 42)), 0)
-    assert counter.announce() is None  # the repeated one, however late it comes
-    assert counter.announce() == 42
-    assert counter.begin() == 7
+    _in_child(lambda: counter.resumed(6, 42))
+    assert counter.announce(with_workers()) == 42
+    assert counter.upcoming == 7
     assert counter.sync() is None
 
 
 def test_an_iterator_after_workers_that_were_restored_goes_on_from_them() -> None:
     counter = EpochCounter()
-    counter.announce()
-    os.waitpid(_forked(lambda: counter.resumed(6, None)), 0)
+    counter.announce(with_workers())
+    _in_child(lambda: counter.resumed(6, None))
     assert counter.sync() is None  # the seed; the epoch is taken over
     assert counter.begin() == 7
 
 
 def test_a_chosen_epoch_outweighs_what_a_worker_restored() -> None:
     counter = EpochCounter()
-    counter.announce()
-    os.waitpid(_forked(lambda: counter.resumed(6, None)), 0)
+    counter.announce(with_workers())
+    _in_child(lambda: counter.resumed(6, None))
     counter.set(2)
     assert counter.sync() is None
     assert counter.begin() == 2
@@ -98,20 +130,41 @@ def test_a_chosen_epoch_outweighs_what_a_worker_restored() -> None:
 
 def test_a_copy_counts_for_itself() -> None:
     counter = EpochCounter()
-    counter.announce()
+    counter.announce(with_workers())
     counter.begin()
     copied = pickle.loads(pickle.dumps(counter))
     assert copied.is_owner
-    assert (copied.begin(), copied.begin(), counter.begin()) == (1, 2, 1)
+    assert (copied.begin(), copied.begin(), counter.begin()) == (2, 3, 2)
+
+
+def test_a_process_that_is_no_worker_counts_for_itself() -> None:
+    counter = EpochCounter()
+    counter.announce(with_workers())
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # a rank that was forked with the dataset: it tells nothing to the process that made it
+        counter.announce(with_workers())
+        counter.resumed(8, None)
+        os.write(writing, bytes([counter.begin()]))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1) == bytes([9])
+    assert counter.begin() == 1
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the name of a cell needs memfd_create")
 def test_a_cell_is_found_by_its_name_while_it_lives() -> None:
-    cell = RestoreCell()
+    cell = EpochCell()
     path = cell.path
     assert path is not None
-    RestoreCell(path).put(3, None)
+    EpochCell(path).put(3, None)
     assert cell.take() == (3, None)
+    cell.tell(1, Told(number=4, epoch=9))
+    assert EpochCell(path).told(1) == Told(number=4, epoch=9)
+    cell.tell(1 + 64, Told(number=5, epoch=9))
+    assert cell.told(1) is None
     del cell
     with pytest.raises(OSError, match="No such file"):
-        RestoreCell(path)
+        EpochCell(path)

@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from parquetry.common.errors import PipelineError
-from parquetry.torch_plugin import ParquetNode, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
-FACES = [ParquetPipe, ParquetNode]
+FACES = [ParquetIterable, ParquetPipe, ParquetNode]
 ROWS = list(range(60))
 
 
@@ -87,3 +87,17 @@ def test_what_cannot_deal_rows_is_refused(url: str, rank: Any) -> None:
         pipe.shard(4, 1, mesh=mesh["dp"])
     with pytest.raises(PipelineError, match=r"shard\(group=...\): expected a group that this process belongs to"):
         pipe.shard(group=dist.new_group([0, 2]))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_rows_dealt_to_ranks_that_hold_one_model_together_are_warned_of(
+    url: str, face: Any, rank: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank(1)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        assert ids(face(url, ["id"])) == ROWS[15:30]
+    assert 'write shard(mesh=device_mesh["dp"])' in caplog.text
+    caplog.clear()
+    assert ids(face(url, ["id"]).shard(mesh=mesh["dp"])) == ROWS[:30]
+    assert caplog.text == ""

@@ -1,4 +1,4 @@
-"""Random chains over random datasets on `ParquetPipe`, alone and in a loader, and on `ParquetNode`."""
+"""Random chains over random datasets on `ParquetIterable`, alone and in a loader, `ParquetPipe` and `ParquetNode`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @examples(20)
 @given(st.data())
-def test_pipes_and_nodes_give_any_chain_as_a_list_comprehension_does(cache: Path, data: st.DataObject) -> None:
-    run_on_faces(data, cache, [TorchFace(), NodeFace()])
+def test_datasets_pipes_and_nodes_give_any_chain_as_a_list_comprehension_does(cache: Path, data: st.DataObject) -> None:
+    run_on_faces(data, cache, [TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace()])
 
 
 @examples(10)
 @given(st.data())
 def test_a_loader_gives_any_chain_in_the_single_process_order(cache: Path, data: st.DataObject) -> None:
-    run_on_faces(data, cache, [TorchFace(workers) for workers in (1, 2, 3)])
+    run_on_faces(data, cache, [TorchFace(1), TorchFace(2, kind="ParquetPipe"), TorchFace(3)])

@@ -16,7 +16,8 @@ from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
-from parquetry.torch_plugin.placement import Group, Placement, place, with_shard
+from parquetry.torch_plugin.placement import Placement, with_shard
+from parquetry.torch_plugin.sharding_groups import Group, place
 
 DEFAULT, DISTRIBUTED, MULTIPROCESSING = SHARDING_PRIORITIES
 
@@ -182,13 +183,18 @@ def test_a_placement_is_put_together_from_all_that_is_known(
     groups: Any, loader: Any, fixed: bool, expected: Placement
 ) -> None:
     said = {key: Group(instances=n, index=i, in_worker=w) for key, (n, i, w) in groups.items()}
-    assert place(said, loader, fixed=fixed) == expected
+    worker, workers = loader or (0, 1)
+    assert place(said, Placement(worker=worker, workers=workers), fixed=fixed) == expected
 
 
 @pytest.mark.parametrize("order", [lambda r, w: w * 3 + r, lambda r, w: r * 2 + w], ids=["rank-first", "worker-first"])
 def test_any_numbering_of_ranks_and_workers_gives_each_part_once(order: Any) -> None:
     placements = {
-        place({DEFAULT: Group(instances=6, index=order(r, w), in_worker=True)}, (w, 2), fixed=False)
+        place(
+            {DEFAULT: Group(instances=6, index=order(r, w), in_worker=True)},
+            Placement(worker=w, workers=2),
+            fixed=False,
+        )
         for r in range(3)
         for w in range(2)
     }

@@ -1,82 +1,86 @@
-"""`PipelineSource`: iteration, state, and placement of a `ParquetPipe`.
+"""`ParquetIterable`: a Parquet dataset as a plain ``IterableDataset``; the core of the other faces.
 
-In: a pipeline, and what loaders say (epochs, seeds, parts). Out: iterators over dicts of tensors. What always holds:
-an iterator is the part of the rank and of the loader worker that it runs in, each element goes to exactly one of them,
-and the order depends on (seed, epoch) alone.
+In: a pipeline, and what loaders say (passes, seeds). Out: iterators over dicts of tensors. What always holds: an
+iterator is the part of the rank and of the loader worker that it runs in, each element goes to exactly one of them, and
+the order depends on (seed, epoch) alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
-import secrets
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import torch.distributed as dist
-from torch.utils.data import IterDataPipe, get_worker_info
-from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+from torch.utils.data import IterableDataset, get_worker_info
 from typing_extensions import Self
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.errors import StateError
 from parquetry.common.state import canonical_shards_of, parse_state, plan_hash
 
+from . import passes
 from .epochs import EpochCounter
-from .iterator import ElementIterator, Progress, parse
-from .placement import (
-    Group,
-    Placement,
-    place,
-    shard_of,
-    shuffle_of,
-    with_shard,
-    with_shuffle,
-    without_shuffle,
-)
+from .iterator import ElementIterator, Progress, lane_of, parse
+from .meshes import warn_of_model_parallel
+from .passes import Announced, Pass
+from .placement import Placement, shard_of, with_shard
 from .process_end import end_with_trainer
+from .process_group import rank_here, shared_number
 from .verbs import PipelineVerbs
 
 _LOG = logging.getLogger(__name__)
-_SEEDS = 1 << 62
-_BUFFER_ROWS = 10_000
+SEEDS = 1 << 62
+
+passes.install()
 
 
-class PipelineSource(PipelineVerbs):
-    """What `ParquetPipe` is beside a DataPipe.
+class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
+    """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the forms of each field).
 
-    ``__iter__`` stands in a base of its own because the metaclass of DataPipes wraps the one that it finds in a class
-    body, so that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
+    It carries a `Pipeline` and has its verbs; each returns a new dataset. Give it to any ``DataLoader``, alone or
+    inside another dataset. Each pass of a loader, and each iterator outside of one, is the next epoch.
+
+    In a ``DataLoader`` worker it gives that worker's part. In a process group it gives the rank's part: of its own
+    ``shard()`` if it has one (``shard(1, 0)`` = everything), else part ``rank`` of ``world_size``.
+
+    Args:
+        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
+        fields: names or regexes of the fields wanted; ``None`` = all.
+        filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
+        storage_options: options for an fsspec filesystem.
+        workers: threads or processes that decode; ``None`` = one for each processor, one in a ``DataLoader`` worker.
+        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
+        executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, but the sidecar for pipelines with user functions
+            that are not iterated in a ``DataLoader`` worker.
+        address: instead of a URL, a server that makes the batches; see `Pipeline`.
+
+    Raises:
+        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
     """
 
-    _pipeline: Pipeline
-
     def _start(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+        super()._start(pipeline)
         self._epochs = EpochCounter()
-        self._groups: dict[int, Group] = {}
         self._seed_shared = False  # a drawn seed was replaced by the one of a state, or of all ranks
-        self._sharding = False  # the shard stage is a place kept by sharding_filter()
-        self._only_group: int | None = None
-        self._shuffling = True
+        self._sent_ranks = (1, 0)  # of the process group that this was sent to a loader worker from
         self._resume: dict[str, Any] | None = None  # a state for the next iterator
         self._resume_announced = False  # ... which the workers of an announced epoch have been given
         self._progress: Progress | None = None
         self._canonical_shards: int | None = None  # of a state, where nobody chose how many
         self._parts: dict[Any, Pipeline] = {}
 
-    @property
-    def pipeline(self) -> Pipeline:
-        """What is iterated, as an immutable value."""
-        return self._pipeline
-
     def __iter__(self) -> ElementIterator:
         """The next epoch; inside a loader worker, that worker's part of it."""
         self._adopt(self._epochs.sync())
-        placement, in_loader = self._placement(), get_worker_info() is not None
+        in_loader = get_worker_info() is not None
         if in_loader:
             end_with_trainer()
+        self._agree_on_seed()
+        placement = self._placement()
+        self._warn_of_what_nobody_said(placement)
         result = ElementIterator(
             self._part(placement),
             iteration=self._epochs.begin(),
@@ -102,7 +106,7 @@ class PipelineSource(PipelineVerbs):
 
     def length_in_loader(self) -> int:
         """Elements that a ``DataLoader`` of this rank gives with any number of workers."""
-        return len(self._part(replace(self._loader_placement(), worker=0, workers=1)))
+        return len(self._part(replace(self._placement(), worker=0, workers=1)))
 
     # --- state ---
 
@@ -136,9 +140,7 @@ class PipelineSource(PipelineVerbs):
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """The next iterator, or all loader workers of the next epoch together, go on where the state was taken.
 
-        It works in place, and returns the pipe.
-
-        In a process group, the pipe that a loader is going to shard is held to the state of this rank.
+        It works in place, and returns the pipe. In a process group the state is held to this rank's part.
 
         Args:
             strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
@@ -146,10 +148,11 @@ class PipelineSource(PipelineVerbs):
         Raises:
             StateError: the state belongs to another dataset, pipeline, or part.
         """
-        state, at = parse(state_dict), self._loader_placement()
+        state, at = parse(state_dict), self._placement()
         self._adopt_streams(canonical_shards_of(self._part(at).plan(), state))
         plan = self._part(at).plan()
-        found = parse_state(plan, state, worker=at.worker, workers=at.workers, strict=strict)
+        lane = lane_of(state, at.worker, at.workers)
+        found = parse_state(plan, state, worker=lane, workers=at.workers, strict=strict)
         self._adopt(found.seed)
         self._epochs.set(found.iteration)
         self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
@@ -166,14 +169,14 @@ class PipelineSource(PipelineVerbs):
         """The state before the first element of the next epoch, or of the one that loader workers are in."""
         if self._resume is not None:
             return dict(self._resume)
-        at = self._loader_placement()
-        fresh = Progress(pipeline=self._part(at), iteration=self._epochs.next, worker=at.worker, workers=at.workers)
+        at = self._placement()
+        fresh = Progress(pipeline=self._part(at), iteration=self._epochs.upcoming, worker=at.worker, workers=at.workers)
         return fresh.state_dict()
 
-    # --- what loaders call ---
+    # --- what loaders say ---
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator is epoch ``epoch`` (counted from 0). Persistent workers that run count by themselves.
+        """The next pass is epoch ``epoch`` (counted from 0), in workers that run as well.
 
         It goes on from a loaded state if that was taken in this epoch, and begins at the start otherwise.
         """
@@ -181,68 +184,33 @@ class PipelineSource(PipelineVerbs):
             self._resume = None
         self._epochs.set(epoch)
 
-    def set_seed(self, seed: int) -> Self:
-        """A loader announces an epoch (``apply_random_seed``).
-
-        The order stays a function of the shuffle's own seed and the epoch. Only where ``shuffle()`` (or ``mix()``) was
-        given no seed, and there are several ranks, the loader's seed is taken once, because all ranks share it.
-        """
-        announced = self._epochs.announcements
-        self._adopt(self._epochs.announce())
-        if self._epochs.is_owner:
-            if self._epochs.announcements > announced:
-                if self._resume_announced:  # it was for the workers of the epoch before
-                    self._resume = None
-                self._resume_announced = self._resume is not None
-            if not self._seed_shared and _world_size() > 1:
-                self._adopt(seed % _SEEDS)
-            with suppress(Exception):  # whatever is wrong is raised where elements are read
-                _ = self._pipeline.plan().length  # selects rows once here, not in every worker
-        return self
-
-    def set_shuffle(self, shuffle: bool = True) -> Self:
-        """What ``DataLoader(shuffle=...)`` says: ``False`` = natural order; ``True`` adds a shuffle where none is."""
-        if shuffle and shuffle_of(self._pipeline) is None:
-            self._pipeline = with_shuffle(self._pipeline, _BUFFER_ROWS, secrets.randbits(62))
-        self._shuffling = bool(shuffle)
-        self._parts.clear()
-        return self
-
-    def is_shardable(self) -> bool:
-        """Whether `apply_sharding` decides the part."""
-        return True
-
-    def apply_sharding(
-        self, num_of_instances: int, instance_id: int, sharding_group: int = SHARDING_PRIORITIES.DEFAULT
-    ) -> None:
-        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with a shard of its own keeps it.
-
-        Raises:
-            PipelineError: no such part.
-        """
-        if not 0 <= instance_id < num_of_instances:
-            raise PipelineError(f"apply_sharding: expected instance_id in [0, {num_of_instances}), got {instance_id}.")
-        if self._only_group is not None and sharding_group != self._only_group:
-            return
-        in_worker = get_worker_info() is not None
-        self._groups[sharding_group] = Group(instances=num_of_instances, index=instance_id, in_worker=in_worker)
+    def pass_begins(self, begun: Pass) -> None:
+        """A loader is about to iterate this: it is the next epoch, and a state that was loaded was for the last one."""
+        self._adopt(self._epochs.announce(begun))
+        if self._resume_announced:
+            self._resume = None
+        self._resume_announced = self._resume is not None
+        self._agree_on_seed(begun.seed)
+        with suppress(Exception):  # whatever is wrong is raised where elements are read
+            _ = self._pipeline.plan().length  # selects rows once here, not in every worker
 
     # --- parts ---
 
     @property
     def _is_fixed(self) -> bool:
-        return shard_of(self._pipeline) is not None and not self._sharding
+        """Whether the pipeline has a shard of its own, which stays as it is."""
+        return shard_of(self._pipeline) is not None
 
     def _placement(self) -> Placement:
         info = get_worker_info()
-        return place(self._groups, None if info is None else (info.id, info.num_workers), fixed=self._is_fixed)
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        ranks, rank = (1, 0) if self._is_fixed else self._ranks()
+        return Placement(num_shards=ranks, shard=rank, worker=worker, workers=workers)
 
-    def _loader_placement(self) -> Placement:
-        """The placement that a loader of this process will say."""
-        unsaid = not self._groups and get_worker_info() is None and not self._is_fixed
-        if unsaid and _world_size() > 1:
-            return Placement(num_shards=_world_size(), shard=dist.get_rank())
-        return self._placement()
+    def _ranks(self) -> tuple[int, int]:
+        """World size and rank; a loader worker that was not forked has no process group, but was sent these."""
+        here = rank_here()
+        return self._sent_ranks if here[0] == 1 and get_worker_info() is not None else here
 
     def _part(self, at: Placement) -> Pipeline:
         """The pipeline that this rank and worker iterates; kept, so that it is planned once."""
@@ -253,18 +221,30 @@ class PipelineSource(PipelineVerbs):
         return self._parts[key]
 
     def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
-        pipeline = self._pipeline if self._shuffling else without_shuffle(self._pipeline)
+        pipeline = self._pipeline
         if at.num_shards > 1:
-            _LOG.info("%s: part %d of %d, as the loader says", self._pipeline.urls[0], at.shard, at.num_shards)
+            _LOG.info("%s: part %d of %d", self._pipeline.urls[0], at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
-            if pipeline.drawn_seed is not None and not self._seed_shared and _world_size() < 2:
-                verb = "shuffle" if pipeline.mixture is None else "mix"
-                _LOG.warning("%s() without seed= drew one in this process; ranks must be given the same seed.", verb)
+            if not in_worker:
+                warn_of_model_parallel(at.num_shards)
         if self._canonical_shards is not None:
             pipeline = pipeline.with_canonical_shards(self._canonical_shards)
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
         return pipeline
+
+    # --- seeds and streams ---
+
+    def _agree_on_seed(self, proposed: int | None = None) -> None:
+        """All ranks of a group, and all workers of a loader, take one seed where nobody chose any."""
+        own, info = self._pipeline.drawn_seed, get_worker_info()
+        if own is None or self._seed_shared:
+            return
+        if info is None and rank_here()[0] > 1:
+            wanted = own if proposed is None else proposed % SEEDS
+            self._adopt(shared_number(f"seed/{_description(self._pipeline)}", wanted))
+        elif info is not None and self._epochs.is_owner:  # made in the worker: others have drawn their own
+            self._adopt((info.seed - info.id) % SEEDS)
 
     def _adopt(self, seed: int | None) -> None:
         """Takes the seed of a state, or of all ranks, where nobody chose one."""
@@ -282,11 +262,31 @@ class PipelineSource(PipelineVerbs):
             self._canonical_shards = canonical_shards
             self._parts.clear()
 
+    def _warn_of_what_nobody_said(self, at: Placement) -> None:
+        if at.num_shards > 1 and not self._seed_shared and self._pipeline.drawn_seed is not None:
+            verb = "shuffle" if self._pipeline.mixture is None else "mix"
+            _LOG.warning("%s() without seed= drew one in this process; ranks must be given the same seed.", verb)
+        if get_worker_info() is not None and not self._epochs.is_announced:
+            _LOG.warning(
+                "%s: no loader announced this pass, so it is epoch %d each time that a worker starts. Make the dataset "
+                "in the training process and keep it where its loader's dataset holds it, or call set_epoch().",
+                self._pipeline.urls[0],
+                self._epochs.upcoming,
+            )
+
+    # --- copies ---
+
+    def _with(self, pipeline: Pipeline) -> Self:
+        result = super()._with(pipeline)
+        result._seed_shared = self._seed_shared
+        result._canonical_shards = self._canonical_shards
+        return result
+
     def __getstate__(self) -> Any:
-        state = {**self.__dict__, "_progress": None, "_parts": {}}
-        hook = IterDataPipe.getstate_hook  # how torch finds the DataPipes inside a DataPipe
-        return state if hook is None else hook(state)
+        return {**self.__dict__, "_progress": None, "_parts": {}, "_sent_ranks": self._ranks()}
 
 
-def _world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+def _description(pipeline: Pipeline) -> str:
+    """The same on every rank, whatever seed it has drawn."""
+    said = json.dumps([list(map(str, pipeline.urls)), [stage.verb for stage in pipeline.stages]])
+    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()

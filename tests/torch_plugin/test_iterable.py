@@ -1,0 +1,197 @@
+"""`ParquetIterable` in torch's own loaders: epoch ``k`` of a loader is epoch ``k`` in every worker, however it is made."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from parquetry.common.iteration import PipelineIterator
+from parquetry.common.testing import assert_resumable
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
+
+LOADERS = [
+    pytest.param(DataLoader, {}, id="in-process"),
+    pytest.param(DataLoader, {"num_workers": 3}, id="three-workers"),
+    pytest.param(DataLoader, {"num_workers": 2, "persistent_workers": True}, id="persistent"),
+    pytest.param(StatefulDataLoader, {"num_workers": 2}, id="stateful"),
+    pytest.param(StatefulDataLoader, {"num_workers": 2, "persistent_workers": True}, id="stateful-persistent"),
+]
+
+
+def ids(loader: Any) -> list[Any]:
+    return [element["id"].tolist() if isinstance(element, dict) else element for element in loader]
+
+
+def epoch_of(dataset: Any, epoch: int) -> list[Any]:
+    return [element["id"].tolist() for element in PipelineIterator(dataset.pipeline, epoch)]
+
+
+def make(url: str, face: Any = ParquetIterable) -> Any:
+    return face(url, ["id"]).shuffle(10, seed=5).batch(7)
+
+
+@pytest.mark.parametrize(("loader", "options"), LOADERS)
+def test_each_pass_of_a_loader_is_the_next_epoch(url: str, loader: Any, options: dict[str, Any]) -> None:
+    dataset = make(url)
+    loaded = loader(dataset, batch_size=None, **options)
+    assert len(loaded) == 9
+    assert [ids(loaded) for _ in range(2)] == [epoch_of(dataset, 0), epoch_of(dataset, 1)]
+    broken_off = iter(loaded)
+    assert next(broken_off)["id"].tolist() == epoch_of(dataset, 2)[0]
+    iter(loaded)  # forgotten
+    assert ids(loaded) == epoch_of(dataset, 4)
+    dataset.set_epoch(9)
+    assert ids(loaded) == epoch_of(dataset, 9)
+    assert ids(loaded) == epoch_of(dataset, 10)
+
+
+def test_loaders_over_one_dataset_share_its_epochs(url: str) -> None:
+    dataset = make(url)
+    persistent = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    others = [DataLoader(dataset, batch_size=None, num_workers=workers) for workers in (0, 1)]
+    found = [ids(loaded) for loaded in (persistent, *others, persistent, dataset, persistent)]
+    assert found == [epoch_of(dataset, epoch) for epoch in range(6)]
+
+
+def test_workers_that_are_spawned_are_in_the_same_epoch(url: str) -> None:
+    dataset = make(url)
+    options: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}
+    loader = DataLoader(dataset, batch_size=None, **options)
+    dataset.set_epoch(3)
+    assert ids(loader) == epoch_of(dataset, 3)
+    dataset.set_epoch(8)
+    assert ids(loader) == epoch_of(dataset, 8)
+
+
+class Wrapped(IterableDataset):
+    """A dataset of the user's own."""
+
+    def __init__(self, *inside: Any, named: Any = None) -> None:
+        self.inside = inside
+        self.named = named or {}
+
+    def __iter__(self) -> Any:
+        for dataset in [*self.inside, *self.named.values()]:
+            for element in dataset() if callable(dataset) else dataset:
+                yield element["id"].tolist()
+
+
+def _in_a_function(dataset: Any) -> Any:
+    return Wrapped(lambda: dataset)
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "attribute": Wrapped,
+    "dict": lambda dataset: Wrapped(named={"train": dataset}),
+    "closure": _in_a_function,
+    "partial": lambda dataset: Wrapped(functools.partial(iter, dataset)),
+    "chain": lambda dataset: ChainDataset([dataset]),
+    "chain of a wrapped one": lambda dataset: ChainDataset([Wrapped(dataset)]),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_a_dataset_inside_another_is_dealt_and_counted(url: str, face: Any, hold: Callable[[Any], Any]) -> None:
+    dataset = make(url, face)
+    for epoch in range(2):  # a loader made anew, as many training loops do
+        assert ids(DataLoader(hold(dataset), batch_size=None, num_workers=2)) == epoch_of(dataset, epoch)
+    assert ids(DataLoader(hold(dataset), batch_size=None)) == epoch_of(dataset, 2)
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
+def test_a_sum_of_datasets_gives_one_after_the_other(url: str, face: Any, options: dict[str, Any]) -> None:
+    rows = face(url, ["id"]).shuffle(10, seed=5)
+    first, second = (rows.where(predicate).batch(7) for predicate in (pc.field("id") < 30, pc.field("id") >= 30))
+    loader = DataLoader(first + second, batch_size=None, **options)
+    for epoch in range(2):
+        found = [batch["id"].tolist() for batch in loader]
+        assert sorted(found) == sorted(epoch_of(first, epoch) + epoch_of(second, epoch))
+
+
+class MadeInside(IterableDataset):
+    """Makes its dataset in the worker, where no loader can know of it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __iter__(self) -> Any:
+        for element in ParquetIterable(self.url, ["id"]).shuffle(10):
+            yield element["id"].tolist()
+
+
+def test_workers_that_make_their_own_dataset_share_a_drawn_seed(url: str) -> None:
+    loader = DataLoader(MadeInside(url), batch_size=None, num_workers=3)
+    first, second = list(loader), list(loader)
+    assert sorted(first) == sorted(second) == list(range(60))
+    assert first != second
+
+
+def test_a_worker_warns_of_an_epoch_that_nobody_announced(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from parquetry.torch_plugin import epochs, iterable
+
+    dataset = make(url)
+    info = type("Info", (), {"id": 0, "num_workers": 1, "seed": 3})()
+    for module in (iterable, epochs):
+        monkeypatch.setattr(module, "get_worker_info", lambda: info)
+    monkeypatch.setattr(iterable, "end_with_trainer", lambda: None)
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        next(iter(dataset))
+    assert "no loader announced this pass, so it is epoch 0 each time" in caplog.text
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_resumes_in_stateful_loaders(url: str, workers: int) -> None:
+    def load(state: Any = None) -> Any:
+        loader = StatefulDataLoader(make(url), batch_size=None, num_workers=workers)
+        if state is not None:
+            loader.load_state_dict(state)
+        return loader
+
+    loader = load()
+    ids(loader)
+    for taken in (0, 1, 4):
+        iterator = iter(loader)
+        head = [next(iterator)["id"].tolist() for _ in range(taken)]
+        state = loader.state_dict()
+        rest = ids(iterator)
+        fresh = load(state)
+        assert ids(fresh) == rest
+        assert ids(fresh) == epoch_of(make(url), rank_state(state)["iteration"] + 1)
+        assert head + rest == epoch_of(make(url), rank_state(state)["iteration"])
+        dataset = make(url)
+        dataset.load_state_dict(rank_state(state))
+        assert ids(DataLoader(dataset, batch_size=None, num_workers=1)) == rest
+
+
+def test_a_stateful_loader_that_began_in_mid_epoch_is_saved_and_restored(url: str) -> None:
+    dataset = make(url)
+    dataset.load_state_dict({**dataset.state_dict(), "consumed": 3})
+    loader = StatefulDataLoader(dataset, batch_size=None, num_workers=2)
+    iterator = iter(loader)
+    head = [next(iterator)["id"].tolist() for _ in range(3)]
+    fresh = StatefulDataLoader(make(url), batch_size=None, num_workers=2)
+    fresh.load_state_dict(loader.state_dict())
+    assert head + ids(fresh) == epoch_of(dataset, 0)[3:]
+    assert ids(fresh) == epoch_of(dataset, 1)
+
+
+def test_it_resumes_at_every_step(url: str) -> None:
+    dataset = make(url)
+    assert_resumable(lambda: iter(dataset))
+
+
+def test_a_mix_is_of_the_kind_of_its_first_source(url: str) -> None:
+    assert type(mix([ParquetIterable(url)])) is ParquetIterable
+    assert isinstance(mix([ParquetPipe(url)]), ParquetPipe)
+    assert isinstance(mix([ParquetIterable(url).pipeline]), ParquetPipe)

@@ -1,0 +1,111 @@
+"""Passes of loaders: a dataset of this package learns in the training process when a loader begins to iterate it.
+
+``DataLoader`` tells an ``IterableDataset`` nothing: with workers it copies the dataset, once for each worker and epoch,
+and never calls it in the process that made it. So the iterators of torch's loaders are extended: when a pass begins,
+before workers are started or told to go on, it is announced to every dataset of this package that the loader's dataset
+is or holds (in a ``ChainDataset``, a dataset of the user's own, a chain of DataPipes).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, dataloader
+
+from parquetry.common import Pipeline
+
+_SEARCHED = 10_000  # objects, the nearest first
+_LONGEST = 1_000  # a longer list or dict holds data
+_OPAQUE = (type, ModuleType, CodeType, FrameType, Pipeline, DataLoader, torch.nn.Module, torch.Tensor)
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One pass of a loader.
+
+    Attributes:
+        loader: names the loader's iterator among those of this process; one with persistent workers makes many passes.
+        workers: how many processes read; 0 = this one.
+        seed: of the loader's random numbers; ``None`` where torch does not say.
+    """
+
+    loader: int
+    workers: int
+    seed: int | None
+
+
+class Announced:
+    """What is told of the passes of loaders. A base class, so that a search finds it."""
+
+    def pass_begins(self, begun: Pass) -> None:
+        """A loader is about to iterate this; called in the training process."""
+        raise NotImplementedError
+
+
+def install() -> None:
+    """From now on, torch's loaders announce their passes. Idempotent; nothing happens where torch works otherwise."""
+    base: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
+    if base is not None and not hasattr(base, "_parquetry_loader"):
+        base._parquetry_loader = 0
+        base.__init__ = _announcing_start(base.__init__)
+        base._reset = _announcing_reset(base._reset)
+
+
+def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def start(self: Any, loader: Any, *args: Any, **options: Any) -> None:
+        original(self, loader, *args, **options)
+        self._parquetry_loader = next(_numbers)
+        _announce(self, loader)
+
+    return start
+
+
+def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **options: Any) -> None:
+        original(self, loader, first_iter, *args, **options)
+        if not first_iter:  # the first is a part of the start
+            _announce(self, loader)
+
+    return reset
+
+
+def _announce(iterator: Any, loader: Any) -> None:
+    if isinstance(loader.dataset, IterableDataset):
+        seed = getattr(iterator, "_base_seed", None)
+        begun = Pass(loader=iterator._parquetry_loader, workers=loader.num_workers, seed=seed)
+        for dataset in announced_in(loader.dataset):
+            dataset.pass_begins(begun)
+
+
+def announced_in(dataset: Any) -> Iterator[Announced]:
+    """What is to be told: the dataset, and all that it holds."""
+    seen: dict[int, Any] = {}  # kept alive, so that an id names one object
+    waiting = deque([dataset])
+    while waiting and len(seen) < _SEARCHED:
+        value = waiting.popleft()
+        if id(value) in seen or isinstance(value, _OPAQUE):
+            continue
+        seen[id(value)] = value
+        if isinstance(value, Announced):
+            yield value
+        waiting.extend(part for part in _parts(value) if gc.is_tracked(part))
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, FunctionType):  # not its globals
+        return [value.__closure__, value.__defaults__, value.__kwdefaults__]
+    if isinstance(value, _CONTAINERS) and len(value) > _LONGEST:
+        return []
+    return gc.get_referents(value)
