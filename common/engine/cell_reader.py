@@ -63,7 +63,7 @@ class CellReader:
         footer = self._dataset.footer(file)
         column = self._column(footer.schema, field.name)
         chunk = None if column is None else _plain_chunk(footer, int(groups.group[unit]), column, field)
-        if chunk is None:
+        if chunk is None or chunk.values != groups.rows[unit]:
             return None
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._partly or stays_in_file(field)
@@ -71,7 +71,7 @@ class CellReader:
             found = self._in_file(self._dataset.files[file], chunk, rows)
             if found is not None:
                 return found if stays else found.loaded()
-        cells = _in_memory(self._dataset.files[file].path, chunk)
+        cells = _in_memory(self._dataset.files[file], chunk)
         return cells if cells is None or rows is None else cells.take(rows)
 
     def _in_file(self, file: DataFile, chunk: _Chunk, rows: np.ndarray | None) -> FileCells | None:
@@ -136,11 +136,11 @@ def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: Unisch
     return _Chunk(begin=chunk.data_page_offset, size_bytes=size, values=count, width=width, nullable=nullable)
 
 
-def _in_memory(path: str, chunk: _Chunk) -> StoredCells | None:
+def _in_memory(file: DataFile, chunk: _Chunk) -> StoredCells | None:
     """All values; ``None`` if the file cannot be read or is shorter, or holds them in another way."""
     try:
-        file = OpenFile(path)
-        data = read_bytes(chunk.size_bytes, lambda view: read_values(file, np.array([chunk.begin]), [view]))
+        opened = OpenFile(file.version)
+        data = read_bytes(chunk.size_bytes, lambda view: read_values(opened, np.array([chunk.begin]), [view]))
     except OSError:
         return None  # Arrow meets it too, and says what it is
     places = find_values(MemoryBytes(data), chunk.values, width=chunk.width, nullable=chunk.nullable)

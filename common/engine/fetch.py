@@ -5,7 +5,8 @@ The columns come from storage, or from the local cache; rows that are not wanted
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+import logging
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..layout.evolution import conform
 from ..layout.footers import remedy, why
 from ..layout.nested import child, take_rows, without_views
 from ..layout.spark_files import read_options, refuse_old_calendar
-from ..layout.table_read import read_columns
+from ..layout.table_read import check_counts, read_columns
 from ..schema.field import UnischemaField
 from .arrow_views import as_arrow, is_number
 from .cell_reader import CellReader
@@ -28,6 +29,9 @@ from .pack import PackStep
 from .window import LoadedWindow, WindowRows
 
 _LARGE_CHUNK_BYTES = 1 << 17
+_LOGGER = logging.getLogger(__name__)
+_warned: set[tuple[str, ...]] = set()
+"""Datasets that this process has warned about; fetchers are made for every epoch."""
 
 
 class TableCache(Protocol):
@@ -38,6 +42,16 @@ class TableCache(Protocol):
 
     def put(self, key: str, table: pa.Table) -> None:
         """Keeps a table."""
+
+
+def _warn_of_undated(dataset: StoredDataset) -> None:
+    if dataset.roots not in _warned:
+        _warned.add(dataset.roots)
+        _LOGGER.warning(
+            "cache() of %s keeps nothing: the store tells neither times nor ETags of its files, so a kept copy could "
+            "not be told from that of another version.",
+            ", ".join(dataset.roots),
+        )
 
 
 class Fetcher:
@@ -66,10 +80,12 @@ class Fetcher:
         self._deal = deal
         self._dataset = dataset
         self._fields = tuple(fields)
-        self._cache = cache
+        self._cache = cache if dataset.outlives_plan else None
+        if cache is not None and self._cache is None:
+            _warn_of_undated(dataset)
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
-        whole = [] if cache is not None else self._stored  # a cache keeps what Arrow has read
+        whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
         self._cells = CellReader(dataset, whole, partly=partly and not reuse)
 
     def load(self, rows: WindowRows) -> LoadedWindow:
@@ -166,7 +182,7 @@ class Fetcher:
         key = self._key(unit)
         if self._cache is not None:
             kept = self._cache.get(key)
-            if kept is not None:
+            if kept is not None and kept.num_rows == self._dataset.row_groups.rows[unit]:
                 return kept
         table = read_row_group(self._dataset, unit, wanted)
         if self._cache is not None:
@@ -179,7 +195,7 @@ class Fetcher:
         names = "\0".join(field.name for field in self._stored)
         if self._dataset.table is not None:  # another version may find other columns under these names
             names += "\0" + self._dataset.table.digest
-        return f"{file.path}\0{file.size_bytes}\0{file.mtime_ns}\0{groups.group[unit]}\0{names}"
+        return f"{file.version.key}\0{groups.group[unit]}\0{names}"
 
 
 def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
@@ -197,26 +213,31 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
     chunk_bytes = footer.row_group(int(groups.group[unit])).total_byte_size // max(footer.num_columns, 1)
     at_once = dataset.filesystem.type_name != "local" or chunk_bytes < _LARGE_CHUNK_BYTES
     try:
-        with pq.ParquetFile(
-            file.path, filesystem=dataset.filesystem, metadata=footer, pre_buffer=at_once, **read_options(footer)
-        ) as reader:
+        with (
+            dataset.open(int(groups.file[unit])) as source,
+            pq.ParquetFile(source, metadata=footer, pre_buffer=at_once, **read_options(footer)) as reader,
+        ):
             arrow = reader.schema_arrow
             top = set(arrow.names)
             wanted = sorted({field.name if field.name in top else _top(field.name, arrow) for field in fields} - {""})
             table = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
+            check_counts(table, int(groups.rows[unit]), place)
+    except DatasetError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"{place}: expected readable columns {[field.name for field in fields]}, got: {why(error)}. "
             f"{remedy(error, 'The file is damaged or was replaced since it was opened: write it again.')}"
         ) from error
-    held = dict(zip(table.column_names, table.columns, strict=True))
     try:
-        for name, column in held.items():
+        for name, column in zip(table.column_names, table.columns, strict=True):
             if not is_number(column.type):
                 refuse_old_calendar(footer, column, name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
-    return pa.table([_column(table, held, field, place) for field in fields], names=[field.name for field in fields])
+    rows = int(groups.rows[unit])
+    columns = [_column(table, field, rows, place) for field in fields]
+    return pa.table(columns, names=[field.name for field in fields])
 
 
 def _top(name: str, arrow: pa.Schema) -> str:
@@ -231,9 +252,9 @@ def _top(name: str, arrow: pa.Schema) -> str:
     return path
 
 
-def _column(table: pa.Table, held: Mapping[str, pa.ChunkedArray], field: UnischemaField, place: str) -> pa.ChunkedArray:
-    if field.name in held:
-        return without_views(held[field.name])
+def _column(table: pa.Table, field: UnischemaField, rows: int, place: str) -> pa.ChunkedArray:
+    if field.name in table.column_names:
+        return without_views(table.column(field.name))
     top, *path = _path(field.name, pa.struct(list(table.schema))) or [""]
     if top:
         column = table.column(top)
@@ -245,7 +266,7 @@ def _column(table: pa.Table, held: Mapping[str, pa.ChunkedArray], field: Unische
             f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
             "Deselect the field, or declare it nullable=True."
         )
-    return pa.chunked_array([pa.nulls(table.num_rows)])
+    return pa.chunked_array([pa.nulls(rows)])
 
 
 def _path(name: str, kind: pa.DataType) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DatasetError
+from ..layout.file_versions import FileVersion, hold, local_version
 from ..layout.files import DataFile
 from ..layout.pages import FileBytes
 from ..schema.codec import Codec
@@ -38,34 +39,42 @@ _HEADER_BYTES = 256  # hold the header of any .npy file that numpy writes for nu
 class OpenFile:
     """A local file that is open for reading; closed when the last value that lies in it is gone."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, version: FileVersion) -> None:
+        self._version = version
+        self.path = version.path
+        self.descriptor = os.open(version.path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self.descriptor).atexit = False
 
-    def is_version(self, file: DataFile) -> bool:
-        """Whether it is as it was listed."""
-        status = os.fstat(self.descriptor)
-        return status.st_size == file.size_bytes and file.mtime_ns in (0, status.st_mtime_ns)
+    def current(self) -> FileVersion:
+        """Its version now."""
+        return local_version(self._version.store, self.path, os.fstat(self.descriptor))
+
+    def is_as_listed(self) -> bool:
+        """Whether it is the version that was listed."""
+        return not self._version.became(self.current())
+
+    def check(self) -> None:
+        """Raises `DatasetError` if it changed since it was listed; to be called when something has been read."""
+        hold(self._version, self.current())
 
 
 class OpenFiles:
     """The files that values of loaded windows lie in; at most some at a time. Thread-safe."""
 
     def __init__(self) -> None:
-        self._files: weakref.WeakValueDictionary[str, OpenFile] = weakref.WeakValueDictionary()
+        self._files: weakref.WeakValueDictionary[FileVersion, OpenFile] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     def open(self, file: DataFile) -> OpenFile | None:
         """The file; ``None`` if too many are open, or it cannot be read, or is not what was listed."""
         try:
             with self._lock:
-                opened = self._files.get(file.path)
-                if opened is None or not opened.is_version(file):
+                opened = self._files.get(file.version)
+                if opened is None:
                     if len(self._files) >= _MOST_FILES:
                         return None
-                    opened = self._files[file.path] = OpenFile(file.path)
-            return opened if opened.is_version(file) else None
+                    opened = self._files[file.version] = OpenFile(file.version)
+            return opened if opened.is_as_listed() else None
         except OSError:
             return None  # whoever reads it next says why
 
@@ -217,7 +226,7 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
     """Reads bytes into places, from each start on; those that follow each other closely by one call.
 
     Raises:
-        DatasetError: the file was cut since it was opened, or cannot be read.
+        DatasetError: the file was cut or changed since it was opened, or cannot be read.
     """
     if not places:
         return
@@ -234,6 +243,9 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
                 buffers += [scratch[:gap], place] if gap else [place]
             end = start + len(place)
         _read_all(file, buffers, begin)
+        file.check()
+    except DatasetError:
+        raise
     except OSError as error:
         raise DatasetError(f"file {file.path}: expected to go on reading it, got: {error}.") from error
 
@@ -246,9 +258,9 @@ def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
         if wanted == 0:
             return
         if read == 0:
+            file.check()
             raise DatasetError(
-                f"file {file.path}: expected {wanted} more bytes at {begin}, got its end. It was cut since the dataset "
-                "was opened: write it again, under another name while it is in use."
+                f"file {file.path}: expected {wanted} more bytes at {begin}, got its end. Write it again."
             )
         begin += read
         while read >= len(buffers[0]):

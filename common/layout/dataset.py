@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,8 +26,9 @@ from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
 from .deletes import deleted_rows
 from .evolution import unify_schemas
+from .file_versions import FileVersion, changed, opened
 from .files import DataFile, FileListing, list_files
-from .footers import read_footer, read_footers, why
+from .footers import footer_digest, parse_footer, read_footer, read_footers, why
 from .index import RowGroupIndex, load_index
 from .nested import wide
 from .partitions import partition_columns
@@ -134,6 +136,19 @@ class StoredDataset:
             return self.footers[file]
         return read_footer(self.filesystem, self.files[file])
 
+    @contextmanager
+    def open(self, file: int) -> Iterator[pa.NativeFile]:
+        """A data file, by its number, open for reading; what the block reads is of the version that was planned.
+
+        Raises:
+            DatasetError: at the end of the block, or in place of an error in it: the file changed since it was listed.
+        """
+        version = self.files[file].version
+        with opened(self.filesystem, version) as source:
+            yield source
+            if not version.is_dated and not parse_footer(source)[0].equals(self.footer(file)):
+                raise changed(version, version)
+
     @cached_property
     def index(self) -> RowGroupIndex | None:
         """The dataset's row-group index, if it has one that fits its files."""
@@ -169,11 +184,25 @@ class StoredDataset:
 
     @cached_property
     def version(self) -> str:
-        """The fingerprint together with where and when the files were written: the key of what is kept about them."""
-        digest = hashlib.blake2b(self.fingerprint.encode(), digest_size=16)
-        for file in self.files:
-            digest.update(f"{file.path}\0{file.mtime_ns}\0".encode())
+        """Which files on which store these are, each in which version: the name of all that is kept about the dataset.
+
+        Every process that sees the same store and files computes the same. It is made of the listing alone, but for
+        files that the store tells neither a time nor a tag of, whose footers stand in.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for version in (*(file.version for file in self.files), *self._listing.metadata_files):
+            digest.update(version.shared_key.encode("utf-8", "surrogateescape") + b"\0")
+        for number, file in enumerate(self.files):
+            if not file.version.is_dated:
+                digest.update(footer_digest(self.footer(number)))
+        if self.table is not None:
+            digest.update(self.table.digest.encode())
         return digest.hexdigest()
+
+    @property
+    def outlives_plan(self) -> bool:
+        """Whether `version` tells these data from any others, so that what is kept under it may serve other plans."""
+        return all(file.version.outlives_plan for file in self.files)
 
     # --- of a table ---
 
@@ -256,6 +285,8 @@ def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
     path = dataset.files[file].path
     try:
         return path, footer_schema(dataset.footer(file))
+    except DatasetError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(
             f"file {path}: expected columns that Arrow has types for, got: {why(error)}. Write it again without the "
@@ -275,19 +306,30 @@ def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
 
 
 def _declared_schema(listing: FileListing) -> Unischema | None:
-    for path in sorted(listing.metadata_files):
-        try:
-            metadata = pq.read_schema(path, filesystem=listing.filesystem).metadata
-        except (pa.ArrowInvalid, OSError) as error:
-            raise DatasetError(
-                f"file {path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
-            ) from error
-        schema = _schema_in(metadata, path)
+    for version in listing.metadata_files:
+        schema = _schema_in(read_key_values(listing.filesystem, version), version.path)
         if schema is not None:
             return schema
     file = listing.files[0]
     footer = read_footer(listing.filesystem, file)
     return _schema_in(footer.metadata, file.path) or _schema_in(footer.schema.to_arrow_schema().metadata, file.path)
+
+
+def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[bytes, bytes]:
+    """What ``_common_metadata`` says beside the columns.
+
+    Raises:
+        DatasetError: it cannot be read, or changed since it was listed.
+    """
+    try:
+        with opened(filesystem, version) as source:
+            return pq.read_schema(source).metadata or {}
+    except DatasetError:
+        raise
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DatasetError(
+            f"file {version.path}: expected Parquet metadata, got: {error}. Delete it, or write it again."
+        ) from error
 
 
 def _schema_in(metadata: Mapping[bytes, bytes] | None, where: str) -> Unischema | None:

@@ -6,16 +6,19 @@ In: URLs. Out: `DataFile` values sorted by full path. Names that begin with ``_`
 from __future__ import annotations
 
 import posixpath
+import secrets
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from .file_versions import FileVersion, look, versions_below
 from .filesystem import resolve
+from .stores import store_of
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
@@ -27,16 +30,29 @@ class DataFile:
     """One Parquet file.
 
     Attributes:
-        path: full path on its filesystem.
+        version: which version of it was listed.
         relative: path below the dataset's root; what identifies the file when the dataset moves.
         partition: ``(key, text)`` pairs of the ``key=text`` directories; text is ``None`` for Hive's null.
     """
 
-    path: str
+    version: FileVersion
     relative: str
-    size_bytes: int
-    mtime_ns: int
-    partition: tuple[tuple[str, str | None], ...]
+    partition: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Full path on its filesystem."""
+        return self.version.path
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size when it was listed."""
+        return self.version.size_bytes
+
+    @property
+    def mtime_ns(self) -> int:
+        """When it was written; 0 where the store has no times."""
+        return self.version.mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +62,7 @@ class FileListing:
     filesystem: pafs.FileSystem
     roots: tuple[str, ...]
     files: tuple[DataFile, ...]
-    metadata_files: tuple[str, ...]
+    metadata_files: tuple[FileVersion, ...]
 
 
 def list_files(
@@ -60,25 +76,40 @@ def list_files(
     if not urls:
         raise DatasetError("dataset: expected at least one URL or path, got none.")
     found: dict[str, DataFile] = {}
-    metadata: list[str] = []
+    metadata: dict[str, FileVersion] = {}
     roots: list[str] = []
     systems: list[pafs.FileSystem] = []
     for url in urls:
         fs, path = resolve(url, filesystem=filesystem, storage_options=storage_options)
-        if systems and type(systems[0]) is not type(fs):
+        if systems and not _same_store(systems[0], fs):
             raise DatasetError(f"dataset {url!r}: expected every URL on one filesystem, got {systems[0]!r} and {fs!r}.")
         systems.append(fs)
         roots.append(path.rstrip("/") or path)
     for files, extra in _list_each(urls, systems, roots):
         found.update((file.path, file) for file in files)
-        metadata += extra
-    ordered = tuple(found[path] for path in sorted(found))
-    return FileListing(filesystem=systems[0], roots=tuple(roots), files=ordered, metadata_files=tuple(metadata))
+        metadata.update((version.path, version) for version in extra)
+    plan = "" if store_of(systems[0]) else secrets.token_hex(8)
+    ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))
+    described = tuple(metadata[path] for path in sorted(metadata))
+    return FileListing(filesystem=systems[0], roots=tuple(roots), files=ordered, metadata_files=described)
+
+
+def _same_store(first: pafs.FileSystem, second: pafs.FileSystem) -> bool:
+    if first.type_name != second.type_name:
+        return False
+    return store_of(first) == store_of(second) if store_of(first) else first.equals(second)
+
+
+def _for_plan(file: DataFile, plan: str) -> DataFile:
+    """The file; if nothing would tell it from another version or store, what is kept about it is for one plan alone."""
+    if file.version.is_dated and not plan:
+        return file
+    return replace(file, version=replace(file.version, plan=plan or secrets.token_hex(8)))
 
 
 def _list_each(
     urls: Sequence[str], systems: Sequence[pafs.FileSystem], roots: Sequence[str]
-) -> Iterable[tuple[list[DataFile], list[str]]]:
+) -> Iterable[tuple[list[DataFile], list[FileVersion]]]:
     """What stands under each URL; many at once, where each is a wait for a store."""
     if len(urls) == 1 or systems[0].type_name == "local":
         return map(_list_one, urls, systems, roots)
@@ -86,40 +117,36 @@ def _list_each(
         return list(pool.map(_list_one, urls, systems, roots))
 
 
-def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile], list[str]]:
+def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile], list[FileVersion]]:
     try:
-        info = fs.get_file_info(path)
+        kind, file = look(fs, path)
+        files = versions_below(fs, path) if kind not in (pafs.FileType.File, pafs.FileType.NotFound) else []
     except OSError as error:
         raise DatasetError(f"dataset {url!r}: cannot be reached: {error}") from error
-    if info.type == pafs.FileType.NotFound:
+    if kind == pafs.FileType.NotFound:
         raise DatasetError(
             f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL."
         )
-    if info.type == pafs.FileType.File:
-        return [_data_file(info, posixpath.dirname(path))], []
-    infos = fs.get_file_info(pafs.FileSelector(path, recursive=True))
-    files = [info for info in infos if info.type == pafs.FileType.File]
-    metadata = [info.path for info in files if posixpath.basename(info.path) in ("_common_metadata", "_metadata")]
-    visible = [info for info in files if not _is_hidden(_below(info.path, path))]
-    named = [info for info in visible if info.path.lower().endswith(_SUFFIXES)]
-    chosen = named or [info for info in visible if info.size]
+    if file is not None:
+        return [_data_file(file, posixpath.dirname(path))], []
+    metadata = [file for file in files if posixpath.basename(file.path) in ("_common_metadata", "_metadata")]
+    visible = [file for file in files if not _is_hidden(_below(file.path, path))]
+    named = [file for file in visible if file.path.lower().endswith(_SUFFIXES)]
+    chosen = named or [file for file in visible if file.size_bytes]
     if not chosen:
         raise DatasetError(
             f"dataset {url!r}: expected Parquet files, found none among {len(files)} files. "
             "Names that begin with '_' or '.' are not data."
         )
-    own = [item for item in metadata if posixpath.dirname(item) == path]
-    return [_data_file(info, path) for info in chosen], own
+    own = [file for file in metadata if posixpath.dirname(file.path) == path]
+    return [_data_file(file, path) for file in chosen], own
 
 
-def _data_file(info: pafs.FileInfo, root: str) -> DataFile:
-    relative = _below(info.path, root)
+def _data_file(version: FileVersion, root: str) -> DataFile:
     return DataFile(
-        path=info.path,
-        relative=relative,
-        size_bytes=info.size,
-        mtime_ns=info.mtime_ns or 0,
-        partition=partition_of(posixpath.dirname(info.path)),
+        version=version,
+        relative=_below(version.path, root),
+        partition=partition_of(posixpath.dirname(version.path)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -14,13 +15,14 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from ..progress import progress
+from .file_versions import opened
 from .files import DataFile
 
 _MOST_KEPT_BYTES = 256 << 20
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
 _ENCRYPTED = "It is encrypted, and parquetry holds no keys: decrypt it first, and read the copy."
-_kept: OrderedDict[tuple[str, str, int, int], pq.FileMetaData] = OrderedDict()
+_kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
 _lock = Lock()
 
@@ -40,7 +42,7 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
 
 def read_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     """The footer of one file, from memory if this version of the file was read before."""
-    key = (filesystem.type_name, file.path, file.size_bytes, file.mtime_ns)
+    key = file.version.key
     with _lock:
         if key in _kept:
             _kept.move_to_end(key)
@@ -54,10 +56,13 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     """The footer of one file, read now.
 
     Raises:
-        DatasetError: the file is not Parquet, cannot be read, or is encrypted.
+        DatasetError: the file is not Parquet, cannot be read, is encrypted, or changed since it was listed.
     """
     try:
-        footer, signed = _parse(filesystem, file.path)
+        with opened(filesystem, file.version) as source:
+            footer, signed = parse_footer(source)
+    except DatasetError:
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DatasetError(
             f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are none: "
@@ -68,21 +73,27 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile) -> pq.FileMetaData:
     return footer
 
 
-def _parse(filesystem: pafs.FileSystem, path: str) -> tuple[pq.FileMetaData, bool]:
+def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool]:
     """A footer, and whether a signature stands behind it, which is so where columns are encrypted and it is not.
 
     Source: Parquet Modular Encryption, "Plaintext footer mode": a nonce of 12 bytes and a tag of 16 follow the footer.
     """
-    with filesystem.open_input_file(path) as source:
-        size = source.size()
-        tail = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
-        length = int.from_bytes(tail[-8:-4], "little")
-        if len(tail) < length + 8 <= size:
-            tail = source.read_at(length + 8, size - length - 8)
+    size = source.size()
+    tail = source.read_at(min(size, _TAIL_BYTES), max(size - _TAIL_BYTES, 0))
+    length = int.from_bytes(tail[-8:-4], "little")
+    if len(tail) < length + 8 <= size:
+        tail = source.read_at(length + 8, size - length - 8)
     if length + 8 > size:
-        return pq.read_metadata(path, filesystem=filesystem), False  # raises, and knows the file's true size
+        return pq.read_metadata(source), False  # raises, and knows the file's true size
     footer = pq.read_metadata(pa.BufferReader(tail))
     return footer, length - footer.serialized_size == _SIGNATURE_BYTES
+
+
+def footer_digest(footer: pq.FileMetaData) -> bytes:
+    """Tells one footer from others: where everything is in its file, and the statistics."""
+    sink = pa.BufferOutputStream()
+    footer.write_metadata_file(sink)
+    return hashlib.blake2b(sink.getvalue(), digest_size=16).digest()
 
 
 def why(error: BaseException) -> str:
@@ -97,7 +108,7 @@ def remedy(error: BaseException, otherwise: str) -> str:
     return otherwise
 
 
-def _keep(key: tuple[str, str, int, int], footer: pq.FileMetaData) -> None:
+def _keep(key: str, footer: pq.FileMetaData) -> None:
     """Keeps a footer; the least recently used ones go when all together pass the limit."""
     global _kept_bytes
     with _lock:

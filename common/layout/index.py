@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from .chunk_statistics import ChunkStatistics
+from .file_versions import current_versions
 from .files import FileListing
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
@@ -27,7 +27,6 @@ from .index_writer import write_index
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
-_TIME_ROUNDING_NS = 1_000  # seconds since 1970 in a float, which some file systems give, are this exact
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -37,10 +36,10 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
         return None  # files were named; only directories have an index
     paths = [posixpath.join(root, INDEX_NAME) for root in dict.fromkeys(listing.roots)]
     try:
-        infos = listing.filesystem.get_file_info(paths)
-        if any(info.type != pafs.FileType.File for info in infos):
+        versions = current_versions(listing.filesystem, paths)
+        if None in versions:
             return None
-        parts = [IndexFile.open(listing.filesystem, info) for info in infos]
+        parts = [IndexFile.open(listing.filesystem, version) for version in versions if version is not None]
         return _in_order(listing, parts)
     except DatasetError as error:
         _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)
@@ -142,30 +141,35 @@ def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex
     count = np.full(len(place), -1, dtype=np.int64)
     start = 0
     for part in parts:
-        numbers = [_checked(listing, part, place, number) for number in range(len(part.paths))]
+        numbers = [_checked(listing, part, place, number) for number in range(len(part.files))]
         first[numbers] = part.first + start
         count[numbers] = part.count
         start += len(part.rows)
     if (count < 0).any():
         new = listing.files[int(np.argmin(count))].path
-        raise DatasetError(f"row-group index {parts[0].info.path} is stale: expected every file, got none for {new}.")
+        raise DatasetError(
+            f"row-group index {parts[0].version.path} is stale: expected every file, got none for {new}."
+        )
     file = np.repeat(np.arange(len(place), dtype=np.int64), count)
     group = np.arange(len(file), dtype=np.int64) - np.repeat(np.cumsum(count) - count, count)
     if len(file) != start:
-        raise DatasetError(f"row-group index {parts[0].info.path}: expected each file once, got some twice.")
+        raise DatasetError(f"row-group index {parts[0].version.path}: expected each file once, got some twice.")
     lines = np.repeat(first, count) + group
     in_place = bool((lines == np.arange(start)).all())
     return RowGroupIndex(parts, None if in_place else lines, file, group)
 
 
 def _checked(listing: FileListing, part: IndexFile, place: dict[str, int], number: int) -> int:
-    path, size, time = part.paths[number], part.sizes[number], part.times[number]
-    where = f"row-group index {part.info.path} is stale: file {path}"
-    if path not in place:
+    described = part.files[number]
+    where = f"row-group index {part.version.path} is stale: file {described.path}"
+    if described.path not in place:
         raise DatasetError(f"{where}: expected the file, found none.")
-    file = listing.files[place[path]]
-    if file.size_bytes != size:
-        raise DatasetError(f"{where}: expected {size} bytes, got {file.size_bytes}.")
-    if time and file.mtime_ns and abs(file.mtime_ns - time) > _TIME_ROUNDING_NS:
-        raise DatasetError(f"{where}: expected the modification time {time} ns, got {file.mtime_ns}.")
-    return place[path]
+    number = place[described.path]
+    found = listing.files[number].version
+    if described.size_bytes != found.size_bytes:
+        raise DatasetError(f"{where}: expected {described.size_bytes} bytes, got {found.size_bytes}.")
+    if described.became(found):
+        raise DatasetError(f"{where}: expected the version that has {described}, got {found}.")
+    if not described.can_tell(found):
+        raise DatasetError(f"{where}: expected a time or an ETag that tells versions apart, got {found}.")
+    return number

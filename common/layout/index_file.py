@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from .file_versions import FileVersion, opened
 from .index_format import BASE, METADATA_KEY, IndexDescription
 
 _PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]
@@ -26,43 +27,42 @@ class IndexFile:
     """One index file.
 
     Attributes:
-        info: of the index file when it was opened.
-        paths, sizes, times, first, count: for each file, its full path, what it was, and its lines.
+        version: of the index file when it was opened.
+        files, first, count: for each described file, its version, and its lines.
         rows: of each line.
     """
 
     filesystem: pafs.FileSystem
-    info: pafs.FileInfo
+    version: FileVersion
     metadata: pq.FileMetaData
     description: IndexDescription
-    paths: list[str]
-    sizes: list[int]
-    times: list[int]
+    files: list[FileVersion]
     first: np.ndarray
     count: np.ndarray
     rows: pa.Array
 
     @classmethod
-    def open(cls, filesystem: pafs.FileSystem, info: pafs.FileInfo) -> IndexFile:
+    def open(cls, filesystem: pafs.FileSystem, version: FileVersion) -> IndexFile:
         """Reads what planning always needs. Raises `DatasetError` for a file that is not a sound index."""
         try:
-            with pq.ParquetFile(
-                info.path, filesystem=filesystem, read_dictionary=["file"], page_checksum_verification=True
-            ) as reader:
+            with (
+                opened(filesystem, version) as source,
+                pq.ParquetFile(source, read_dictionary=["file", "tag"], page_checksum_verification=True) as reader,
+            ):
                 metadata = reader.metadata
                 description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
                 table = reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
-            return cls._of(filesystem, info, metadata, description, table)
+            return cls._of(filesystem, version, metadata, description, table)
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"row-group index {info.path}: expected a sound index, got: {error!r}.") from error
+            raise DatasetError(f"row-group index {version.path}: expected a sound index, got: {error!r}.") from error
 
     @classmethod
     def _of(
         cls,
         filesystem: pafs.FileSystem,
-        info: pafs.FileInfo,
+        version: FileVersion,
         metadata: pq.FileMetaData,
         description: IndexDescription,
         table: pa.Table,
@@ -73,41 +73,46 @@ class IndexFile:
         first = np.flatnonzero(np.diff(codes, prepend=-1))
         count = np.diff(first, append=len(codes))
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):
-            raise DatasetError(f"row-group index {info.path}: expected the row groups of each file in order.")
+            raise DatasetError(f"row-group index {version.path}: expected the row groups of each file in order.")
         texts = names.dictionary.take(pa.array(codes[first])).to_pylist()
-        empty = description.empty
-        root = posixpath.dirname(info.path)
+        tags = [""] * len(first)  # of an index that was written before there were any
+        if "tag" in table.column_names:
+            tags = single_chunk(table.column("tag")).take(pa.array(first)).to_pylist()
+        root = posixpath.dirname(version.path)
+        described = [
+            *zip(texts, size[first].tolist(), time[first].tolist(), tags, strict=True),
+            *description.empty,
+        ]
         return cls(
             filesystem=filesystem,
-            info=info,
+            version=version,
             metadata=metadata,
             description=description,
-            paths=[posixpath.join(root, text) for text in [*texts, *(path for path, _, _ in empty)]],
-            sizes=[*size[first].tolist(), *(size for _, size, _ in empty)],
-            times=[*time[first].tolist(), *(time for _, _, time in empty)],
-            first=np.concatenate([first, np.zeros(len(empty), np.int64)]),
-            count=np.concatenate([count, np.zeros(len(empty), np.int64)]),
+            files=[
+                FileVersion(path=posixpath.join(root, path), size_bytes=size_bytes, mtime_ns=mtime_ns, tag=tag)
+                for path, size_bytes, mtime_ns, tag in described
+            ],
+            first=np.concatenate([first, np.zeros(len(description.empty), np.int64)]),
+            count=np.concatenate([count, np.zeros(len(description.empty), np.int64)]),
             rows=single_chunk(table.column("rows")),
         )
 
     def read(self, columns: list[str]) -> pa.Table:
         """Some columns. Raises `DatasetError` if the file was replaced since it was opened, or cannot be read."""
+        where = f"row-group index {self.version.path}"
         try:
-            info = self.filesystem.get_file_info(self.info.path)
-            if (info.size, info.mtime_ns) != (self.info.size, self.info.mtime_ns):
-                raise DatasetError(f"row-group index {self.info.path}: it was replaced while in use.")
-            with pq.ParquetFile(
-                self.info.path, filesystem=self.filesystem, metadata=self.metadata, page_checksum_verification=True
-            ) as reader:
+            with (
+                opened(self.filesystem, self.version) as source,
+                pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True) as reader,
+            ):
                 table = reader.read(columns=columns).select(columns)
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"row-group index {self.info.path}: expected sound columns, got: {error!r}.") from error
-        if table.num_rows != len(self.rows):
-            raise DatasetError(
-                f"row-group index {self.info.path}: expected {len(self.rows)} lines, got {table.num_rows}."
-            )
+            raise DatasetError(f"{where}: expected sound columns, got: {error!r}.") from error
+        for column in table.columns:
+            if len(column) != len(self.rows):
+                raise DatasetError(f"{where}: expected {len(self.rows)} lines, got {len(column)}.")
         return table
 
 

@@ -28,6 +28,7 @@ BASE = pa.schema(
         pa.field("group", pa.int32(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("compressed_bytes", pa.int64(), nullable=False),
+        pa.field("tag", pa.string(), nullable=False),  # ETag, generation; empty where the store has none, and local
     ]
 )
 
@@ -43,7 +44,7 @@ class IndexDescription:
         unbounded: fields with statistics whose bounds are unknown, because a file has a type that does not widen to
             the first one.
         complete: whether ``fields`` are all that any file has.
-        empty: ``(relative path, size, mtime_ns)`` of each file without row groups.
+        empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
         schemas: ``(relative path, serialised Arrow schema)`` of the first file with each schema that occurs.
     """
 
@@ -52,7 +53,7 @@ class IndexDescription:
     exact: dict[str, bool]
     unbounded: tuple[str, ...]
     complete: bool
-    empty: tuple[tuple[str, int, int], ...]
+    empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
 
     def covers(self, names: Sequence[str]) -> bool:
@@ -84,7 +85,7 @@ class IndexDescription:
             exact=dict(value["exact"]),
             unbounded=tuple(value["unbounded"]),
             complete=bool(value["complete"]),
-            empty=tuple((str(path), int(size), int(mtime)) for path, size, mtime in value["empty"]),
+            empty=tuple((str(path), int(size), int(mtime), "".join(tag)) for path, size, mtime, *tag in value["empty"]),
             schemas=tuple((str(path), str(schema)) for path, schema in value["schemas"]),
         )
 

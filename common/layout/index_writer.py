@@ -139,7 +139,7 @@ class LinesFound:
     extra: frozenset[str]
     unbounded: frozenset[str]
     exact: dict[str, bool]
-    empty: tuple[tuple[str, int, int], ...]
+    empty: tuple[tuple[str, int, int, str], ...]
     schemas: tuple[tuple[str, str], ...]
 
 
@@ -162,7 +162,7 @@ class IndexLines:
         self._extra: set[str] = set()
         self._unbounded: set[str] = set()
         self._exact: dict[str, bool] = {}
-        self._empty: list[tuple[str, int, int]] = []
+        self._empty: list[tuple[str, int, int, str]] = []
         self._seen: list[pq.ParquetSchema] = []
         self._schemas: list[tuple[str, str]] = []
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
@@ -204,7 +204,7 @@ class IndexLines:
         groups = [footer.row_group(number) for footer in footers for number in range(footer.num_row_groups)]
         for file, count in zip(files, counts, strict=True):
             if not count:
-                self._empty.append((file.relative, file.size_bytes, file.mtime_ns))
+                self._empty.append((file.relative, file.size_bytes, file.mtime_ns, file.version.portable_tag))
         for file, footer in zip(files, footers, strict=True):
             if not any(footer.schema.equals(schema) for schema in self._seen):
                 self._seen.append(footer.schema)
@@ -217,6 +217,7 @@ class IndexLines:
             "mtime_ns": np.repeat(np.array([file.mtime_ns for file in files], np.int64), counts),
             "group": [number for count in counts for number in range(count)],
             "rows": [group.num_rows for group in groups],
+            "tag": [file.version.portable_tag for file, count in zip(files, counts, strict=True) for _ in range(count)],
             "compressed_bytes": [_compressed_bytes(group) for group in groups],
         }
         for leaf in self._leaves:

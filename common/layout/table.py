@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
 from ..schema.field import UnischemaField
+from .file_versions import FileVersion
 
 BITMAP: Literal["bitmap"] = "bitmap"
 POSITIONS: Literal["positions"] = "positions"
@@ -123,33 +124,38 @@ class TableFile:
     """One data file of a table.
 
     Attributes:
-        path: on the file system.
+        version: the one that was listed. A format that promises that its files never change leaves the store empty.
         location: what delete files call it; empty if no delete file names it.
-        mtime_ns: 0 where the table does not say; files of a table do not change.
         values: ``(column, text)``: partition columns, and columns that the file itself lacks.
         deletes: numbers of the `Table.deletes` that concern it.
     """
 
-    path: str
-    size_bytes: int
-    mtime_ns: int = 0
+    version: FileVersion
     location: str = ""
     values: tuple[tuple[str, str | None], ...] = ()
     deletes: tuple[int, ...] = ()
 
+    @property
+    def path(self) -> str:
+        """On the file system."""
+        return self.version.path
+
+    @property
+    def size_bytes(self) -> int:
+        """As the table says."""
+        return self.version.size_bytes
+
     def to_json(self) -> list[Any]:
         """A JSON list, because there may be many."""
         values = [list(pair) for pair in self.values]
-        return [self.path, self.size_bytes, self.mtime_ns, self.location, values, list(self.deletes)]
+        return [self.version.to_json(), self.location, values, list(self.deletes)]
 
     @classmethod
     def from_json(cls, value: list[Any]) -> TableFile:
         """The inverse of `to_json`."""
-        path, size_bytes, mtime_ns, location, values, deletes = value
+        version, location, values, deletes = value
         return cls(
-            path=path,
-            size_bytes=size_bytes,
-            mtime_ns=mtime_ns,
+            version=FileVersion.from_json(version),
             location=location,
             values=tuple((name, text) for name, text in values),
             deletes=tuple(deletes),

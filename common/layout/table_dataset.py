@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from ..errors import SchemaError
 from ..schema.field import Unischema, UnischemaField
 from ..schema.infer import infer_field
 from ..schema.metadata import schema_from_metadata
+from .file_versions import FileVersion, current_version
 from .files import DataFile, FileListing
 from .filesystem import resolve
+from .stores import store_of
 from .table import Table, TableColumn
 from .table_read import locate, parse_values
 
@@ -20,20 +24,27 @@ if TYPE_CHECKING:
 
 
 def table_listing(url: str, table: Table, *, filesystem: Any, storage_options: dict[str, Any] | None) -> FileListing:
-    """The files of the table, in the order of their paths; nothing is looked up."""
+    """The files of the table, in the order of their paths; nothing is looked up but local files, which costs little."""
     found, _ = resolve(url, filesystem=filesystem, storage_options=storage_options)
     root = table.root.rstrip("/") + "/"
     files = [
         DataFile(
-            path=file.path,
+            version=_on_store(found, file.version),
             relative=file.path[len(root) :] if file.path.startswith(root) else file.path,
-            size_bytes=file.size_bytes,
-            mtime_ns=file.mtime_ns,
-            partition=(),
         )
         for file in table.files
     ]
     return FileListing(filesystem=found, roots=(table.root,), files=tuple(files), metadata_files=())
+
+
+def _on_store(filesystem: pafs.FileSystem, version: FileVersion) -> FileVersion:
+    """The version that a table means; of a local file, the one that is there now."""
+    if version.store or version.plan:
+        return version  # as it was listed
+    now = None
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        now = current_version(filesystem, version.path)
+    return now or replace(version, store=store_of(filesystem))
 
 
 def describe_table(dataset: StoredDataset, table: Table) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:

@@ -74,20 +74,23 @@ def read_columns(dataset: StoredDataset, unit: int, columns: Sequence[TableColum
     place = f"file {file.path}, row group {groups.group[unit]}"
     given = dataset.values_of(number)
     try:
-        with pq.ParquetFile(
-            file.path,
-            filesystem=dataset.filesystem,
-            metadata=dataset.footer(number),
-            pre_buffer=True,
-            coerce_int96_timestamp_unit="us",  # what tables have; nanoseconds would wrap round outside 1677 to 2262
-        ) as reader:
+        with (
+            dataset.open(number) as source,
+            pq.ParquetFile(
+                source,
+                metadata=dataset.footer(number),
+                pre_buffer=True,
+                coerce_int96_timestamp_unit="us",  # what tables have; nanoseconds would wrap round outside 1677 to 2262
+            ) as reader,
+        ):
             arrow = reader.schema_arrow
             paths = [None if column.partition else locate(arrow, column, where=place) for column in columns]
             wanted = sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
             held = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
+            check_counts(held, int(groups.rows[unit]), place)
+    except DatasetError:
+        raise
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, DatasetError):
-            raise
         raise DatasetError(
             f"{place}: expected readable columns {[column.name for column in columns]}, got: {error}. The file is "
             "damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version of the table."
@@ -112,6 +115,20 @@ def read_columns(dataset: StoredDataset, unit: int, columns: Sequence[TableColum
                 "Deselect the field, or make it optional in the table."
             )
     return pa.table(made, names=[column.name for column in columns])
+
+
+def check_counts(table: pa.Table, rows: int, place: str) -> None:
+    """Holds each column of a row group to the rows that the footer says it has; Arrow does not.
+
+    Raises:
+        DatasetError: a column with more or fewer values.
+    """
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if len(column) != rows:
+            raise DatasetError(
+                f"{place}: expected {rows} rows of column '{name}', as the footer says, got {len(column)}. "
+                "The file is damaged: write it again."
+            )
 
 
 def _selected(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:

@@ -14,10 +14,8 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ..errors import DatasetError
-from ..layout.dataset import StoredDataset, _arrow_schema
+from ..layout.dataset import StoredDataset, _arrow_schema, read_key_values
 from ..layout.partitions import partition_columns
 from ..schema.field import Unischema
 from ..schema.infer import infer_fields
@@ -79,11 +77,8 @@ class PetastormDataset(StoredDataset):
     def key_values(self) -> dict[bytes, bytes]:
         """The key-value metadata of ``_common_metadata`` (and ``_metadata``); empty if there is none."""
         found: dict[bytes, bytes] = {}
-        for path in sorted(self._listing.metadata_files, reverse=True):
-            try:
-                found.update(pq.read_schema(path, filesystem=self.filesystem).metadata or {})
-            except (pa.ArrowInvalid, OSError) as error:
-                raise DatasetError(f"file {path}: expected Parquet metadata, got: {error}. Write it again.") from error
+        for version in reversed(self._listing.metadata_files):
+            found.update(read_key_values(self.filesystem, version))
         return found
 
     @property

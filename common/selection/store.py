@@ -1,7 +1,8 @@
 """Keeping selections on disk, so that the next epoch, process, rank and restart need not compute them again.
 
-A selection is kept under the dataset's version (paths, sizes, write times) and its stages. Selections by Python
-functions are not kept: nothing tells whether the function still does the same.
+A selection is kept under the dataset's version (store, paths, sizes, write times, tags) and its stages. Selections by
+Python functions are not kept: nothing tells whether the function still does the same. Nor are those over stores that
+tell neither times nor tags.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def cache_root() -> Path:
 def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
     """The name under which a selection is kept; ``None`` if it must not be."""
     deletes = dataset.table is not None and bool(dataset.table.deletes)  # looking for them may read whole columns
-    if not (steps or deletes) or any(isinstance(step, WhereFunction) for step in steps):
+    if not (steps or deletes) or any(isinstance(step, WhereFunction) for step in steps) or not dataset.outlives_plan:
         return None
     text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps]], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, SchemaError
+from ..layout.file_versions import FileVersion
 from ..layout.filesystem import local_path, resolve
 from ..layout.table import BITMAP, RowDeletes, Table, TableColumn, TableFile
 from .delta_log import Action, live_files
@@ -209,9 +210,11 @@ def _files(
             deletes.append(_vector(what, vector, root))
         files.append(
             TableFile(
-                path=_path(what, add["path"], root),
-                size_bytes=add["size"],
-                mtime_ns=(add.get("modificationTime") or 0) * 1_000_000,
+                version=FileVersion(
+                    path=_path(what, add["path"], root),
+                    size_bytes=add["size"],
+                    tag=f"delta={add.get('modificationTime') or 0}",  # copies of the table have other times
+                ),
                 values=tuple((name, values.get(key, values.get(name)) or None) for name, key in keys),  # '' is null
                 deletes=(len(deletes) - 1,) if vector else (),
             )

@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
+from ..layout.file_versions import opened
 from ..layout.files import DataFile, list_files
 from ..layout.table import Table, TableColumn, TableFile
 from ..schema.field import UnischemaField
@@ -74,7 +75,7 @@ def open_huggingface(
         identity="",
         version="",
         columns=tuple(columns),
-        files=tuple(TableFile(path=file.path, size_bytes=file.size_bytes, mtime_ns=file.mtime_ns) for file in chosen),
+        files=tuple(TableFile(version=file.version) for file in chosen),
         labels=tuple(
             (name, tuple(feature["names"]))
             for name, feature in features.items()
@@ -167,7 +168,10 @@ def _config_of(relative: str) -> str:
 
 def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
     try:
-        return pq.read_schema(file.path, filesystem=filesystem)
+        with opened(filesystem, file.version) as source:
+            return pq.read_schema(source)
+    except DatasetError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"file {file.path}: expected a readable Parquet file, got: {error}.") from error
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+from ..layout.file_versions import FileVersion
 from ..layout.filesystem import resolve
 from ..layout.table import Table, TableFile
 from .iceberg_columns import column_of_id, table_columns, value_text
@@ -49,8 +50,9 @@ def open_iceberg(
         columns=tuple(columns),
         files=tuple(
             TableFile(
-                path=storage.path(entry.file.file_path),
-                size_bytes=entry.file.file_size_in_bytes,
+                version=FileVersion(
+                    path=storage.path(entry.file.file_path), size_bytes=entry.file.file_size_in_bytes, tag="iceberg="
+                ),
                 location=entry.file.file_path,
                 values=_values(found, schema, entry),
                 deletes=deletes.of(entry),

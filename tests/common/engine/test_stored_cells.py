@@ -31,6 +31,7 @@ from parquetry.common.engine.stored_cells import StoredCells, cells_of
 from parquetry.common.engine.window import WindowRows
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.iteration import StepIterator
+from parquetry.common.layout.file_versions import local_version
 from parquetry.common.layout.files import list_files
 
 SCHEMA = Unischema(
@@ -197,7 +198,7 @@ def data_file(url: str) -> Path:
     return sorted(Path(url).rglob("part*.parquet"))[0]
 
 
-def test_a_file_that_went_away_or_was_cut_is_arrows_error(url: str, tmp_path: Path) -> None:
+def test_a_file_that_went_away_or_was_cut_is_an_error(url: str, tmp_path: Path) -> None:
     source = data_file(url)
     copy = tmp_path / "data" / source.name
     copy.parent.mkdir()
@@ -205,7 +206,7 @@ def test_a_file_that_went_away_or_was_cut_is_arrows_error(url: str, tmp_path: Pa
     pipeline = Pipeline(copy.parent, ["sweep"]).batch(5)
     assert len(pipeline)
     os.truncate(copy, 2_000)
-    with pytest.raises(DatasetError, match="row group 0: expected readable columns"):
+    with pytest.raises(DatasetError, match="changed since the pipeline was planned"):
         list(pipeline)
     copy.unlink()
     with pytest.raises(DatasetError, match="row group 0: expected readable columns"):
@@ -266,7 +267,8 @@ def cells_in_file(path: Path, lengths: list[int], gaps: list[int]) -> tuple[File
         content += values[-1]
     path.write_bytes(content)
     begin = np.array(starts, np.int64)
-    return FileCells(begin, begin + np.array(lengths, np.int64), file_cells.OpenFile(str(path))), values
+    file = file_cells.OpenFile(local_version("local", str(path), path.stat()))
+    return FileCells(begin, begin + np.array(lengths, np.int64), file), values
 
 
 @given(
@@ -342,11 +344,15 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
     assert [place.tobytes() for place in out] == values[::-1]
     assert values_of[1].tobytes() == values[1]
     os.truncate(tmp_path / "x", 150)
-    assert values_of[0].tobytes() == values[0]
-    with pytest.raises(DatasetError, match=r"x: expected 58 more bytes at 150, got its end\. It was cut"):
-        values_of.read(np.array([0, 1]), out)
-    with pytest.raises(DatasetError, match="It was cut"):
-        cells.loaded()
+    for read in (lambda: values_of[0], lambda: values_of.read(np.array([0, 1]), out), cells.loaded):
+        with pytest.raises(DatasetError, match=r"x: expected .*\(208 bytes, .* got another \(150 bytes"):
+            read()
+
+
+def test_places_beyond_the_end_of_a_file_are_an_error(tmp_path: Path) -> None:
+    cells, _ = cells_in_file(tmp_path / "x", [100], [4])
+    with pytest.raises(DatasetError, match=r"x: expected 4 more bytes at 104, got its end\. Write it again\."):
+        FileCells(cells.starts, cells.ends + 4, cells.file).loaded()
 
 
 def test_the_system_is_asked_for_what_it_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,9 +385,9 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
         column.decode(number, out[number])
         np.testing.assert_array_equal(out[number], row(number)["image"])
     os.truncate(copy, 10)
-    with pytest.raises(DatasetError, match="It was cut"):
+    with pytest.raises(DatasetError, match="changed since the pipeline was planned"):
         column.decode(3, out[3])
-    with pytest.raises(DatasetError, match="It was cut"):
+    with pytest.raises(DatasetError, match="changed since the pipeline was planned"):
         column.gather(rows, out)
 
 
@@ -400,7 +406,7 @@ def test_another_file_under_the_name_is_not_read_by_the_places_of_the_first(url:
     assert before.loaded().data.tobytes() == expected
     assert fetcher.fetch(0, None).columns[0].file is before.file
     del before
-    with pytest.raises(DatasetError, match="expected readable columns"):
+    with pytest.raises(DatasetError, match="changed since the pipeline was planned"):
         fetcher.fetch(0, None)
 
 

@@ -1,0 +1,302 @@
+"""Which version of a file was planned, and that nothing else is read: local files, stores with tags, times, neither."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFile
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError
+from parquetry.common.layout import file_versions
+from parquetry.common.layout.dataset import StoredDataset
+from parquetry.common.layout.file_versions import FileVersion, version_of
+from parquetry.common.layout.index import write_index
+from parquetry.common.layout.stores import store_of
+
+CHANGED = "changed since the pipeline was planned: make the pipeline anew"
+ROWS = 40
+
+
+class Store(AbstractFileSystem):
+    """Files in memory; says of each only what ``says`` makes of its content and of how often it was written."""
+
+    cachable = False
+    protocol = "store"
+
+    def __init__(self, name: str = "", says: str = "") -> None:
+        super().__init__(name=name, says=says)
+        self.says = says
+        self.files: dict[str, bytes] = {}
+        self.written: dict[str, int] = {}
+        self.asked = 0
+
+    def put_file_bytes(self, path: str, content: bytes) -> None:
+        self.files[path] = content
+        self.written[path] = self.written.get(path, 0) + 1
+
+    def info(self, path: str, **options: Any) -> dict[str, Any]:
+        self.asked += 1
+        path = self._strip_protocol(path)
+        if path in self.files:
+            return self._said(path)
+        if any(name.startswith(f"{path}/") for name in self.files):
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+    def _said(self, path: str) -> dict[str, Any]:
+        said: dict[str, Any] = {"name": path, "size": len(self.files[path]), "type": "file"}
+        number = self.written[path]
+        return {**said, **{"tag": {"ETag": f'"{number}"'}, "time": {"LastModified": 1e9 + number}}.get(self.says, {})}
+
+    def find(self, path: str, *args: Any, detail: bool = False, **options: Any) -> Any:
+        found = {name: self._said(name) for name in sorted(self.files) if name.startswith(self._strip_protocol(path))}
+        return found if detail else list(found)
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        return list(self.find(path, detail=True).values()) if detail else self.find(path)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        return MemoryFile(self, path, self.files[path])
+
+
+def content(first: int, *, label: int | None = None, rows: int = ROWS) -> bytes:
+    """A file with the numbers from ``first`` in four row groups; all such files have one size."""
+    i = np.arange(first, first + rows)
+    table = pa.table({"i": i, "label": i if label is None else np.full(rows, label)})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=10, compression="none", use_dictionary=False, column_encoding="PLAIN")
+    return sink.getvalue().to_pybytes()
+
+
+def numbers(pipeline: Pipeline) -> list[int]:
+    return [int(row["i"]) for row in pipeline]
+
+
+def rewrite(path: Path, new: bytes) -> None:
+    path.write_bytes(new)
+
+
+def replace(path: Path, new: bytes) -> None:
+    """Another file under the name, with the size and the times of the first."""
+    status = path.stat()
+    other = path.with_name("other")
+    other.write_bytes(new)
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(other, path)
+
+
+def overwrite(path: Path, new: bytes) -> None:
+    """The same file with other content of the same size, and its times put back."""
+    status = path.stat()
+    with open(path, "r+b") as file:
+        file.write(new)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+CHANGES = [rewrite, replace, overwrite]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of two files; nothing is kept from other tests."""
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "0.parquet").write_bytes(content(0))
+    (folder / "1.parquet").write_bytes(content(ROWS))
+    return folder
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_in_mid_epoch_is_an_error(data: Path, change: Any) -> None:
+    for number in range(2, 20):
+        (data / f"{number:02}.parquet").write_bytes(content(number * ROWS))
+    rows = iter(Pipeline(data, workers=1, memory_limit=1))
+    assert next(rows)["i"] == 0
+    change(data / "19.parquet", content(10_000))
+    found = []
+    with pytest.raises(DatasetError, match=rf"19\.parquet: .*{CHANGED}"):
+        found.extend(int(row["i"]) for row in rows)
+    assert max(found, default=0) < 20 * ROWS
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_next_epoch_holds_a_file_to_the_plan_and_a_new_pipeline_reads_it(data: Path, change: Any) -> None:
+    path = data / "0.parquet"
+    path.write_bytes(content(0, label=1))
+    pipeline = Pipeline(data).where([("label", "==", 1)])
+    assert numbers(pipeline) == list(range(ROWS))
+    change(path, content(500, label=2))
+    with pytest.raises(DatasetError, match=CHANGED):
+        numbers(pipeline)
+    assert numbers(Pipeline(data).where([("label", "<", 60)])) == [*range(500, 500 + ROWS), *range(ROWS, 60)]
+    assert numbers(Pipeline(data).where([("label", "==", 2)])) == list(range(500, 500 + ROWS))
+
+
+def test_other_rights_or_another_name_change_no_version(data: Path) -> None:
+    pipeline = Pipeline(data)
+    assert len(numbers(pipeline)) == 2 * ROWS
+    path = data / "0.parquet"
+    path.chmod(0o600)
+    os.link(path, data / "_backup")
+    assert len(numbers(pipeline)) == 2 * ROWS
+
+
+@pytest.mark.parametrize("says", ["tag", "time", ""])
+def test_a_store_is_held_to_the_plan(says: str) -> None:
+    store = Store(says=says)
+    store.put_file_bytes("/data/0.parquet", content(0))
+    pipeline = Pipeline("/data", filesystem=store, executor="threads")
+    assert numbers(pipeline) == list(range(ROWS))
+    store.put_file_bytes("/data/0.parquet", content(1000))
+    with pytest.raises(DatasetError, match=rf"file /data/0\.parquet: .*{CHANGED}"):
+        numbers(pipeline)
+    assert numbers(Pipeline("/data", filesystem=store, executor="threads")) == list(range(1000, 1000 + ROWS))
+
+
+@pytest.mark.parametrize("says", ["tag", "time", ""])
+def test_nothing_is_found_that_was_kept_of_another_version_or_store(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    first, second = Store("first", says), Store("second", says)
+    first.put_file_bytes("/data/0.parquet", content(0))
+    second.put_file_bytes("/data/0.parquet", content(1000))
+
+    def rows(store: Store, **options: Any) -> list[int]:
+        pipeline = Pipeline("/data", filesystem=store, executor="threads").where([("i", "<", 1500)])
+        return numbers(pipeline.cache(str(tmp_path / "cache")))
+
+    assert rows(first) == list(range(ROWS))
+    assert rows(second) == list(range(1000, 1000 + ROWS))
+    first.put_file_bytes("/data/0.parquet", content(1490))
+    assert rows(first) == list(range(1490, 1500))
+    first.put_file_bytes("/data/0.parquet", content(300))
+    assert rows(first) == list(range(300, 300 + ROWS))
+    assert bool(list((tmp_path / "cache").glob("*.table"))) == bool(says)
+
+
+def test_the_version_is_the_same_in_another_look_and_another_after_each_change(data: Path) -> None:
+    versions = [StoredDataset([str(data)]).version for _ in range(2)]
+    for change in CHANGES:
+        change(data / "1.parquet", content(1000 + len(versions)))
+        versions.append(StoredDataset([str(data)]).version)
+    assert versions[0] == versions[1]
+    assert len(set(versions)) == len(versions) - 1
+
+
+def test_the_version_of_undated_files_is_made_of_their_footers() -> None:
+    store = Store()
+    store.put_file_bytes("/data/0.parquet", content(0))
+    first, again = (StoredDataset(["/data"], filesystem=store) for _ in range(2))
+    assert first.version == again.version
+    assert not first.outlives_plan
+    store.put_file_bytes("/data/0.parquet", content(7))
+    assert StoredDataset(["/data"], filesystem=store).version != first.version
+
+
+@pytest.mark.parametrize("says", ["tag", "time", ""])
+def test_an_index_is_used_only_if_the_store_tells_versions_apart(says: str, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(says=says)
+    for number in range(2):
+        store.put_file_bytes(f"/data/{number}.parquet", content(number))
+    local = pafs.PyFileSystem(_Writing(store))
+    write_index("/data", filesystem=local)
+    assert (StoredDataset(["/data"], filesystem=store).index is not None) == bool(says)
+    store.put_file_bytes("/data/1.parquet", content(1000))
+    assert StoredDataset(["/data"], filesystem=store).index is None
+    assert f"is stale: file /data/{1 if says else 0}.parquet: expected" in caplog.text
+
+
+class _Buffer(io.BytesIO):
+    def __init__(self, store: Store, path: str) -> None:
+        super().__init__()
+        self._end = lambda: store.put_file_bytes(path, self.getvalue())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._end()
+        super().close()
+
+
+class _Writing(pafs.FSSpecHandler):
+    """Takes new files into a `Store`."""
+
+    def open_output_stream(self, path: str, metadata: Any) -> Any:
+        return pa.PythonFile(_Buffer(self.fs, path), mode="w")
+
+    def move(self, src: str, dest: str) -> None:
+        self.fs.put_file_bytes(dest, self.fs.files.pop(src))
+
+
+def test_a_file_that_insists_on_its_etag_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(says="tag")
+    store.put_file_bytes("/data/0.parquet", content(0))
+    pipeline = Pipeline("/data", filesystem=store, executor="threads")
+    assert len(pipeline) == ROWS
+    asked = store.asked
+    assert len(numbers(pipeline)) == ROWS
+    once = store.asked - asked
+    assert once == 4  # row groups
+    monkeypatch.setattr(MemoryFile, "req_kw", {"IfMatch": '"1"'}, raising=False)
+    assert len(numbers(pipeline)) == ROWS
+    assert store.asked == asked + once
+
+
+def test_stores_have_names_without_their_credentials() -> None:
+    def named(filesystem: Any) -> str:
+        return store_of(
+            filesystem if isinstance(filesystem, pafs.FileSystem) else pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+        )
+
+    first = pafs.S3FileSystem(access_key="a", secret_key="b", region="r", endpoint_override="host:1")
+    second = pafs.S3FileSystem(access_key="c", secret_key="d", region="r", endpoint_override="host:1")
+    third = pafs.S3FileSystem(access_key="a", secret_key="b", region="r", endpoint_override="host:2")
+    assert named(first) == named(second) != named(third)
+    local = LocalFileSystem()
+    systems = [local, DirFileSystem("/a", local), DirFileSystem("/b", local), Store("a"), Store("b")]
+    systems += [pafs.LocalFileSystem(), pafs.SubTreeFileSystem("/a", pafs.LocalFileSystem())]
+    assert len({named(system) for system in systems} - {""}) == len(systems)
+
+
+def test_a_store_without_a_name_keeps_nothing_for_other_plans() -> None:
+    store = Store(says="tag")
+    store.put_file_bytes("/data/0.parquet", content(0))
+    store.storage_options["hook"] = lambda: None  # which nothing can pickle
+    assert not StoredDataset(["/data"], filesystem=store).outlives_plan
+
+
+@pytest.mark.parametrize(
+    ("listed", "opened", "same"),
+    [
+        ({"size": 1, "LastModified": 5.25}, {b"content-length": b"1", b"Last-Modified": b"1970-01-01T00:00:05Z"}, True),
+        ({"size": 1, "LastModified": 5.25}, {"size": 1, "Last-Modified": "Thu, 01 Jan 1970 00:00:06 GMT"}, False),
+        ({"size": 1, "mtime": 5.25}, {"size": 1, "mtime": 5.75}, False),
+        ({"size": 1, "ETag": '"a"'}, {"size": 1, "ETag": 'W/"a"'}, True),
+        ({"size": 1, "ETag": '"a"'}, {"size": 1, "ETag": '"b"'}, False),
+        ({"size": 1, "ETag": '"a"', "mtime": 5}, {"size": 1, "generation": 7, "mtime": 5}, True),
+        ({"size": 1, "updated": "1970-01-01T00:00:05.123456789Z"}, {"size": 1, "updated": 5.123457}, True),
+        ({"size": 1}, {"size": 2}, False),
+    ],
+)
+def test_what_a_listing_says_is_compared_with_what_opening_says(listed: Any, opened: Any, same: bool) -> None:
+    first, second = version_of("s", "p", listed), version_of("s", "p", opened)
+    assert second.became(first) == first.became(second) == (not same)
+
+
+def test_a_version_goes_to_json_and_back(data: Path) -> None:
+    version = file_versions.current_version(pafs.LocalFileSystem(), str(data / "0.parquet"))
+    assert version is not None
+    assert FileVersion.from_json(version.to_json()) == version
