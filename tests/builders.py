@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,21 @@ STRICT_FIELDS = tuple(name for name, kind in KINDS.items() if not kind.field.nul
 """Fields without nulls: what a framework without a form for nulls can read."""
 
 
+NARROWER: dict[str, pa.DataType] = {
+    "id": pa.int32(),
+    "drive": pa.dictionary(pa.int32(), pa.string()),
+    "ts": pa.int16(),
+    "odd": pa.float32(),
+    "small": pa.uint16(),
+    "label": pa.dictionary(pa.int32(), pa.string()),
+    "raw": pa.large_binary(),
+    "price": pa.decimal128(12, 3),
+    "tags": pa.large_list(pa.large_string()),
+    "codes": pa.list_(pa.int8()),
+}
+"""What files of an older version may store some fields as: narrower types, with the same values."""
+
+
 def make_row(number: int, names: Sequence[str] = ALL_FIELDS) -> dict[str, Any]:
     """Row ``number`` as it is given to a writer."""
     return {name: KINDS[name].of(number) for name in names}
@@ -151,6 +166,7 @@ def build(
     names: Sequence[str] = ALL_FIELDS,
     partition: str | None = None,
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    narrow: Collection[int] = (),
 ) -> Built:
     """Writes rows 0, 1, 2, ... in storage order.
 
@@ -159,6 +175,7 @@ def build(
         names: the fields, of `KINDS`.
         partition: a field of text that is kept in the directories' names; its value must be one for each file.
         change: what is done to each row before it is written.
+        narrow: the numbers of files that store the same values in the types of `NARROWER`.
     """
     schema = Unischema("built", [KINDS[name].field for name in names])
     stored: list[StoredRow] = []
@@ -174,7 +191,8 @@ def build(
             rows = [{**row, partition: value} for row in rows]
             # The number keeps the files in the order in which they are written.
             place = directory / f"{position:03d}" / f"{partition}={value}" / "part.parquet"
-        write_groups(place, schema, rows, groups, without=() if partition is None else (partition,))
+        without = () if partition is None else (partition,)
+        write_groups(place, schema, rows, groups, without=without, types=NARROWER if position in narrow else {})
         at = 0
         for size in groups:
             stored += [StoredRow(delivered(schema, row), str(place), unit) for row in rows[at : at + size]]
@@ -190,12 +208,17 @@ def write_groups(
     groups: Sequence[int],
     *,
     without: Sequence[str] = (),
+    types: Mapping[str, pa.DataType] | None = None,
 ) -> None:
-    """One file with row groups of exactly these sizes (also of no rows)."""
+    """One file with row groups of exactly these sizes (also of no rows); ``types``: other ones than the schema's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = encode_rows(schema, rows)
     stored = arrow_schema(schema, without=without)
     table = pa.table([columns[field.name] for field in stored], schema=stored)
+    for number, field in enumerate(stored):
+        kind = (types or {}).get(field.name, field.type)
+        stored = stored.set(number, field.with_type(kind))
+        table = table.set_column(number, stored.field(number), table.column(number).cast(kind))
     with pq.ParquetWriter(path, stored) as writer:
         at = 0
         for size in groups:

@@ -6,9 +6,10 @@ once broke a loader: row groups of one row and of none, files without row groups
 
 from __future__ import annotations
 
+import decimal
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from oracle import Call, call
 
-from parquetry.common import Pipeline, UnischemaField, contains
+from parquetry.common import Pipeline, UnischemaField, contains, hash_split
 from parquetry.common.errors import PipelineError
 
 KEPT = ("id", "drive", "ts")
@@ -53,13 +54,17 @@ fields = st.sets(st.sampled_from([name for name in ALL_FIELDS if name not in KEP
 
 @contextmanager
 def dataset(
-    files: Sequence[Sequence[int]], names: Sequence[str] = (), *, partition: str | None = None
+    files: Sequence[Sequence[int]],
+    names: Sequence[str] = (),
+    *,
+    partition: str | None = None,
+    narrow: Collection[int] = (),
 ) -> Iterator[Built]:
     """A dataset in a directory of its own; hypothesis runs many examples in one test."""
     directory = Path(tempfile.mkdtemp())
     try:
         ordered = [name for name in ALL_FIELDS if name in (*KEPT, *names)]
-        yield build(directory / "data", files, names=ordered, partition=partition)
+        yield build(directory / "data", files, names=ordered, partition=partition, narrow=narrow)
     finally:
         shutil.rmtree(directory)
 
@@ -75,7 +80,8 @@ def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -
     calls = data.draw(chains([*KEPT, *names], str(cache), verbs), "calls")
     # The contract suite has each stage alone, and a few tests with hardly any rows are enough.
     assume(len(calls) >= 3 and (sum(map(sum, files)) > 5 or data.draw(st.integers(0, 3)) == 0))
-    with dataset(files, names, partition=partition) as built:
+    narrow = data.draw(st.sets(st.sampled_from(range(4)), max_size=3), "files of narrower types")
+    with dataset(files, names, partition=partition, narrow=narrow) as built:
         yield built, calls
 
 
@@ -136,7 +142,14 @@ class Chain:
             call("where", (pc.bit_wise_and(pc.field("id"), 3) == 0) | (pc.field("ts") < number), model=lambda row: row["id"] & 3 == 0 or row["ts"] < number),
             call("where", lambda row: row["id"] % 3 != 1, fields=["id"], model=lambda row: row["id"] % 3 != 1),
             call("where", lambda batch: batch["id"] % 2 == 0, fields=["id"], batched=True, model=lambda row: row["id"] % 2 == 0),
+            call("where", hash_split("id", [0.5, 0.5], 1), model=_in_second_half),
+            call("where", pc.negate(pc.field("id")) <= -number, model=lambda row: row["id"] >= number),
         ]  # fmt: skip
+        if "price" in self.stored:
+            eighths = decimal.Decimal(number) / 8
+            options.append(
+                call("where", pc.field("price") >= pa.scalar(eighths), model=lambda row: row["id"] >= number)
+            )
         if "speed" in self.stored:
             model = _slow
             options.append(call("where", pc.field("speed") < 8, model=model))
@@ -159,7 +172,7 @@ class Chain:
 
     def ngram(self) -> Call:
         options: dict[str, Any] = {
-            "timestamp": self.draw(st.sampled_from([None, "ts"])),
+            "timestamp": self.draw(st.sampled_from([None, "ts", *(["price"] if "price" in self.stored else [])])),
             "group_by": self.draw(st.sampled_from([None, "drive", ["drive"]])),
             "stride": self.draw(st.integers(1, 3)),
             "overlap": self.draw(st.booleans()),
@@ -167,6 +180,8 @@ class Chain:
         }
         if options["timestamp"] == "ts":
             options["max_gap"] = self.draw(st.sampled_from([100, None, 600, 700, 600, 99]))
+        elif options["timestamp"] == "price":
+            options["max_gap"] = self.draw(st.sampled_from([0.125, None, 0.1, 0.25]))
         if self.draw(st.booleans()):
             length = self.draw(st.integers(1, 4))
             self.window = length
@@ -232,6 +247,15 @@ class Chain:
 
     def cache(self) -> Call:
         return call("cache", self.cache_directory)
+
+
+def _in_second_half(row: dict[str, Any]) -> bool:
+    """SplitMix64 of the number, with the seed 0."""
+    word = (1 << 64) - 1
+    mixed = (row["id"] + 0x9E3779B97F4A7C15) & word
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & word
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & word
+    return (mixed ^ (mixed >> 31)) >> 63 == 1
 
 
 def _slow(row: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from builders import Built, StoredRow
@@ -151,11 +152,11 @@ def _windows(rows: Sequence[_Pair], each: Call) -> list[list[_Pair]]:
     stamp, gap = options.get("timestamp"), options.get("max_gap")
     found = []
     for sequence in _sequences(rows, options):
-        stamps = [pair.stored.values[stamp] for pair in sequence] if stamp else list(range(len(sequence)))
+        stamps = [Fraction(pair.stored.values[stamp]) for pair in sequence] if stamp else list(range(len(sequence)))
         end = last = None
         for start in range(0, len(sequence) - span + 1, options.get("stride", 1)):
             inside = stamps[start : start + span]
-            if gap is not None and any(b - a > gap for a, b in itertools.pairwise(inside)):
+            if gap is not None and any(b - a > Fraction(str(gap)) for a, b in itertools.pairwise(inside)):
                 continue
             if not options.get("overlap", True) and end is not None and (start <= end or stamps[start] <= last):
                 continue

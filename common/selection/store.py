@@ -26,7 +26,7 @@ from .rows import RowSet
 from .select import Report, Selection
 
 _LOGGER = logging.getLogger(__name__)
-_VERSION = 1
+_VERSION = 2  # before, filters saw the type of each file
 _MOST_FILES = 256
 _ENVIRONMENT = "PARQUETRY_CACHE_DIR"
 
