@@ -5,30 +5,43 @@ cloudpickle.
 from __future__ import annotations
 
 import base64
+import datetime
+import decimal
 import hashlib
 import os
+import re
 import threading
 import weakref
-from collections.abc import Callable
-from functools import cached_property
-from types import CodeType
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from pathlib import PurePath
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
 from .errors import PipelineError
+
+_EXACT = (
+    bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath
+    | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal
+)  # fmt: skip
+"""Types whose ``repr`` says all."""
 
 
 class UserFunction:
     """A callable given by the user.
 
-    Two are equal if they hold the same callable, or pickle to the same bytes.
+    Two are equal if they hold the same callable, or pickle to the same bytes. ``digest`` names what it does, see
+    `digest_of`; it is made here, because calls may change what a function holds, and travels with it.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], digest: str | None = None) -> None:
         if not callable(function):
             raise PipelineError(f"user function: expected a callable, got {type(function).__name__}.")
         self.function = function
+        self.digest = digest or digest_of(function)
 
     @property
     def name(self) -> str:
@@ -50,21 +63,14 @@ class UserFunction:
                 "sessions out of it (open them inside the function), or use executor='threads'."
             ) from error
 
-    @cached_property
-    def digest(self) -> str:
-        """A short name of the function's code, the same in every process that runs the same source."""
-        code = getattr(self.function, "__code__", None)
-        content = _code_text(code) if isinstance(code, CodeType) else self.name
-        return hashlib.blake2b(f"{self.name}\0{content}".encode(), digest_size=8).hexdigest()
-
     def to_json(self) -> dict[str, str]:
         """The pickled callable, with its name for people."""
-        return {"name": self.name, "pickle": base64.b64encode(self.pickled).decode("ascii")}
+        return {"name": self.name, "digest": self.digest, "pickle": base64.b64encode(self.pickled).decode("ascii")}
 
     @classmethod
     def from_json(cls, value: dict[str, str]) -> UserFunction:
         """The inverse of `to_json`; runs what the pickle says, so only for pipelines that this user made."""
-        return cls(cloudpickle.loads(base64.b64decode(value["pickle"])))
+        return cls(cloudpickle.loads(base64.b64decode(value["pickle"])), value.get("digest"))
 
     def __call__(self, *args: Any) -> Any:
         return self.function(*args)
@@ -78,7 +84,7 @@ class UserFunction:
         return hash(self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (self.pickled,)
+        return _unpickle, (self.pickled, self.digest)
 
     def __repr__(self) -> str:
         return self.name
@@ -122,10 +128,99 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_LOCKS.reset)
 
 
-def _unpickle(pickled: bytes) -> UserFunction:
-    return UserFunction(cloudpickle.loads(pickled))
+def _unpickle(pickled: bytes, digest: str) -> UserFunction:
+    return UserFunction(cloudpickle.loads(pickled), digest)
 
 
-def _code_text(code: CodeType) -> str:
-    constants = [_code_text(item) if isinstance(item, CodeType) else repr(item) for item in code.co_consts]
-    return f"{code.co_code.hex()}{constants}{code.co_names}"
+def digest_of(function: Callable[..., Any]) -> str:
+    """A short name of what a function does, the same in every process that runs the same source.
+
+    It covers the code, defaults, what the function closes over, arguments of ``partial``, attributes of a callable
+    object, and the numbers, texts and functions of its module that it names. Other objects count by their type.
+    """
+    hasher = hashlib.blake2b(digest_size=8)
+    _feed(function, hasher.update, (), callee=True)
+    return hasher.hexdigest()
+
+
+def _feed(value: Any, put: Callable[[bytes], None], above: tuple[int, ...], *, callee: bool = False) -> None:
+    put(f"{type(value).__qualname__}\0".encode())
+    if id(value) in above:
+        return
+    above = (*above, id(value))
+    if isinstance(value, set | frozenset):
+        put(b"".join(sorted(_feed_alone(item, above) for item in value)))
+        return
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        put(f"{value.dtype.str} {value.shape}\0".encode())
+        put(np.ascontiguousarray(value).tobytes())
+        return
+    for part in _parts(value, callee=callee):
+        if isinstance(part, _Text):
+            put(part.encode() + b"\0")
+        else:
+            _feed(part, put, above)
+
+
+def _feed_alone(value: Any, above: tuple[int, ...]) -> bytes:
+    hasher = hashlib.blake2b(digest_size=16)
+    _feed(value, hasher.update, above)
+    return hasher.digest()
+
+
+class _Text(str):
+    """What stands for a value, not a value."""
+
+
+def _parts(value: Any, *, callee: bool) -> Iterator[Any]:
+    """What a value is made of."""
+    if isinstance(value, _EXACT):
+        yield _Text(repr(value))
+    elif isinstance(value, tuple | list):
+        yield _Text(len(value))
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, CodeType):
+        yield _Text(value.co_code.hex())
+        yield from (value.co_consts, value.co_names)
+    elif isinstance(value, FunctionType):
+        yield _Text(value.__qualname__)
+        yield from (value.__code__, value.__defaults__, value.__kwdefaults__)
+        yield [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)]
+        yield _globals_of(value)
+    elif isinstance(value, MethodType):
+        yield value.__func__
+        yield from _parts(value.__self__, callee=True)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, re.Pattern):
+        yield from (value.pattern, value.flags)
+    elif isinstance(value, type | ModuleType | BuiltinFunctionType):
+        yield _Text(getattr(value, "__qualname__", value.__name__))
+    elif callee:
+        yield vars(type(value)).get("__call__")
+        yield getattr(value, "__dict__", None)
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:  # not filled yet
+        return True
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """The plain values and own functions of its module that a function names."""
+    pending, names = [function.__code__], set[str]()
+    while pending:
+        code = pending.pop()
+        names.update(code.co_names)
+        pending += [item for item in code.co_consts if isinstance(item, CodeType)]
+    found = {name: function.__globals__[name] for name in sorted(names & function.__globals__.keys())}
+    own = {name for name, value in found.items() if getattr(value, "__module__", None) == function.__module__}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, _EXACT | tuple | frozenset) or (name in own and isinstance(value, FunctionType))
+    }

@@ -30,6 +30,11 @@ class ImageStage:
         """Whether nobody chose the seed, so that it follows the pipeline's."""
         return bool(getattr(self, "drawn", False))
 
+    @property
+    def unnamed(self) -> frozenset[str]:
+        """The seed, where nobody chose it."""
+        return frozenset({"seed"} if self.seed_is_drawn else ())
+
     def __str__(self) -> str:
         shown = Stage.__str__(self)  # type: ignore[arg-type]  # every subclass is a stage
         return shown.replace(f", seed={self.seed!r}", "") if self.seed_is_drawn else shown  # type: ignore[attr-defined]

@@ -6,9 +6,10 @@ A stage goes to JSON and back. What stages mean together is decided in `lowering
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from .order.epoch import Even
 from .plain import PlainFields, Seed, plain
 from .schema.field import UnischemaField
 from .selection.column_predicates import ColumnPredicate, predicate_from_json
-from .selection.expression import expression_from_json, expression_to_json
+from .selection.expression import expression_from_json, expression_key, expression_to_json
 
 EVERY_FIELD = (".*",)
 _KINDS: dict[str, type[Stage]] = {}
@@ -43,6 +44,21 @@ class Stage(PlainFields):
         names = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses are dataclasses
         return {"verb": self.verb, **{name: getattr(self, name) for name in names}}
 
+    @property
+    def unnamed(self) -> frozenset[str]:
+        """Parameters that are no part of `identity`: states hold them themselves."""
+        return frozenset()
+
+    @property
+    def identity(self) -> str:
+        """What states know the stage by: every parameter that is not the default, in full."""
+        values = {
+            item.name: getattr(self, item.name)
+            for item in fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
+            if item.compare and item.name not in self.unnamed and getattr(self, item.name) != item.default
+        }
+        return f"{self.verb} {json.dumps(values, default=_identity_of, sort_keys=True)}"
+
     @classmethod
     def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
         """Builds the stage from its JSON form without ``verb``."""
@@ -55,6 +71,12 @@ class Stage(PlainFields):
             if item.repr and value != item.default:
                 shown.append(f"{name}={value!r}")
         return f"{self.verb}({', '.join(shown)})"
+
+
+def _identity_of(value: Any) -> Any:
+    if isinstance(value, UserFunction):
+        return value.digest
+    return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
 
 
 def stage_from_json(value: Mapping[str, Any]) -> Stage:
@@ -95,6 +117,10 @@ class Where(Stage):
     def expression(self) -> Any:
         """The expression."""
         return expression_from_json(self.serialised)
+
+    @property
+    def identity(self) -> str:
+        return f"where {expression_key(self.expression)}"
 
     def __str__(self) -> str:
         return f"where({self.text})"
@@ -244,6 +270,10 @@ class Shard(Stage):
     even: Even = "pad"
     canonical_shards: int | None = None
 
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"num_shards", "index", "canonical_shards"})
+
     def check(self) -> None:
         positive_integer("shard", "num_shards", self.num_shards)
         if not is_integer(self.index) or not 0 <= self.index < self.num_shards:
@@ -272,6 +302,10 @@ class Shuffle(Stage):
     seed: Seed
     reshuffle_each_iteration: bool = True
     drawn: bool = field(default=False, compare=False, repr=False)
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"seed"})
 
     def check(self) -> None:
         positive_integer("shuffle", "buffer_size", self.buffer_size)
@@ -344,6 +378,10 @@ class Batch(Stage):
     verb: ClassVar[str] = "batch"
     batch_size: int
     drop_remainder: bool = False
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"batch_size"})
 
     def check(self) -> None:
         positive_integer("batch", "batch_size", self.batch_size)

@@ -10,11 +10,12 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from .errors import StateError
+from .errors import ParquetryError, StateError
 from .image_stages import ImageStage, Pack
 from .mixed_plan import MixedPlan
+from .plain import PlainFields, Seed
 from .plan import START, BasePlan, Origin
 from .stages import (
     Batch,
@@ -25,6 +26,7 @@ from .stages import (
     Permute,
     Select,
     Shard,
+    ShardRowGroups,
     Shuffle,
     Stage,
     Transform,
@@ -32,7 +34,10 @@ from .stages import (
     WhereFunction,
 )
 
-VERSION = 1
+VERSION = 2
+_SHORTENED = 1
+"""The version whose names of pipelines left things out; see `_shortened`."""
+_LIMIT = 1 << 48
 
 
 class Resumable(Protocol):
@@ -48,8 +53,8 @@ class Resumable(Protocol):
 Carrier = TypeVar("Carrier", bound=Resumable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+@dataclass(frozen=True, kw_only=True)
+class State(PlainFields):
     """How far an iterator has come.
 
     Attributes:
@@ -65,15 +70,16 @@ class State:
         worker, workers: the loader worker's part.
     """
 
+    refusal: ClassVar[type[ParquetryError]] = StateError
     version: int
     fingerprint: str
     pipeline: str
     order: str
-    seed: int | None
+    seed: Seed | None
     iteration: int
     consumed: int
-    origin: list[int]
-    shards: list[int]
+    origin: tuple[int, int]
+    shards: tuple[int, int]
     canonical_shards: int
     batch_size: int | None
     worker: int = 0
@@ -82,6 +88,10 @@ class State:
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
+
+    @property
+    def called(self) -> str:
+        return "state"
 
     @property
     def start(self) -> Origin:
@@ -102,8 +112,8 @@ def state_of(
         seed=plan.seed,
         iteration=iteration,
         consumed=consumed,
-        origin=[origin.passes, origin.rows],
-        shards=[0, 1] if shard is None else [shard.index, shard.num_shards],
+        origin=(origin.passes, origin.rows),
+        shards=(0, 1) if shard is None else (shard.index, shard.num_shards),
         canonical_shards=1 if shard is None else shard.canonical_shards or shard.num_shards,
         batch_size=plan.element.batch_size,
         worker=worker,
@@ -141,8 +151,8 @@ def canonical_shards_of(plan: BasePlan, text: str | dict[str, Any]) -> int | Non
     shard = plan.order.shard
     if shard is None or shard.canonical_shards is not None:
         return None
-    count = _read(text).canonical_shards
-    return count if isinstance(count, int) and count >= 1 and count != shard.num_shards else None
+    count = read_state(text).canonical_shards
+    return count if count != shard.num_shards else None
 
 
 def parse_state(
@@ -157,10 +167,12 @@ def parse_state(
     Raises:
         StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
     """
-    found = _read(text)
+    found = read_state(text)
     own = state_of(plan, iteration=0, consumed=0, worker=worker, workers=workers)
     if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # nobody chose this plan's seed: the state's is taken over
+    if found.version == _SHORTENED:
+        found = _named_anew(plan, found, own, strict=strict)
     for name, what in (
         ("version", "format version"),
         ("fingerprint", "dataset"),
@@ -176,22 +188,80 @@ def parse_state(
                 f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from."
             )
-    numbers = [found.consumed, found.iteration, *found.origin, *found.shards]
-    if not all(isinstance(number, int) and number >= 0 for number in numbers) or len(numbers) != 6:
-        raise StateError(f"state: expected whole numbers >= 0, got {numbers}.")
     if plan.recipe.drops:
-        return _on_same_rank(found, own)
-    if found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
-        return replace(found, shards=own.shards)
-    return _on_other_ranks(plan, found, own)
+        result = _on_same_rank(found, own)
+    elif found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
+        result = replace(found, shards=own.shards)
+    else:
+        result = _on_other_ranks(plan, found, own)
+    if plan.hashes is None:  # else the server has the plan, and looks when it begins
+        _check_position(plan, result)
+    return result
 
 
-def _read(text: str | dict[str, Any]) -> State:
+def read_state(value: Any) -> State:
+    """A state as `State.to_json` or ``state_dict()`` gave it, whatever the pipeline.
+
+    Raises:
+        StateError: it is none: text that is no JSON, a field that is missing or too many, a value out of range.
+    """
     try:
-        value = json.loads(text) if isinstance(text, str | bytes) else dict(text)
-        return State(**value)
-    except (TypeError, ValueError) as error:
-        raise StateError(f"state: expected what state_dict() returned, got {str(text)[:80]!r} ({error}).") from error
+        members = json.loads(value) if isinstance(value, str | bytes | bytearray) else dict(value)
+        if not isinstance(members, dict):
+            raise TypeError(f"a {type(members).__name__}")
+        state = State(**members)
+    except StateError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateError(f"state: expected what state_dict() returned, got {str(value)[:80]!r} ({error}).") from error
+    numbers = (state.iteration, state.consumed, *state.origin, state.shards[0], state.worker)
+    counts = (
+        state.shards[1],
+        state.canonical_shards,
+        state.workers,
+        1 if state.batch_size is None else state.batch_size,
+    )
+    if not all(0 <= number < _LIMIT for number in numbers) or not all(1 <= count < _LIMIT for count in counts):
+        raise StateError(f"state: expected whole numbers >= 0, and counts >= 1, below {_LIMIT}, got {members}.")
+    if state.shards[0] >= state.shards[1] or state.worker >= state.workers:
+        raise StateError(f"state: expected a rank and a loader worker below their number, got {members}.")
+    return state
+
+
+def _check_position(plan: BasePlan, state: State) -> None:
+    """Raises `StateError` for a position that no iterator of the plan comes to."""
+    passes = (plan.batch_view or plan.row_view).passes
+    if passes is None:
+        return
+    length = plan.elements_from(state.start)
+    shard = plan.order.shard
+    if length is None or isinstance(shard, ShardRowGroups):  # whose ranks have any number of rows
+        return
+    more = passes if shard is not None and shard.even == "none" else 0  # that another rank has
+    most = -(-(length + more) // state.workers)
+    if state.consumed > most or state.origin[0] > passes:
+        raise StateError(
+            f"state: expected a position in {passes} passes of {most} elements, got {state.consumed} elements after "
+            f"{state.origin}. Load a state that was taken from this pipeline."
+        )
+
+
+def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> State:
+    """A state of the version before, under the names of today, where its own names told pipelines apart."""
+    order = _shortened(plan, order_only=True)
+    pipeline = _shortened(plan, order_only=False) if strict else found.pipeline
+    if order is None or pipeline is None:
+        raise StateError(
+            "state: expected one of this version for a pipeline with functions or long lists of values: an earlier "
+            "version named them so that another filter had the same name. Begin the epoch again"
+            + (", or use strict=False if the transforms are the same." if order is not None else ".")
+        )
+    return replace(
+        found,
+        version=VERSION,
+        order=own.order if found.order == order else found.order,
+        pipeline=own.pipeline if found.pipeline == pipeline else found.pipeline,
+    )
 
 
 def _on_same_rank(found: State, own: State) -> State:
@@ -217,7 +287,7 @@ def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
     return replace(
         found,
         consumed=0,
-        origin=[origin.passes, origin.rows],
+        origin=(origin.passes, origin.rows),
         shards=own.shards,
         batch_size=own.batch_size,
     )
@@ -227,22 +297,38 @@ def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
     """A name for the stages, the same in every process; ``order_only`` leaves out what cannot change the order."""
     if plan.hashes is not None:
         return plan.hashes[1 if order_only else 0]
+    return _name(plan, lambda stage: stage.identity, order_only=order_only)
+
+
+def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
+    """The name that the version before gave; ``None`` where another pipeline may have had it too."""
+    sources = plan.plans if isinstance(plan, MixedPlan) else [plan]
+    stages = [
+        stage for source in (plan, *sources) for stage in source.stages if not order_only or _decides_order(stage)
+    ]
+    unclear = (Transform, WhereFunction, ShardRowGroups)
+    if plan.hashes is not None or any(isinstance(stage, unclear) or "..." in str(stage) for stage in stages):
+        return None
+    return _name(plan, _shortened_text, order_only=order_only)
+
+
+def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) -> str:
+    own = _stages_hash(plan.stages, text_of, order_only=order_only)
     if not isinstance(plan, MixedPlan):
-        return _stages_hash(plan.stages, order_only=order_only)
+        return own
     mixture = plan.mixture
     sources = [
-        (plan_hash(source, order_only=order_only), "drawn" if source.seed_is_drawn else source.seed, weight)
+        (_name(source, text_of, order_only=order_only), "drawn" if source.seed_is_drawn else source.seed, weight)
         for source, weight in zip(plan.plans, mixture.weights, strict=True)
     ]
     seed = "drawn" if mixture.drawn else mixture.seed
-    text = f"{_stages_hash(plan.stages, order_only=order_only)} {sources} {seed} {mixture.stop}"
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(f"{own} {sources} {seed} {mixture.stop}".encode(), digest_size=8).hexdigest()
 
 
-def _stages_hash(stages: tuple[Stage, ...], *, order_only: bool) -> str:
+def _stages_hash(stages: tuple[Stage, ...], text_of: Callable[[Stage], str], *, order_only: bool) -> str:
     """Ranks, batch size and seed are compared by themselves; the cache changes nothing."""
     kept = [stage for stage in stages if not isinstance(stage, Cache)]
-    texts = [_text(stage) for stage in kept if not order_only or _decides_order(stage)]
+    texts = [text_of(stage) for stage in kept if not order_only or _decides_order(stage)]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
 
 
@@ -254,15 +340,11 @@ def _decides_order(stage: Stage) -> bool:
     return not isinstance(stage, Select | Pad | Permute | Decimals | ImageStage | Pack)
 
 
-def _text(stage: Stage) -> str:
-    if isinstance(stage, Transform | WhereFunction):
-        return f"{stage.verb} {stage.function.digest}"
+def _shortened_text(stage: Stage) -> str:
     if isinstance(stage, Where):
         return f"where {stage.text}"
     if isinstance(stage, Shuffle):
         return f"shuffle {stage.buffer_size} {stage.reshuffle_each_iteration}"
     if isinstance(stage, Shard):
         return f"shard {stage.even}"
-    if isinstance(stage, Batch):
-        return f"batch {stage.drop_remainder}"
-    return str(stage)
+    return f"batch {stage.drop_remainder}" if isinstance(stage, Batch) else str(stage)

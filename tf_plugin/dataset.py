@@ -25,6 +25,7 @@ from parquetry.common.iteration import PipelineIterator
 from parquetry.common.selection.column_predicates import ColumnPredicate
 from parquetry.common.sidecar.request import open_request
 from parquetry.common.stages import Stage
+from parquetry.common.state import read_state
 
 from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed
@@ -242,7 +243,7 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         """
         self._refuse_made_again("start_next_at")
         self._dataset()
-        text = state if isinstance(state, str) else json.dumps(dict(state))
+        text = read_state(state).to_json()
         if self._feed is not None:
             self._feed.start_next_at(text)
             self._begins_at = text
@@ -270,7 +271,7 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
             PipelineError: a dataset that a function makes again in each call.
         """
         self._refuse_made_again("load_state_dict")
-        text = state if isinstance(state, str) else json.dumps(dict(state))
+        text = read_state(state).to_json()
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
         else:  # a server of its own begins again, because the state may bring another seed

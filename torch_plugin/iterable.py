@@ -7,9 +7,11 @@ the order depends on (seed, epoch) alone.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
+import operator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -69,6 +71,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         self._resume: dict[str, Any] | None = None  # a state for the next iterator
         self._resume_announced = False  # ... which the workers of an announced epoch have been given
         self._progress: Progress | None = None
+        self._begun: Progress | None = None  # of the latest iterator of this process, if no loader announced another
         self._canonical_shards: int | None = None  # of a state, where nobody chose how many
         self._parts: dict[Any, Pipeline] = {}
 
@@ -93,6 +96,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
             result.load_state_dict(self._resume)
             self._resume = None
         self._progress = result.progress
+        self._begun = copy.copy(result.progress)
         return result
 
     def __len__(self) -> int:
@@ -120,7 +124,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         return self._beginning()
 
     def state_after(self, elements: int) -> dict[str, Any]:
-        """The state when a ``DataLoader`` with workers has given ``elements`` elements of its latest epoch.
+        """The state when a ``DataLoader`` has given ``elements`` elements of its latest epoch, with workers or without.
 
         For stock loaders, whose progress only the training loop knows. It counts from the first element that the loader
         gave, also where that went on from a state. Exact for elements that come in the single-process order: batches of
@@ -134,8 +138,8 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
                 "state_after: expected a pipeline whose elements can be counted, got transform(drops=True). "
                 "Use StatefulDataLoader."
             )
-        begun = self._beginning()
-        return {**begun, "consumed": begun["consumed"] + elements}
+        begun = self._beginning() if self._begun is None else self._begun.state_dict()
+        return {**begun, "consumed": begun["consumed"] + operator.index(elements)}
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
         """The next iterator, or all loader workers of the next epoch together, go on where the state was taken.
@@ -156,7 +160,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         self._adopt(found.seed)
         self._epochs.set(found.iteration)
         self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
-        self._resume_announced, self._progress = False, None
+        self._resume_announced, self._progress, self._begun = False, None, None
         return self
 
     def resumed(self, progress: Progress) -> None:
@@ -182,11 +186,13 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         """
         if self._resume is not None and self._resume["iteration"] != epoch:
             self._resume = None
-        self._epochs.set(epoch)
+        self._epochs.set(operator.index(epoch))
+        self._begun = None
 
     def pass_begins(self, begun: Pass) -> None:
         """A loader is about to iterate this: it is the next epoch, and a state that was loaded was for the last one."""
         self._adopt(self._epochs.announce(begun))
+        self._begun = None
         if self._resume_announced:
             self._resume = None
         self._resume_announced = self._resume is not None
@@ -283,7 +289,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         return result
 
     def __getstate__(self) -> Any:
-        return {**self.__dict__, "_progress": None, "_parts": {}, "_sent_ranks": self._ranks()}
+        return {**self.__dict__, "_progress": None, "_begun": None, "_parts": {}, "_sent_ranks": self._ranks()}
 
 
 def _description(pipeline: Pipeline) -> str:

@@ -17,7 +17,7 @@ from parquetry.common.engine.outputs import Element
 from parquetry.common.errors import StateError
 from parquetry.common.iteration import StepIterator
 from parquetry.common.plan import START, Origin
-from parquetry.common.state import state_of
+from parquetry.common.state import read_state, state_of
 
 from .loader_memory import Placer, share_regions
 from .packing import SharedPacker, block_bytes
@@ -205,10 +205,4 @@ def parse(state: dict[str, Any] | str) -> dict[str, Any]:
     Raises:
         StateError: it is none.
     """
-    try:
-        value = json.loads(state) if isinstance(state, str | bytes) else dict(state)
-    except (TypeError, ValueError) as error:
-        raise StateError(f"state: expected what state_dict() returned, got {str(state)[:80]!r} ({error}).") from error
-    if not isinstance(value, dict):
-        raise StateError(f"state: expected what state_dict() returned, got {value!r}.")
-    return value
+    return dict(json.loads(read_state(state).to_json()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from torchdata.nodes import BaseNode
@@ -32,7 +33,7 @@ class ParquetNode(PipelineVerbs, BaseNode):
         """The next ``reset()`` without a state is epoch ``epoch`` (counted from 0)."""
         self.close()
         self._iterator = None
-        self._epoch = epoch
+        self._epoch = operator.index(epoch)
 
     # --- what torchdata calls ---
 

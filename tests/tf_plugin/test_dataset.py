@@ -23,7 +23,7 @@ from parquetry.common import (
     UnischemaField,
     write_dataset,
 )
-from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError
+from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError, StateError
 from parquetry.common.ragged import RaggedArray
 from parquetry.tf_plugin import ParquetDataset, cache, ngram, shard, shuffle, transform, where
 
@@ -421,3 +421,25 @@ def test_a_dataset_made_inside_a_function_is_read_there(url: str) -> None:
 
 def test_explain_tells_the_plan(url: str) -> None:
     assert "40 rows" in ParquetDataset(url).batch(4).explain()
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["new", "in use"])
+def test_what_is_no_state_is_refused_where_it_is_loaded(url: str, used: bool) -> None:
+    dataset = ParquetDataset(url, ["id"]).batch(8)
+    if used:
+        next(iter(dataset))
+    state = dataset.state_dict(0)
+    wrong: list[Any] = [
+        {**state, "consumed": -1},
+        {**state, "shards": [1, 1]},
+        json.dumps(state)[:-5],
+        b"\xff",
+        {},
+        None,
+    ]
+    for value in wrong:
+        with pytest.raises(StateError, match="state: expected"):
+            dataset.load_state_dict(value)
+        with pytest.raises(StateError, match="state: expected"):
+            dataset.start_next_at(value)
+    assert ids(dataset.load_state_dict(state)) == list(range(ROWS))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from torch.utils.data import DataLoader
@@ -381,3 +382,31 @@ def test_a_loop_that_fetches_one_batch_ahead_resumes(url: str, workers: int) -> 
         fresh = load()
         fresh.load_state_dict(steps[number][1])
         assert [batch for batch, _ in prepared(fresh)] == epoch_of(make(url), 0)[number + 1 :]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_state_after_names_the_epoch_that_runs_with_and_without_workers(url: str, workers: int) -> None:
+    pipe = make(url)
+    loader: Any = DataLoader(pipe, batch_size=None, num_workers=workers)
+    for epoch in range(2):
+        for step, _ in enumerate(loader, 1):
+            if step == 2:
+                state = pipe.state_after(np.int64(2))  # type: ignore[arg-type]  # as a counter may have it
+                assert state["iteration"] == epoch
+                assert ids(make(url).load_state_dict(json.dumps(state))) == epoch_of(make(url), epoch)[2:]
+
+
+@pytest.mark.parametrize("face", [ParquetPipe, ParquetNode])
+@pytest.mark.parametrize(
+    "change",
+    [{"consumed": None}, {"workers": 0}, {"shards": [3, 2]}, {"origin": [0]}, {"iteration": True}, {"version": "1"}],
+    ids=str,
+)
+def test_a_corrupt_state_is_refused(url: str, face: Any, change: dict[str, Any]) -> None:
+    state = make(url).state_dict()
+    chain = face(url, ["id"]).shuffle(10, seed=5).batch(7)
+    with pytest.raises(StateError, match="state: "):
+        chain.load_state_dict({**state, **change})
+    for text in (json.dumps(state)[:-9], b"\xff", [], None):
+        with pytest.raises(StateError, match="state: expected"):
+            chain.load_state_dict(text)

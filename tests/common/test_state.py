@@ -1,0 +1,211 @@
+"""States: other pipelines have other names, and whatever is no state is refused as such."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from builders import Built, build
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import examples
+
+from parquetry.common import Pipeline, UnischemaField, contains
+from parquetry.common.errors import StateError
+from parquetry.common.functions import UserFunction, digest_of
+from parquetry.common.state import plan_hash, read_state, state_of
+
+LIMIT = 5
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
+
+
+def _even(row: dict[str, Any]) -> bool:
+    return bool(row["id"] % 2 == 0)
+
+
+def _long(end: int) -> Callable[[Pipeline], Pipeline]:
+    return lambda p: p.where(pc.field("id").isin([*range(2_000), end]))
+
+
+def _above(least: Any) -> Callable[[dict[str, Any]], bool]:
+    return lambda row: bool(row["id"] > np.max(least))
+
+
+class _Above:
+    def __init__(self, least: int) -> None:
+        self.least = least
+
+    def __call__(self, row: dict[str, Any]) -> bool:
+        return bool(row["id"] > self.least)
+
+
+def _same(row: dict[str, Any]) -> dict[str, Any]:
+    return row
+
+
+def _named(row: dict[str, Any], least: int) -> bool:
+    return bool(row["id"] > least)
+
+
+OTHERS: list[tuple[Callable[[Pipeline], Pipeline], Callable[[Pipeline], Pipeline]]] = [
+    (_long(3_000), _long(3_001)),
+    (lambda p: p.where([("id", "in", [*range(500), 9])]), lambda p: p.where([("id", "in", [*range(499), 499, 10])])),
+    (lambda p: p.where(pc.field("id") > pa.scalar(0.1)), lambda p: p.where(pc.field("id") > pa.scalar(0.1, pa.float32()))),
+    (lambda p: p.where(pc.field("label") == "61"), lambda p: p.where(pc.field("label") == b"a")),
+    (lambda p: p.where(contains("label", *map(str, range(900)))), lambda p: p.where(contains("label", *map(str, range(901))))),
+    (lambda p: p.where(_even, fields=["id"]), lambda p: p.where(_even, fields=["ts"])),
+    (lambda p: p.where(_even, fields=["id"]), lambda p: p.where(_even, fields=["id"], batched=True)),
+    (lambda p: p.where(_above(1), fields=["id"]), lambda p: p.where(_above(2), fields=["id"])),
+    (lambda p: p.where(_above(np.arange(5_000)), fields=["id"]), lambda p: p.where(_above(np.arange(5_001)), fields=["id"])),
+    (lambda p: p.where(_above({"a", "b"}), fields=["id"]), lambda p: p.where(_above({"a", "c"}), fields=["id"])),
+    (lambda p: p.where(_Above(1), fields=["id"]), lambda p: p.where(_Above(2), fields=["id"])),
+    (lambda p: p.where(functools.partial(_named, least=1), fields=["id"]), lambda p: p.where(functools.partial(_named, least=2), fields=["id"])),
+    (lambda p: p.transform(_same), lambda p: p.transform(_same, remove=["ts"])),
+    (lambda p: p.transform(_same), lambda p: p.transform(_same, [UnischemaField("id", np.int32)])),
+    (lambda p: p.shard(2, 0, even="none"), lambda p: p.shard(2, 0, policy="rowgroup_modulo")),
+    (lambda p: p.nulls("fill", "label", value="x" * 5_000), lambda p: p.nulls("fill", "label", value="x" * 5_001)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), OTHERS)
+def test_another_pipeline_has_another_name(built: Built, one: Any, other: Any) -> None:
+    pipeline = built.pipeline("id", "ts", "label", executor="threads")
+    state = iter(one(pipeline)).state_dict()
+    assert plan_hash(one(pipeline).plan()) == state["pipeline"]
+    assert plan_hash(Pipeline.from_json(one(pipeline).to_json()).plan()) == state["pipeline"]
+    assert plan_hash(other(pipeline).plan()) != state["pipeline"]
+    with pytest.raises(StateError, match=r"it belongs to another (pipeline|canonical_shards)"):
+        iter(other(pipeline)).load_state_dict(state)
+
+
+def test_a_function_has_one_digest_wherever_it_is(built: Built) -> None:
+    seen: list[int] = []
+
+    def count(row: dict[str, Any]) -> dict[str, Any]:
+        seen.append(LIMIT)
+        return row
+
+    function = UserFunction(count)
+    assert UserFunction.from_json(function.to_json()).digest == function.digest
+    chain = built.pipeline("id", executor="threads").transform(count)
+    iterator = iter(chain)
+    next(iterator)
+    again = iter(chain)
+    again.load_state_dict(iterator.state_dict())
+    assert int(next(again)["id"]) == 1
+    members = [digest_of(lambda row: row in {"a", "b", "c"}), digest_of(lambda row: row in {"c", "b", "a"})]
+    assert members[0] == members[1]
+
+
+def _old(pipeline: Pipeline, consumed: int) -> dict[str, Any]:
+    """A state as version 1 wrote it."""
+    from parquetry.common.state import _shortened
+
+    plan = pipeline.plan()
+    state = replace(
+        state_of(plan, iteration=0, consumed=consumed),
+        version=1,
+        pipeline=_shortened(plan, order_only=False) or "",
+        order=_shortened(plan, order_only=True) or "",
+    )
+    return dict(json.loads(state.to_json()))
+
+
+def test_a_state_of_the_version_before_goes_on_where_its_name_was_clear(built: Built) -> None:
+    pipeline = built.pipeline("id").where(pc.field("id") > 3).shuffle(4, 1).batch(2)
+    assert _old(pipeline, 1)["pipeline"] != plan_hash(pipeline.plan())
+    iterator = iter(pipeline).load_state_dict(_old(pipeline, 1))
+    assert repr(list(iterator)) == repr(
+        list(iter(built.pipeline("id").where(pc.field("id") > 3).shuffle(4, 1).batch(2)))[1:]
+    )
+    with pytest.raises(StateError, match="it belongs to another pipeline"):
+        iter(built.pipeline("id").where(pc.field("id") > 4).shuffle(4, 1).batch(2)).load_state_dict(_old(pipeline, 1))
+    unclear = built.pipeline("id").where([("id", "in", list(range(50)))])
+    with pytest.raises(StateError, match="functions or long lists of values: an earlier version named them so"):
+        iter(unclear).load_state_dict({**_old(pipeline, 1), "version": 1})
+
+
+WRONG = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.text(max_size=4),
+    st.integers(-3, 40),
+    st.sampled_from([1 << 31, 1 << 62, 1 << 63, 1 << 200, -(1 << 70)]),
+    st.lists(st.integers(-2, 30) | st.none() | st.booleans(), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+)
+CHAINS: list[Callable[[Pipeline], Pipeline]] = [
+    lambda p: p,
+    lambda p: p.shuffle(4, 1).batch(3),
+    lambda p: p.shuffle(4).shard(2, 1).repeat(3).batch(2),
+    lambda p: p.shard(3, 1, even="none").repeat(2).batch(4, True),
+    lambda p: p.shuffle(4, 2).repeat().batch(2),
+    lambda p: p.take(9).shuffle(3, 1).skip(2),
+]
+
+
+@examples(250)
+@given(st.data())
+def test_a_corrupt_state_is_a_state_error_or_another_state(built: Built, data: st.DataObject) -> None:
+    chain = data.draw(st.sampled_from(CHAINS))(built.pipeline("id"))
+    iterator = iter(chain)
+    next(iterator)
+    state: dict[str, Any] = iterator.state_dict()
+    iterator.close()
+    name = data.draw(st.sampled_from(sorted(state)), "field")
+    how = data.draw(st.sampled_from(["drop", "add", "change", "cut", "bytes"]), "how")
+    corrupt: Any = {**state, name: data.draw(WRONG, "value")}
+    if how == "drop":
+        corrupt = {key: value for key, value in state.items() if key != name}
+    elif how == "add":
+        corrupt = {**state, "more": 1}
+    elif how == "cut":
+        corrupt = json.dumps(state)[: data.draw(st.integers(0, 60))]
+    elif how == "bytes":
+        corrupt = data.draw(st.binary(max_size=40))
+    again = iter(data.draw(st.sampled_from([chain, chain.with_options(workers=2)])))
+    try:
+        again.load_state_dict(corrupt)
+    except StateError:
+        return
+    assert isinstance(corrupt, dict)
+    found = read_state(corrupt)
+    length = chain.plan().elements_from(found.start) if found.batch_size == chain.plan().element.batch_size else None
+    row = next(again, None)  # a state like another one goes on from there, and at its very end only has nothing left
+    again.close()
+    assert row is not None or length is None or found.consumed >= length - 2
+
+
+@pytest.mark.parametrize("value", [None, 3, "", "[]", "[" * 100_000, b"\xff\xfe", '{"version": 1}', "NaN", [("a", 1)], object()], ids=lambda value: repr(value)[:20])  # fmt: skip
+def test_what_is_no_state_is_refused(built: Built, value: Any) -> None:
+    with pytest.raises(StateError, match="expected"):
+        iter(built.pipeline("id")).load_state_dict(value)
+
+
+def test_numbers_of_numpy_are_numbers(built: Built) -> None:
+    state = iter(built.pipeline("id")).state_dict()
+    iterator = iter(built.pipeline("id")).load_state_dict(
+        {**state, "consumed": np.int64(3), "shards": np.array([0, 1])}
+    )
+    assert int(next(iterator)["id"]) == 3
+    assert json.dumps(iterator.state_dict())
+
+
+def test_a_position_past_the_end_is_refused(built: Built, tmp_path: Path) -> None:
+    state = iter(built.pipeline("id")).state_dict()
+    assert list(iter(built.pipeline("id")).load_state_dict({**state, "consumed": 20})) == []
+    with pytest.raises(StateError, match="expected a position in 1 passes of 20 elements, got 21"):
+        iter(built.pipeline("id")).load_state_dict({**state, "consumed": 21})
