@@ -120,7 +120,9 @@ class FixedColumn:
         if self.large:
             self._gather_large(rows, out)
         else:
-            self._joined.take(rows, 0, out, "wrap")  # the fastest mode; rows are in range
+            self._joined.take(
+                rows, 0, out, "wrap"
+            )  # the fastest mode; `LoadedWindow` has checked that rows are in range
         return Dense(out, _take_valid(self.validity, rows))
 
     def _gather_large(self, rows: np.ndarray, out: np.ndarray) -> None:

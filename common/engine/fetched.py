@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from ..errors import DatasetError
 from .file_cells import FileCells
 from .stored_cells import StoredCells
 
@@ -20,6 +21,15 @@ class FetchedRows:
     """One part for each field, all of the same length."""
 
     columns: tuple[Part, ...]
+
+    def check(self, rows: int, place: str) -> None:
+        """Raises `DatasetError` for a column without a value for each of the rows: gathering looks at no bounds."""
+        for number, column in enumerate(self.columns):
+            if len(column) != rows:
+                raise DatasetError(
+                    f"{place}: expected {rows} values of column {number}, got {len(column)}. "
+                    "The file is damaged: write it again."
+                )
 
     @property
     def nbytes(self) -> int:

@@ -88,6 +88,8 @@ class LoadedWindow:
         deal: Sequence[int] = (),
         order: np.ndarray | None = None,
     ) -> None:
+        for part, place, wanted in zip(fetched, places, rows, strict=True):
+            part.check(len(wanted), place)
         self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
         # Columns name their rows in errors; they must not hold the window that holds them, or its memory would stay
         # until the garbage collector finds it.
