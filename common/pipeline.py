@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from multiprocessing.context import get_spawning_popen
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ from .image_stages import with_seed
 from .image_verbs import ImageVerbs
 from .iteration import PipelineIterator
 from .layout.dataset import StoredDataset
+from .layout.files import FileListing
 from .layout.table import Table
 from .mixed_plan import MixedPlan, Mixture
 from .order.epoch import Even
@@ -93,6 +95,7 @@ class _Opened:
 
     def __init__(self) -> None:
         self.dataset: StoredDataset | None = None
+        self.listing: FileListing | None = None  # of the process that this one was started by
 
 
 @dataclass(frozen=True, init=False)
@@ -569,6 +572,7 @@ class Pipeline(ImageVerbs):
                 filesystem=self.filesystem,
                 storage_options=dict(self.storage_options),
                 table=self.table,
+                listing=self._opened.listing,
             )
         return self._opened.dataset
 
@@ -665,7 +669,11 @@ class Pipeline(ImageVerbs):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _from_json, (self.to_json(),)
+        sources = [self] if self.mixture is None else self.mixture.sources
+        opened = [source._opened.dataset for source in sources]
+        starts_child = get_spawning_popen() is not None  # a child reads the versions that were planned here
+        listings = [None if dataset is None or not starts_child else dataset.listing for dataset in opened]
+        return _from_json, (self.to_json(), listings)
 
     def __str__(self) -> str:
         if self.mixture is not None:
@@ -803,8 +811,12 @@ def _copy(source: Pipeline, target: Pipeline) -> None:
         object.__setattr__(target, item.name, getattr(source, item.name))
 
 
-def _from_json(value: dict[str, Any]) -> Pipeline:
-    return Pipeline.from_json(value)
+def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = ()) -> Pipeline:
+    pipeline = Pipeline.from_json(value)
+    sources = [pipeline] if pipeline.mixture is None else pipeline.mixture.sources
+    for source, listing in zip(sources, listings, strict=False):  # pickles of before have none
+        source._opened.listing = listing
+    return pipeline
 
 
 def _required(verb: str, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,6 +28,7 @@ from .deletes import deleted_rows
 from .evolution import unify_schemas
 from .file_versions import FileVersion, changed, opened
 from .files import DataFile, FileListing, list_files
+from .filesystem import resolve
 from .footers import footer_digest, parse_footer, read_footer, read_footers, why
 from .index import RowGroupIndex, load_index
 from .nested import wide
@@ -53,6 +54,9 @@ class RowGroups:
 class StoredDataset:
     """A dataset as it stands on storage; reading it is lazy, and done once.
 
+    Args:
+        listing: what another process listed, which this one reads; ``None`` = what stands there now.
+
     Raises:
         DatasetError: URLs that do not exist, or hold no Parquet.
     """
@@ -64,11 +68,15 @@ class StoredDataset:
         filesystem: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         table: Table | None = None,
+        listing: FileListing | None = None,
     ) -> None:
         options = dict(storage_options) if storage_options else None
         self.table = table
         self._located: dict[tuple[int, str], str | None] = {}
-        if table is None:
+        if listing is not None:
+            found, _ = resolve(urls[0], filesystem=filesystem, storage_options=options)
+            self._listing = replace(listing, filesystem=found)
+        elif table is None:
             self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
         else:
             self._listing = table_listing(urls[0], table, filesystem=filesystem, storage_options=options)
@@ -77,6 +85,11 @@ class StoredDataset:
     def files(self) -> tuple[DataFile, ...]:
         """The data files, sorted by full path."""
         return self._listing.files
+
+    @property
+    def listing(self) -> FileListing:
+        """What was listed, for another process that shall read the same versions; without the file system."""
+        return replace(self._listing, filesystem=None)  # type: ignore[arg-type]  # set up again where it arrives
 
     @property
     def filesystem(self) -> pafs.FileSystem:

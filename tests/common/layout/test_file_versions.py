@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
+from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout import file_versions
 from parquetry.common.layout.dataset import StoredDataset
@@ -300,3 +302,22 @@ def test_a_version_goes_to_json_and_back(data: Path) -> None:
     version = file_versions.current_version(pafs.LocalFileSystem(), str(data / "0.parquet"))
     assert version is not None
     assert FileVersion.from_json(version.to_json()) == version
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_loader_worker_reads_the_version_that_its_trainer_planned(data: Path, change: Any, mixed: bool) -> None:
+    pipeline = Pipeline(data)
+    pipeline = mix([pipeline, Pipeline(data).take(5)], seed=1, stop="all") if mixed else pipeline
+    length = len(pipeline)
+    set_spawning_popen(object())  # type: ignore[arg-type]  # what multiprocessing does while it starts a child
+    try:
+        sent = pickle.dumps(pipeline)
+    finally:
+        set_spawning_popen(None)
+    assert len(numbers(pickle.loads(sent))) == length
+    elsewhere = pickle.dumps(pipeline)
+    change(data / "1.parquet", content(1000))
+    with pytest.raises(DatasetError, match=CHANGED):
+        numbers(pickle.loads(sent))
+    assert len(numbers(pickle.loads(elsewhere))) == length  # another time, another plan
