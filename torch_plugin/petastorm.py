@@ -35,7 +35,7 @@ _PROMOTED = {
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
     """Rows collated as torch does, but that decimals and text stay lists."""
     first = batch[0]
-    if isinstance(first, decimal.Decimal | str | bytes):
+    if isinstance(first, decimal.Decimal | str | bytes | bytearray):
         return batch
     if isinstance(first, Mapping):
         return {key: decimal_friendly_collate([row[key] for row in batch]) for key in first}

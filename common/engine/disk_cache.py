@@ -193,6 +193,19 @@ class Residents:
         self._added_bytes = 0
 
 
+def clear(directory: str) -> None:
+    """Removes the entries of a directory, and the directory itself if nothing else is in it."""
+    path = local_path(directory)
+    if not os.path.isdir(path):
+        return
+    for name in os.listdir(path):
+        if _ENTRY.fullmatch(name) or name.startswith(_TEMPORARY):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(path, name))
+    with contextlib.suppress(OSError):  # other files are left alone
+        os.rmdir(path)
+
+
 def _entry_name(key: str) -> str:
     return f"{hashlib.blake2b(key.encode('utf-8', 'surrogateescape'), digest_size=16).hexdigest()}.table"
 

@@ -6,7 +6,9 @@ pyspark is needed by nobody but `DataframeColumnCodec.spark_dtype`.
 
 from __future__ import annotations
 
+import datetime
 import decimal
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +55,9 @@ _ARROW_SPARK = {
     "binary": "BinaryType",
     "date32[day]": "DateType",
 }
+
+
+_WANTED = {"string": "string", "binary": "bytes"}
 
 
 class DataframeColumnCodec:
@@ -168,6 +173,13 @@ class ScalarCodec(DataframeColumnCodec):
             return None
 
     def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+        """The plain Python value that Spark writes into a column of the stored type.
+
+        Raises:
+            EncodeError: a value of another kind, or one that would read back as another (but that floats are rounded).
+        """
+        if isinstance(value, bytearray | memoryview):
+            value = bytes(value)
         if np.ndim(value):
             raise TypeError(f"field '{unischema_field.name}': Expected a scalar, got {type(value).__name__}.")
         if unischema_field.shape:
@@ -175,14 +187,14 @@ class ScalarCodec(DataframeColumnCodec):
                 f"field '{unischema_field.name}': with ScalarCodec the shape must be an empty tuple, "
                 f"got {unischema_field.shape}."
             )
-        if isinstance(value, np.generic | np.ndarray):
-            return value.item()
-        stored = self.arrow_type
-        if stored is not None and pa.types.is_decimal(stored) and not isinstance(value, decimal.Decimal):
-            return decimal.Decimal(value)
-        if stored is not None and pa.types.is_integer(stored):
-            return int(value)
-        return float(value) if stored is not None and pa.types.is_floating(stored) else value
+        try:
+            return _stored_scalar(self.arrow_type, unischema_field.numpy_dtype, _plain(value))
+        except (ValueError, TypeError, OverflowError, ArithmeticError) as error:
+            wanted = _WANTED.get(str(self.arrow_type), self.arrow_type)
+            raise EncodeError(
+                f"field '{unischema_field.name}': Expected a {wanted} value that {self} gives back unchanged, got "
+                f"{value!r} of type {type(value).__name__}. Convert it, or declare another type."
+            ) from error
 
     def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
         return as_scalar(unischema_field.numpy_dtype, value)
@@ -225,6 +237,54 @@ def spark_type(name: str, *args: Any) -> Any:
     except ImportError as error:
         raise CodecUnavailableError(f"Spark type {name}: needs pyspark. Run: pip install pyspark") from error
     return getattr(types, name)(*args)
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar as Python's own type; time stamps in microseconds, as Spark has them."""
+    if not isinstance(value, np.generic | np.ndarray):
+        return value
+    if value.dtype.kind != "M":
+        return value.item()
+    moment = value.astype("datetime64[us]")
+    if np.isnat(moment) or moment != value:
+        raise ValueError("a time that has no whole number of microseconds")
+    return moment.item()
+
+
+def _stored_scalar(stored: pa.DataType | None, dtype: Any, value: Any) -> Any:
+    """What is stored for a plain value; raises ``ValueError``, ``TypeError`` or ``ArithmeticError`` if none is."""
+    if stored is None:
+        return value
+    if pa.types.is_decimal(stored):
+        return value if isinstance(value, decimal.Decimal) else decimal.Decimal(value)
+    if pa.types.is_integer(stored) or pa.types.is_floating(stored) or pa.types.is_boolean(stored):
+        return _stored_number(stored, dtype, value)
+    if pa.types.is_date(stored) and isinstance(value, datetime.datetime):
+        if value.time() != datetime.time.min:
+            raise ValueError("a time of day in a column of dates")
+        return value.date()
+    kinds = str if pa.types.is_string(stored) else bytes if pa.types.is_binary(stored) else object
+    if not isinstance(value, kinds):
+        raise TypeError(f"expected {kinds.__name__}")
+    return value
+
+
+def _stored_number(stored: pa.DataType, dtype: Any, value: Any) -> Any:
+    if isinstance(value, str | bytes):
+        raise TypeError("text is no number")
+    made = (bool if pa.types.is_boolean(stored) else int if pa.types.is_integer(stored) else float)(value)
+    numeric = isinstance(dtype, type) and issubclass(dtype, np.number | np.bool_)
+    with np.errstate(over="ignore"):
+        forms = [made, pa.scalar(made, stored).as_py(), as_scalar(dtype, made).item() if numeric else made]
+    if not all(_reads_back(value, form) for form in forms):
+        raise ValueError("the value would change")
+    return made
+
+
+def _reads_back(value: Any, form: Any) -> bool:
+    if isinstance(value, float) and isinstance(form, float):  # floats are rounded to the precision of the column
+        return math.isnan(form) if math.isnan(value) else math.isinf(form) == math.isinf(value)
+    return bool(form == value)
 
 
 def as_scalar(dtype: Any, value: Any) -> Any:

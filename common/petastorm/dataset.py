@@ -20,6 +20,9 @@ from ..layout.partitions import partition_columns
 from ..schema.field import Unischema
 from ..schema.infer import infer_fields
 
+_READ_BY_PETASTORM = frozenset(
+    ("int8", "uint8", "int16", "int32", "int64", "float", "double", "bool", "string", "binary", "date32[day]")
+)
 Described = tuple[Unischema, dict[str, str], dict[str, pa.Array]]
 
 
@@ -66,7 +69,7 @@ class PetastormDataset(StoredDataset):
         keys = Unischema("keys", [field for field in declared[0] if field.name in declared[2]])
         partitions, _ = partition_columns(self.files, keys, set(schema.fields))
         fields = [keys[name] for name in partitions if name not in schema]
-        return Unischema("inferred_schema", [*schema, *fields]), {**conflicts, **refused}, partitions
+        return Unischema("inferred_schema", [*fields, *schema]), {**conflicts, **refused}, partitions
 
     @cached_property
     def arrow_schema(self) -> pa.Schema:
@@ -86,6 +89,13 @@ class PetastormDataset(StoredDataset):
         """Whether the dataset declares a schema of its own, Petastorm's or parquetry's."""
         return any(key.endswith(b"unischema.v1") for key in self.key_values)
 
+    @cached_property
+    def unread_by_petastorm(self) -> frozenset[str]:
+        """The columns of plain Parquet files that Petastorm leaves out; none of a declared schema."""
+        if self.is_petastorm and not self._physical:
+            return frozenset()
+        return frozenset(column.name for column in self.arrow_schema if not _is_read_by_petastorm(column.type))
+
     def __getstate__(self) -> dict[str, Any]:
         # What a worker cannot do without: row groups, schema and types. Footers are read again where they are needed.
         _ = self.row_groups, self._described, self.types
@@ -93,6 +103,13 @@ class PetastormDataset(StoredDataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, index=None)
+
+
+def _is_read_by_petastorm(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_list(kind) else kind
+    return str(kind) in _READ_BY_PETASTORM or any(
+        check(kind) for check in (pa.types.is_fixed_size_binary, pa.types.is_timestamp, pa.types.is_decimal)
+    )
 
 
 def _times(path: str, count: Mapping[str, int]) -> int:

@@ -1,6 +1,7 @@
 """Row groups as pandas DataFrames, for the user code that `make_batch_reader` runs; pandas is imported only here.
 
-Integers and bools with nulls become pandas' own nullable columns, so that no integer passes through a float.
+As from Arrow's ``to_pandas``: integers with nulls are float64 with NaN (objects with ``None``, where a float64 cannot
+hold one of them), bools with nulls are objects, and null text is ``None`` with every pandas.
 """
 
 from __future__ import annotations
@@ -41,14 +42,25 @@ def to_frame(table: pa.Table, what: str) -> Any:
 def _series(module: ModuleType, column: pa.ChunkedArray) -> Any:
     values = column_array(column)
     if isinstance(values, np.ma.MaskedArray):
-        bits = values.dtype.itemsize * 8
-        names = {"b": "boolean", "i": f"Int{bits}", "u": f"UInt{bits}"}
-        series = module.Series(values.data, dtype=names[values.dtype.kind])
-        series[values.mask] = module.NA
-        return series
-    if values.dtype.kind == "U":
-        return module.Series(values.astype(object), dtype=object)
-    return module.Series(list(values) if values.ndim > 1 else values, dtype=object if values.ndim > 1 else None)
+        return module.Series(_with_gaps(values))
+    if values.ndim > 1:
+        return module.Series(list(values), dtype=object)
+    return module.Series(values.astype(object) if values.dtype.kind == "U" else values, dtype=_dtype_of(values))
+
+
+def _with_gaps(values: np.ma.MaskedArray) -> np.ndarray:
+    if values.dtype.kind != "b":
+        floats = values.filled(0).astype(np.float64)
+        if all(int(number) == whole for number, whole in zip(floats, values.filled(0).tolist(), strict=True)):
+            floats[values.mask] = np.nan
+            return floats
+    result = values.filled(0).astype(object)
+    result[values.mask] = None
+    return result
+
+
+def _dtype_of(values: np.ndarray) -> Any:
+    return object if values.dtype.kind in "UO" else None  # pandas 3 would make its own text of objects, with NaN
 
 
 def from_series(series: Any) -> np.ndarray:
@@ -58,4 +70,6 @@ def from_series(series: Any) -> np.ndarray:
         filled = series.fillna(False if type(series.array).__name__ == "BooleanArray" else 0)
         numbers = filled.to_numpy(dtype=series.dtype.numpy_dtype)
         return np.ma.MaskedArray(numbers, missing) if missing.any() else numbers
+    if series.dtype.kind == "O" and not isinstance(series.dtype, np.dtype):  # pandas' text
+        return series.to_numpy(dtype=object, na_value=None)
     return np.asarray(series)

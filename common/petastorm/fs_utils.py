@@ -2,13 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 import pyarrow.fs as pafs
 
-from ..errors import PipelineError
+from ..errors import DatasetError, PipelineError
 from ..layout.filesystem import resolve
+
+
+class FilesystemResolver:
+    """The file system of a dataset URL, and the path within it.
+
+    Args:
+        dataset_url: a URL, or one that ``urlparse`` has taken apart.
+        storage_options: arguments for fsspec.
+        hadoop_configuration, connector, hdfs_driver, user: not used; pyarrow finds the name node.
+
+    Raises:
+        PipelineError: a URL without a scheme, such as a plain path.
+    """
+
+    def __init__(
+        self,
+        dataset_url: Any,
+        hadoop_configuration: Any = None,
+        connector: Any = None,
+        hdfs_driver: str = "libhdfs3",
+        user: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._url = dataset_url if isinstance(dataset_url, str) else urllib.parse.urlunparse(dataset_url)
+        if not urllib.parse.urlparse(self._url).scheme:
+            raise PipelineError(
+                f"dataset URL {self._url!r}: expected a scheme. Prepend file:// for the local file system."
+            )
+        self._options = storage_options
+        self._filesystem, self._path = get_filesystem_and_path_or_paths(self._url, storage_options=storage_options)
+
+    def parsed_dataset_url(self) -> urllib.parse.ParseResult:
+        """The URL, taken apart."""
+        return urllib.parse.urlparse(self._url)
+
+    def get_dataset_path(self) -> str:
+        """The path within the file system."""
+        return str(self._path)
+
+    def filesystem(self) -> Any:
+        """The file system, of fsspec."""
+        return self._filesystem
+
+    def filesystem_factory(self) -> Callable[[], Any]:
+        """A function that makes the file system anew; it pickles."""
+        return _Factory(self._url, self._options)
+
+
+class _Factory:
+    def __init__(self, url: str, options: Mapping[str, Any] | None) -> None:
+        self._url, self._options = url, options
+
+    def __call__(self) -> Any:
+        return get_filesystem_and_path_or_paths(self._url, storage_options=self._options)[0]
 
 
 def get_filesystem_and_path_or_paths(
@@ -16,11 +72,14 @@ def get_filesystem_and_path_or_paths(
     hdfs_driver: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     filesystem: Any = None,
-) -> tuple[pafs.FileSystem, str | list[str]]:
+) -> tuple[Any, str | list[str]]:
     """The file system of a URL (or of a list of URLs), and the path within it; ``hdfs_driver`` is not used.
+
+    The file system is one of fsspec, with ``exists`` and ``open``; a given ``filesystem`` is returned as it is.
 
     Raises:
         PipelineError: URLs of different file systems.
+        DatasetError: fsspec is not installed.
     """
     urls = [url_or_urls] if isinstance(url_or_urls, str) else list(url_or_urls)
     options = None if filesystem is not None else storage_options
@@ -28,7 +87,22 @@ def get_filesystem_and_path_or_paths(
     if len({type(fs) for fs, _ in found}) != 1:
         raise PipelineError(f"dataset URLs: expected one file system for all, got {urls!r}.")
     paths = [path for _, path in found]
-    return found[0][0], paths[0] if isinstance(url_or_urls, str) else paths
+    shown = filesystem if filesystem is not None else _of_fsspec(found[0][0])
+    return shown, paths[0] if isinstance(url_or_urls, str) else paths
+
+
+def _of_fsspec(filesystem: pafs.FileSystem) -> Any:
+    if isinstance(filesystem, pafs.PyFileSystem) and isinstance(filesystem.handler, pafs.FSSpecHandler):
+        return filesystem.handler.fs
+    try:
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            return import_module("fsspec.implementations.local").LocalFileSystem()
+        return import_module("fsspec.implementations.arrow").ArrowFSWrapper(filesystem)
+    except ImportError as error:
+        raise DatasetError(
+            "file system: petastorm.fs_utils gives file systems of fsspec, which is not installed. "
+            "Run: pip install fsspec"
+        ) from error
 
 
 def normalize_dir_url(dataset_url: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..engine.fetch import Fetcher
 from ..errors import PipelineError
@@ -69,7 +70,7 @@ def choose_row_groups(
         PipelineError: a selector, predicate or shard of the wrong type; a shard out of range.
         NoDataAvailableError: more shards than row groups.
     """
-    steps: list[Stage] = [Where.of(as_expression(filters))] if filters else []
+    steps: list[Stage] = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _given(filters) else []
     selection = evaluate(dataset, steps, read=_reader_of(dataset), test=_no_function, threads=_THREADS)
     count = len(dataset.row_groups)
     selected = np.ones(count, dtype=bool) if selector is None else _selected(dataset, selector, count)
@@ -85,6 +86,34 @@ def choose_row_groups(
     if cur_shard is not None or shard_count is not None:
         mine = np.arange(count) % _checked_shard(cur_shard, shard_count, count) == cur_shard
     return Wanted(rows=rows, selected=selected, mine=mine), predicate
+
+
+def _given(filters: Any) -> bool:
+    return filters is not None and (isinstance(filters, pc.Expression) or len(filters) > 0)
+
+
+def _in_partition_types(dataset: PetastormDataset, filters: Any) -> Any:
+    """DNF tuples with text, in which Petastorm compares partitions, as the integers of an integer partition."""
+    if isinstance(filters, pc.Expression):
+        return filters
+    if isinstance(filters, tuple) and len(filters) == 3 and isinstance(filters[0], str):
+        name, operator, value = filters
+        kind = getattr(dataset.schema[name].dtype, "kind", "") if name in dataset.partitions else ""
+        return name, operator, _as_integers(name, value) if kind and kind in "iu" else value
+    if isinstance(filters, list | tuple):
+        return type(filters)(_in_partition_types(dataset, part) for part in filters)
+    return filters
+
+
+def _as_integers(name: str, value: Any) -> Any:
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(_as_integers(name, item) for item in value)
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise PipelineError(f"filters: expected an integer for the partition '{name}', got {value!r}.") from None
 
 
 def _checked_shard(cur_shard: Any, shard_count: Any, row_groups: int) -> int:

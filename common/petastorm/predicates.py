@@ -51,7 +51,7 @@ class in_set(PredicateBase):  # noqa: N801  # Petastorm's name
 
 
 class in_intersection(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows whose list field holds any of some values; a null list holds none."""
+    """Rows whose list field holds any of some values, or whose text is one of them; a null holds none."""
 
     by_row = True
 
@@ -66,7 +66,9 @@ class in_intersection(PredicateBase):  # noqa: N801  # Petastorm's name
         found = values[self._predicate_field]
         if found is None:
             return False
-        if not isinstance(found, collections.abc.Iterable) or isinstance(found, str | bytes):
+        if isinstance(found, str | bytes):
+            return found in self._inclusion_values
+        if not isinstance(found, collections.abc.Iterable):
             raise PipelineError(
                 f"in_intersection: expected field '{self._predicate_field}' to be iterable, got {type(found).__name__}."
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
+import re
 import secrets
 import warnings
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ def make_reader(
     storage_options: Mapping[str, Any] | None = None,
     zmq_copy_buffers: bool = True,
     filesystem: Any = None,
+    convert_early_to_numpy: bool = False,
 ) -> Reader:
     """A reader of single, decoded rows (or windows) of a dataset, as named tuples.
 
@@ -81,8 +83,8 @@ def make_reader(
         transform_spec: what is done to each row after the predicate.
         filters: DNF tuples, or a ``pyarrow.compute.Expression``: which rows are kept, exactly.
         storage_options, filesystem: where the files are; see `Pipeline`.
-        pyarrow_serialize, shard_seed, cache_row_size_estimate, cache_extra_settings, hdfs_driver, zmq_copy_buffers:
-            accepted; they have no meaning here, and a warning says so once.
+        pyarrow_serialize, shard_seed, cache_row_size_estimate, cache_extra_settings, hdfs_driver, zmq_copy_buffers,
+            convert_early_to_numpy: accepted; they have no meaning here, and a warning says so once.
 
     Raises:
         PipelineError: an argument out of range (a ``ValueError``).
@@ -97,6 +99,7 @@ def make_reader(
         cache_extra_settings=(cache_extra_settings, None),
         hdfs_driver=(hdfs_driver, "libhdfs3"),
         zmq_copy_buffers=(zmq_copy_buffers, True),
+        convert_early_to_numpy=(convert_early_to_numpy, False),
     )
     _check_pool(reader_pool_type, workers_count, results_queue_size)
     cache = _cache(cache_type, cache_location, cache_size_limit)
@@ -259,7 +262,7 @@ def _storage_schema(dataset: PetastormDataset, stored: Unischema, schema_fields:
         ngram.resolve_regex_field_names(stored)
         chosen: Any = ngram.get_field_names_at_all_timesteps()
     elif schema_fields is None:
-        return stored, None
+        return _default_schema(dataset, stored, [".*"]), None
     elif isinstance(schema_fields, collections.abc.Iterable) and not isinstance(schema_fields, str | UnischemaField):
         chosen = list(schema_fields)
     else:
@@ -267,13 +270,31 @@ def _storage_schema(dataset: PetastormDataset, stored: Unischema, schema_fields:
             "schema_fields: expected None, a list of fields or regular expressions, or an NGram, "
             f"got {schema_fields!r}."
         )
-    storage = stored.create_schema_view(chosen) if chosen else stored
+    patterns = [item for item in chosen if isinstance(item, str) and item not in stored.fields] if chosen else [".*"]
+    default = _default_schema(dataset, stored, patterns)
+    named = {item if isinstance(item, str) else getattr(item, "name", None) for item in chosen}
+    known = [field for name, field in stored.fields.items() if name in default.fields or name in named]
+    storage = Unischema(stored._name, known).create_schema_view(chosen) if chosen else default
     if not storage.fields:
         raise NoFieldsError(
             f"schema_fields: No fields matching the criteria {chosen} in the dataset {dataset.roots[0]}. "
             f"Fields are: {list(stored.fields)}."
         )
     return storage, ngram
+
+
+def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequence[str]) -> Unischema:
+    """The fields that regexes choose from: of a plain Parquet store only those of types that Petastorm reads."""
+    unread = dataset.unread_by_petastorm
+    told = [name for name in stored.fields if name in unread and any(re.fullmatch(item, name) for item in patterns)]
+    if told:
+        warnings.warn(
+            f"dataset {dataset.roots[0]}: leaving out the columns {told}, as Petastorm does, which does not read their "
+            "types. Name them in schema_fields=[...] to read them.",
+            UserWarning,
+            stacklevel=5,
+        )
+    return Unischema(stored._name, [field for name, field in stored.fields.items() if name not in unread])
 
 
 def _warn_if_empty(wanted: Wanted) -> None:

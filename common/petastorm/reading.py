@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.disk_cache import clear
 from ..iteration import DEFAULT_MEMORY_BYTES
 from ..selection.statistics import decoded_bytes
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
@@ -158,7 +159,12 @@ class Reader:
         self._in_flight.clear()
 
     def cleanup(self) -> None:
-        """Nothing to clean up: caches are kept."""
+        """Nothing to clean up: caches are kept until `cleanup_cache`."""
+
+    def cleanup_cache(self) -> None:
+        """Removes what readers have kept in this reader's local cache, and the directory if nothing else is in it."""
+        if self._loader.cache is not None:
+            clear(self._loader.cache[0])
 
     exit = stop
 

@@ -64,11 +64,40 @@ def _checked_frame(spec: TransformSpec, schema: Unischema, table: pa.Table, fram
         raise TransformError(f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}.")
     _check_names(spec, schema, list(frame.columns), set(table.column_names))
     edited = {field.name for field in spec.edit_fields}
+    gaps = {name for name, column in zip(table.column_names, table.columns, strict=True) if column.null_count}
     result = {}
     for name, field in schema.fields.items():
         values = from_series(frame[name])
+        if name in edited | gaps and _holds_whole_numbers(field) and values.ndim == 1 and values.dtype.kind in "fO":
+            values = _without_gaps(field, values)
         result[name] = _checked_column(field, values) if name in edited else _plain_column(values)
     return result
+
+
+def _holds_whole_numbers(field: UnischemaField) -> bool:
+    wanted = field.numpy_dtype
+    return not field.shape and wanted not in (None, decimal.Decimal) and np.dtype(wanted).kind in "iub"
+
+
+def _without_gaps(field: UnischemaField, values: np.ndarray) -> np.ndarray:
+    """Integers or bools, which pandas holds as floats or objects where some are null, in the field's dtype again."""
+    missing = np.array([value is None or value != value for value in values.tolist()], dtype=bool)
+    if missing.any() and not field.nullable:
+        raise TransformError(
+            f"TransformSpec, field '{field.name}': expected a value, got null. Declare the field nullable."
+        )
+    wanted = np.dtype(field.numpy_dtype)
+    found = np.array(values[~missing].tolist())
+    made = found.astype(wanted) if found.dtype.kind in ("b" if wanted.kind == "b" else "iuf") else None
+    if found.size and (made is None or not np.array_equal(made, found)):
+        raise TransformError(
+            f"TransformSpec, field '{field.name}': expected dtype {wanted}, got {found.dtype}. "
+            f"Cast with .astype(np.{wanted}), or declare another dtype in edit_fields=."
+        )
+    whole = np.zeros(len(values), dtype=wanted)
+    if found.size:
+        whole[~missing] = made
+    return np.ma.MaskedArray(whole, missing) if missing.any() else whole
 
 
 def _check_names(spec: TransformSpec, schema: Unischema, got: list[Any], given: set[str]) -> None:

@@ -93,6 +93,9 @@ class SparkConverter:
     def delete(self) -> None:
         """Removes the files. Idempotent; a converter of an equal DataFrame, made later, writes them anew."""
         CACHE.forget(self.url)
+        if CACHE.remove_directory is not None:
+            CACHE.remove_directory(self.url)
+            return
         filesystem, path = resolve(self.url, storage_options=dict(self.storage_options) or None)
         remove_directory(filesystem, path)
 
@@ -160,7 +163,7 @@ def _parent(session: Any, given: str | os.PathLike[str] | None) -> str:
         raise PipelineError(
             f"spark_converter: expected a directory that Python sees, got {str(parent)!r}. Write file:///dbfs/..."
         )
-    return str(parent) if "://" in parent else os.path.abspath(os.path.expanduser(parent))
+    return parent.rstrip("/") if "://" in parent else os.path.abspath(os.path.expanduser(parent))
 
 
 def _is_there(converter: SparkConverter) -> bool:

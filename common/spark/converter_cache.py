@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError, ParquetryError
+from ..errors import DatasetError
 
 if TYPE_CHECKING:
     from .converter import SparkConverter
@@ -45,9 +45,14 @@ class _Entry:
 
 
 class ConverterCache:
-    """The converters of this process; thread-safe."""
+    """The converters of this process; thread-safe.
+
+    Attributes:
+        remove_directory: removes the directory at a URL in place of `SparkConverter.delete`, or ``None``.
+    """
 
     def __init__(self) -> None:
+        self.remove_directory: Callable[[str], Any] | None = None
         self._entries: list[_Entry] = []
         self._lock = threading.Lock()
         self._registered = False
@@ -83,7 +88,7 @@ class ConverterCache:
         for entry in entries:
             try:
                 entry.remove()
-            except ParquetryError as error:
+            except Exception as error:
                 _LOGGER.warning("%s", error)
 
 

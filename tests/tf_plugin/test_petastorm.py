@@ -17,6 +17,7 @@ from parquetry.common.errors import NullValueError, PipelineError
 from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, make_batch_reader, make_reader
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda
+from parquetry.common.petastorm.spark import TFDatasetContextManager, make_spark_converter
 from parquetry.common.petastorm.unischema import Unischema as PetastormSchema
 from parquetry.common.petastorm.unischema import UnischemaField as PetastormField
 
@@ -294,3 +295,11 @@ def test_rows_that_an_iteration_read_ahead_and_left_are_told() -> None:
         assert [int(row.id) for row in dataset.take(2)] == [1, 2]
         with pytest.warns(UserWarning, match="Rows that it had read ahead, 1 at most, are skipped"):
             assert [int(row.id) for row in dataset.take(1)] == [4]
+
+
+def test_a_converters_dataset_needs_no_context_that_is_kept(plain: str) -> None:
+    context = make_spark_converter(plain).make_tf_dataset(batch_size=8, num_epochs=1, schema_fields=["id"])
+    assert isinstance(context, TFDatasetContextManager)
+    with context as dataset:
+        assert sorted(number for batch in dataset for number in batch.id.numpy()) == list(range(20))
+    assert context.reader.stopped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import gc
 import warnings
 from collections import Counter, namedtuple
 from pathlib import Path
@@ -16,6 +17,7 @@ from parquetry.common.petastorm import TransformSpec, WeightedSamplingReader, ma
 from parquetry.common.petastorm import reader as reader_module
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.predicates import in_lambda
+from parquetry.common.petastorm.spark import TorchDatasetContextManager, make_spark_converter
 
 torch = pytest.importorskip("torch")
 petastorm = pytest.importorskip("parquetry.torch_plugin.petastorm")
@@ -347,3 +349,22 @@ def test_what_makes_no_tensors_of_one_kind_is_refused_with_the_fields_name(url: 
         pytest.raises(TypeError, match=f"field 'id': {text}"),
     ):
         list(batches)
+
+
+def test_a_converters_loader_needs_no_context_that_is_kept(url: str) -> None:
+    converter = make_spark_converter(url)
+    loader = converter.make_torch_dataloader(batch_size=10, num_epochs=1, schema_fields=["id"]).__enter__()
+    gc.collect()
+    assert sorted(ids(loader)) == list(range(COUNT))
+    loader.reader.stop()
+    loader.reader.join()
+    context = converter.make_torch_dataloader(batch_size=10, num_epochs=1, schema_fields=["id"])
+    assert isinstance(context, TorchDatasetContextManager)
+    with context as loader:
+        assert context.loader is loader
+        assert context.reader is loader.reader
+    assert context.reader.stopped
+
+
+def test_bytes_that_can_be_changed_stay_bytes() -> None:
+    assert petastorm.decimal_friendly_collate([bytearray(b"a"), bytearray(b"b")]) == [b"a", b"b"]

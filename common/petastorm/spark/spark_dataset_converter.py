@@ -5,14 +5,15 @@ The files and their cache are those of ``parquetry.common.spark.spark_converter`
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
+from types import TracebackType
 from typing import Any
 
 from ...errors import PipelineError
 from ...layout.dataset import StoredDataset
 from ...spark.converter import SparkConverter, spark_converter
+from ...spark.converter_cache import CACHE
 from ..reader import make_batch_reader
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
@@ -46,7 +47,6 @@ class SparkDatasetConverter:
     def __len__(self) -> int:
         return self.dataset_size
 
-    @contextlib.contextmanager
     def make_tf_dataset(
         self,
         batch_size: int | None = None,
@@ -55,7 +55,7 @@ class SparkDatasetConverter:
         workers_count: int | None = None,
         shuffling_queue_capacity: int | None = None,
         **petastorm_reader_kwargs: Any,
-    ) -> Iterator[Any]:
+    ) -> TFDatasetContextManager:
         """A context manager that gives a ``tf.data.Dataset`` of batches (named tuples).
 
         Args:
@@ -66,15 +66,9 @@ class SparkDatasetConverter:
             shuffling_queue_capacity: rows of TensorFlow's shuffle buffer; ``None`` or 0 = none.
             petastorm_reader_kwargs: arguments for `make_batch_reader`.
         """
-        make = import_module("parquetry.tf_plugin.petastorm").make_petastorm_dataset
-        autotune = import_module("tensorflow").data.AUTOTUNE
-        with self._reader(num_epochs, workers_count, petastorm_reader_kwargs) as reader:
-            rows = make(reader).unbatch()
-            if shuffling_queue_capacity:
-                rows = rows.shuffle(shuffling_queue_capacity)
-            yield rows.batch(batch_size or _BATCH_SIZE).prefetch(autotune if prefetch is None else prefetch)
+        options = _reader_options(num_epochs, workers_count, petastorm_reader_kwargs)
+        return TFDatasetContextManager(self.cache_dir_url, batch_size, prefetch, options, shuffling_queue_capacity)
 
-    @contextlib.contextmanager
     def make_torch_dataloader(
         self,
         batch_size: int = _BATCH_SIZE,
@@ -83,27 +77,103 @@ class SparkDatasetConverter:
         shuffling_queue_capacity: int = 0,
         data_loader_fn: Callable[..., Any] | None = None,
         **petastorm_reader_kwargs: Any,
-    ) -> Iterator[Any]:
+    ) -> TorchDatasetContextManager:
         """A context manager that gives a `DataLoader` of batches (dicts of tensors); see `make_tf_dataset`.
 
         Args:
             data_loader_fn: makes the loader from the reader, ``batch_size`` and ``shuffling_queue_capacity``;
                 ``None`` = ``parquetry.torch_plugin.petastorm.DataLoader``.
         """
-        make = data_loader_fn or import_module("parquetry.torch_plugin.petastorm").DataLoader
-        with self._reader(num_epochs, workers_count, petastorm_reader_kwargs) as reader:
-            yield make(reader, batch_size=batch_size, shuffling_queue_capacity=shuffling_queue_capacity)
-
-    @contextlib.contextmanager
-    def _reader(self, num_epochs: int | None, workers_count: int | None, options: dict[str, Any]) -> Iterator[Any]:
-        workers = 4 if workers_count is None else workers_count
-        with make_batch_reader(self.cache_dir_url, num_epochs=num_epochs, workers_count=workers, **options) as reader:
-            yield reader
+        options = _reader_options(num_epochs, workers_count, petastorm_reader_kwargs)
+        return TorchDatasetContextManager(
+            self.cache_dir_url, batch_size, options, shuffling_queue_capacity, data_loader_fn
+        )
 
     def delete(self) -> None:
         """Removes the files, if this converter wrote them."""
         if self._owned:
             self._converter.delete()
+
+
+class _ReaderContext:
+    """Opens a reader on entering and closes it on leaving; dropping the object closes nothing."""
+
+    reader: Any
+    """The reader, once entered."""
+
+    def __init__(self, parquet_file_url_list: Any, batch_size: int | None, petastorm_reader_kwargs: Any) -> None:
+        self.parquet_file_url_list = parquet_file_url_list
+        self.batch_size = batch_size
+        self.petastorm_reader_kwargs = petastorm_reader_kwargs
+
+    def _open(self) -> Any:
+        self.reader = make_batch_reader(self.parquet_file_url_list, **self.petastorm_reader_kwargs)
+        return self.reader
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.reader.stop()
+        self.reader.join()
+
+
+class TFDatasetContextManager(_ReaderContext):
+    """What `SparkDatasetConverter.make_tf_dataset` gives."""
+
+    def __init__(
+        self,
+        parquet_file_url_list: Any,
+        batch_size: int | None,
+        prefetch: int | None,
+        petastorm_reader_kwargs: Any,
+        shuffling_queue_capacity: int | None,
+    ) -> None:
+        super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs)
+        self.prefetch = prefetch
+        self.shuffling_queue_capacity = shuffling_queue_capacity
+
+    def __enter__(self) -> Any:
+        make = import_module("parquetry.tf_plugin.petastorm").make_petastorm_dataset
+        autotune = import_module("tensorflow").data.AUTOTUNE
+        rows = make(self._open()).unbatch()
+        if self.shuffling_queue_capacity:
+            rows = rows.shuffle(self.shuffling_queue_capacity)
+        return rows.batch(self.batch_size or _BATCH_SIZE).prefetch(autotune if self.prefetch is None else self.prefetch)
+
+
+class TorchDatasetContextManager(_ReaderContext):
+    """What `SparkDatasetConverter.make_torch_dataloader` gives."""
+
+    loader: Any
+    """The loader, once entered."""
+
+    def __init__(
+        self,
+        parquet_file_url_list: Any,
+        batch_size: int,
+        petastorm_reader_kwargs: Any,
+        shuffling_queue_capacity: int,
+        data_loader_fn: Callable[..., Any] | None,
+    ) -> None:
+        super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs)
+        self.shuffling_queue_capacity = shuffling_queue_capacity
+        self.data_loader_fn = data_loader_fn
+
+    def __enter__(self) -> Any:
+        make = self.data_loader_fn or import_module("parquetry.torch_plugin.petastorm").DataLoader
+        self.loader = make(
+            self._open(), batch_size=self.batch_size, shuffling_queue_capacity=self.shuffling_queue_capacity
+        )
+        return self.loader
+
+
+def _reader_options(num_epochs: int | None, workers_count: int | None, options: dict[str, Any]) -> dict[str, Any]:
+    return {"num_epochs": num_epochs, "workers_count": 4 if workers_count is None else workers_count, **options}
+
+
+def register_delete_dir_handler(handler: Callable[[str], Any] | None) -> None:
+    """Has the directories of the cache removed by a function of their URL, also at exit; ``None`` = as before."""
+    CACHE.remove_directory = handler
 
 
 def make_spark_converter(

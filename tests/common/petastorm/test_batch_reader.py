@@ -41,7 +41,7 @@ def url(tmp_path: Path) -> str:
             "when": pa.array([GROUND + datetime.timedelta(hours=i) for i in range(COUNT)], pa.timestamp("us", "UTC")),
             "vector": pa.array([list(range(i, i + 3)) for i in range(COUNT)], pa.list_(pa.int32())),
             "ragged": pa.array([None if i == 9 else list(range(i % 3)) for i in range(COUNT)], pa.list_(pa.int64())),
-            "small": pa.array(list(range(COUNT)), pa.uint16()),
+            "small": pa.array(list(range(COUNT)), pa.uint8()),
         }
     )
     (tmp_path / "plain").mkdir()
@@ -79,7 +79,7 @@ def test_each_row_group_is_a_named_tuple_of_columns(url: str, pool: str) -> None
     assert first.vector.dtype == np.int32
     assert first.ragged[9] is None
     assert first.ragged[2].tolist() == [0, 1]
-    assert first.small.dtype == np.uint16
+    assert first.small.dtype == np.uint8
 
 
 def test_columns_are_selected_by_regex_and_the_rest_is_not_there(url: str) -> None:
@@ -127,6 +127,35 @@ def test_nested_columns_are_left_out_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"ignoring columns that Petastorm's readers do not support: \['deep.a'\]"):
         (batch,) = batches(str(tmp_path))
     assert batch._fields == ("id",)
+
+
+OTHERS = {
+    "u16": pa.array([1, 2], pa.uint16()),
+    "u64": pa.array([1, 2], pa.uint64()),
+    "u64s": pa.array([[1], [2]], pa.list_(pa.uint64())),
+    "time": pa.array([datetime.time(1), datetime.time(2)]),
+    "code": pa.array(["a", "b"]).dictionary_encode(),
+    "deep": pa.array([[[1]], [[2]]]),
+    "half": pa.array(np.array([1, 2], np.float16)),
+    "large": pa.array(["a", "b"], pa.large_string()),
+}
+
+
+def test_columns_that_petastorm_leaves_out_come_if_they_are_named(tmp_path: Path) -> None:
+    table = pa.table({"u": pa.array([1, 2], pa.uint8()), **OTHERS, "id": [1, 2]})
+    (tmp_path / "key=7").mkdir()
+    pq.write_table(table, tmp_path / "key=7" / "part.parquet")
+    with pytest.warns(
+        UserWarning, match=r"leaving out the columns \['u16', .*, 'large'\], .* Name them in schema_fields"
+    ):
+        (batch,) = batches(str(tmp_path))
+    assert batch._fields == ("key", "u", "id")
+    with pytest.warns(UserWarning, match=r"leaving out the columns \['u16', 'u64', 'u64s'\]"):
+        assert batches(str(tmp_path), schema_fields=["u.*"])[0]._fields == ("u",)
+    (batch,) = batches(str(tmp_path), schema_fields=[*OTHERS, "i.*"])
+    assert batch._fields == (*OTHERS, "id")
+    assert batch.u64.dtype == np.uint64
+    assert batch.code.tolist() == ["a", "b"]
 
 
 def test_partitions_are_typed_by_their_directories(tmp_path: Path) -> None:
@@ -198,6 +227,66 @@ def test_integers_with_nulls_pass_through_a_frame_unrounded(url: str) -> None:
     pytest.importorskip("pandas")
     read = batches(url, schema_fields=["id", "holes"], transform_spec=TransformSpec(lambda frame: frame))
     assert read[0].holes.tolist() == [None if i % 4 == 0 else i + 2**53 for i in range(16)]
+
+
+@pytest.fixture
+def gaps(tmp_path: Path) -> str:
+    """Two row groups, nulls in the first alone."""
+    table = pa.table(
+        {
+            "number": pa.array([1, None, 3, 4], pa.int32()),
+            "flag": [True, None, False, True],
+            "text": ["a", None, "c", "d"],
+            "list": [[1], None, [3], [4]],
+        }
+    )
+    pq.write_table(table, tmp_path / "part.parquet", row_group_size=2)
+    return str(tmp_path)
+
+
+def test_a_function_sees_nulls_as_arrow_gives_them_to_pandas(gaps: str) -> None:
+    pytest.importorskip("pandas")
+    seen = []
+    read = batches(gaps, transform_spec=TransformSpec(lambda frame: seen.append(frame.copy()) or frame))
+    assert [str(seen[0][name].dtype) for name in ("number", "flag", "text")] == ["float64", "object", "object"]
+    assert [str(seen[1][name].dtype) for name in ("number", "flag", "text")] == ["int32", "bool", "object"]
+    assert np.isnan(seen[0]["number"][1])
+    assert seen[0]["flag"][1] is None
+    assert seen[0]["text"][1] is None
+    for batch, plain in zip(read, batches(gaps), strict=True):
+        for name in plain._fields:
+            assert getattr(batch, name).dtype == getattr(plain, name).dtype
+            assert getattr(batch, name).tolist() == getattr(plain, name).tolist()
+
+
+def test_declared_integers_may_come_back_as_floats_that_are_whole(gaps: str) -> None:
+    pytest.importorskip("pandas")
+    for nullable, change in (
+        (True, lambda frame: frame["number"] * 2),
+        (False, lambda frame: frame["number"].fillna(7)),
+    ):
+        edit = [("new", np.int16, (), nullable)]
+        spec = TransformSpec(lambda frame, change=change: frame.assign(new=change(frame)), edit_fields=edit)
+        first = batches(gaps, transform_spec=spec)[0].new
+        assert first.dtype == np.int16
+        assert first.tolist() == ([2, None] if nullable else [1, 7])
+    for nullable, change, text in [
+        (True, lambda frame: frame["number"] / 2, "expected dtype int16, got float64"),
+        (True, lambda frame: frame["number"] * 1e5, "expected dtype int16, got float64"),
+        (False, lambda frame: frame["number"], "expected a value, got null"),
+    ]:
+        edit = [("new", np.int16, (), nullable)]
+        spec = TransformSpec(lambda frame, change=change: frame.assign(new=change(frame)), edit_fields=edit)
+        with pytest.raises(TransformError, match=f"field 'new': {text}"):
+            batches(gaps, transform_spec=spec)
+    with pytest.raises(TransformError, match="field 'number': expected dtype int32, got float64"):
+        batches(gaps, transform_spec=TransformSpec(lambda frame: frame.assign(number=frame["number"] / 2)))
+
+
+def test_text_that_pandas_made_has_none_for_null(gaps: str) -> None:
+    pytest.importorskip("pandas")
+    spec = TransformSpec(lambda frame: frame.assign(text=frame["text"].astype("string")))
+    assert batches(gaps, transform_spec=spec)[0].text.tolist() == ["a", None]
 
 
 @pytest.mark.parametrize(

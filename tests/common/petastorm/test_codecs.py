@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import io
 from typing import Any
@@ -111,7 +112,7 @@ def test_scalars_are_stored_as_plain_python() -> None:
     field = UnischemaField("x", np.int32, (), None, False)
     codec = ScalarCodec(IntegerType())
     assert type(codec.encode(field, np.int32(42))) is int
-    assert type(ScalarCodec(np.float32).encode(field, np.float64(0.5))) is float
+    assert type(ScalarCodec(np.float32).encode(field._replace(numpy_dtype=np.float32), np.float64(0.1))) is float
     assert both_ways(ScalarCodec(np.str_), np.bytes_, (), "abc") == b"abc"
     assert str(codec) == "ScalarCodec(IntegerType())"
     with pytest.raises(TypeError, match="Expected a scalar"):
@@ -137,3 +138,51 @@ def test_codecs_are_compared_and_shown() -> None:
     assert str(NdarrayCodec()) == "NdarrayCodec()"
     assert str(CompressedImageCodec(".png", 80)) == "CompressedImageCodec('png', 80)"
     assert CompressedImageCodec("jpeg").image_codec == "jpeg"
+
+
+def test_scalars_are_cast_to_what_the_stored_type_takes() -> None:
+    def stored(spark_type: Any, dtype: Any, value: Any) -> Any:
+        return ScalarCodec(spark_type).encode(UnischemaField("x", dtype, (), None, False), value)
+
+    for spark_type, dtype, value, expected in [
+        (pa.float32(), np.float32, np.int64(3), 3.0),
+        (pa.float64(), np.float64, 3, 3.0),
+        (pa.float32(), np.float32, np.float64(0.1), 0.1),
+        (pa.int32(), np.int32, np.float64(3), 3),
+        (pa.int64(), np.int64, decimal.Decimal(3), 3),
+        (pa.bool_(), np.bool_, np.uint8(1), True),
+        (pa.string(), np.str_, np.str_("a"), "a"),
+        (pa.binary(), np.bytes_, bytearray(b"a\0"), b"a\0"),
+        (pa.decimal128(9, 2), decimal.Decimal, np.int64(3), decimal.Decimal(3)),
+        (pa.date32(), np.datetime64, np.datetime64("2020-01-02"), datetime.date(2020, 1, 2)),
+        (pa.timestamp("us"), np.datetime64, np.datetime64("2020-01-02", "ns"), datetime.datetime(2020, 1, 2)),
+    ]:
+        made = stored(spark_type, dtype, value)
+        assert made == expected
+        assert type(made) is type(expected)
+    assert np.isnan(stored(pa.float32(), np.float32, np.nan))
+
+
+@pytest.mark.parametrize(
+    ("spark_type", "dtype", "value"),
+    [
+        (IntegerType(), np.int32, 1.5),
+        (IntegerType(), np.int32, np.float32(np.nan)),
+        (IntegerType(), np.int32, 2**31),
+        (pa.int16(), np.uint8, 300),
+        (pa.int32(), np.int32, "5"),
+        (pa.float64(), np.int32, 1.5),
+        (pa.float32(), np.float32, 2**24 + 1),
+        (pa.float32(), np.float32, 1e300),
+        (pa.bool_(), np.bool_, 5),
+        (pa.string(), np.str_, 5),
+        (pa.string(), np.str_, b"a"),
+        (pa.binary(), np.bytes_, "a"),
+        (DecimalType(), decimal.Decimal, "abc"),
+        (pa.timestamp("us"), np.datetime64, np.datetime64("2020-01-01T00:00:00.000000001")),
+        (pa.date32(), np.datetime64, np.datetime64("2020-01-01T01")),
+    ],
+)
+def test_scalars_that_would_change_are_refused(spark_type: Any, dtype: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"field 'x': Expected a .* gives back unchanged, got .* Convert it"):
+        ScalarCodec(spark_type).encode(UnischemaField("x", dtype, (), None, False), value)

@@ -194,6 +194,8 @@ def test_arguments_of_predicates_are_checked() -> None:
         in_reduce([THIRDS, len], all)  # type: ignore[list-item]
     with pytest.raises(ValueError, match="subset_index is out of range"):
         in_pseudorandom_split([0.5, 0.5], 2, "id")
+    assert in_intersection(["a", "b"], "id").do_include({"id": np.str_("a")})
+    assert not in_intersection(["ab", "b"], "id").do_include({"id": "a"})
     with pytest.raises(ValueError, match="to be iterable"):
         in_intersection([1], "id").do_include({"id": 5})
     with pytest.raises(ValueError, match="expected the field 'id'"):

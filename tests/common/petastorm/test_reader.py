@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import NdarrayCodec, Unischema, UnischemaField, write_dataset
 from parquetry.common.errors import DatasetError, PipelineError
-from parquetry.common.petastorm import NoDataAvailableError, TransformSpec, make_reader
+from parquetry.common.petastorm import NoDataAvailableError, TransformSpec, make_batch_reader, make_reader
 from parquetry.common.petastorm import reader as reader_module
 from parquetry.common.petastorm.errors import NoFieldsError, ReaderStoppedError, ResetError
 from parquetry.common.petastorm.predicates import in_lambda, in_set
@@ -448,3 +450,28 @@ def test_many_columns_make_rows(tmp_path: Path) -> None:
     write_dataset(tmp_path / "wide", schema, [{f"f{i}": i for i in range(400)}])
     with make_reader(str(tmp_path / "wide"), reader_pool_type="dummy") as reader:
         assert next(reader).f399 == 399
+
+
+def test_text_in_filters_is_compared_with_integer_partitions(tmp_path: Path) -> None:
+    for year in (2019, 2020):
+        (tmp_path / f"year={year}").mkdir()
+        pq.write_table(pa.table({"id": [year]}), tmp_path / f"year={year}" / "part.parquet")
+
+    def read(filters: Any) -> list[int]:
+        with make_batch_reader(str(tmp_path), filters=filters, reader_pool_type="dummy") as reader:
+            return sorted(int(batch.id[0]) for batch in reader)
+
+    assert read([("year", "=", "2020")]) == [2020]
+    assert read([[("year", "in", {"2019", "2018"})], [("year", ">", "2019"), ("id", ">", 0)]]) == [2019, 2020]
+    with pytest.raises(PipelineError, match="filters: expected an integer for the partition 'year', got 'x'"):
+        read([("year", "=", "x")])
+
+
+def test_what_has_no_meaning_here_is_taken_by_both_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for make in (make_reader, make_batch_reader):
+        monkeypatch.setattr(reader_module, "_told", {"batch_reader"})
+        with (
+            pytest.warns(UserWarning, match="convert_early_to_numpy has no meaning"),
+            make(str(REAL), schema_fields=["id"], convert_early_to_numpy=True) as reader,
+        ):
+            assert reader.batched_output == (make is make_batch_reader)

@@ -1,0 +1,1 @@
+"""Tools over whole datasets by Petastorm's names."""
