@@ -104,7 +104,8 @@ class Pipeline(ImageVerbs):
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them; or a pipeline.
-        fields: names or regexes of the fields wanted; ``None`` = all.
+        fields: names or regexes of the fields wanted; ``None`` = all. A `UnischemaField` with a codec says how its
+            column is decoded, for instance JPEG bytes in a file without a schema of parquetry's.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
         workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
@@ -156,13 +157,13 @@ class Pipeline(ImageVerbs):
         if isinstance(url_or_urls, Pipeline):
             if filesystem is not None or storage_options:
                 raise PipelineError("Pipeline: a pipeline that is given has its own filesystem and storage_options.")
-            given = url_or_urls if fields is None else url_or_urls.select(*_names(fields))
+            given = url_or_urls if fields is None else url_or_urls.select(*_fields(fields))
             options = {"workers": workers, "memory_limit": memory_limit, "executor": executor}
             _copy(given.with_options(**{name: value for name, value in options.items() if value is not None}), self)
             return
         values = {
             "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
-            "stages": () if fields is None else (Select(_names(fields)),),
+            "stages": () if fields is None else (Select.of(_fields(fields)),),
             "storage_options": tuple(sorted((storage_options or {}).items())),
             "workers": workers,
             "memory_limit": memory_limit,
@@ -299,7 +300,7 @@ class Pipeline(ImageVerbs):
 
     def select(self, *names: str | UnischemaField) -> Pipeline:
         """Only the fields that the names or regexes (matched in full) select, in schema order."""
-        return self._with(Select(_names(names)))
+        return self._with(Select.of(names))
 
     def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
         """Only the rows for which ``predicate`` is true (null is not true).
@@ -823,6 +824,10 @@ def _required(verb: str, names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         raise PipelineError(f"{verb}: expected one field name or regex or more, got none.")
     return names
+
+
+def _fields(given: str | UnischemaField | Iterable[str | UnischemaField]) -> Iterable[str | UnischemaField]:
+    return (given,) if isinstance(given, str | UnischemaField) else given
 
 
 def _names(names: Any) -> tuple[str, ...]:

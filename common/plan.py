@@ -28,12 +28,13 @@ from .image_stages import drawn_seed, with_seed
 from .layout.dataset import StoredDataset
 from .order.epoch import EpochOrder, OrderSpec
 from .order.positions import Batches, BatchView, Epoch, Repeat, Resumed, RowView, Shard, Slice, Strided
+from .schema.declared import declared_as
 from .schema.field import UnischemaField
 from .selection.select import Selection, evaluate
 from .selection.statistics import decoded_bytes
 from .selection.store import load_selection, save_selection, selection_key
 from .stage_order import StageOrder, order_stages
-from .stages import Batch, Ngram, Skip, Stage, Take, WhereFunction, with_canonical_shards
+from .stages import Batch, Ngram, Select, Skip, Stage, Take, WhereFunction, with_canonical_shards
 from .stages import Repeat as RepeatStage
 from .stages import Shard as ShardStage
 from .where_function import test_rows
@@ -320,7 +321,14 @@ class Plan(BasePlan):
         return recipe
 
     def _resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
-        return [self.dataset.schema[name] for name in self.dataset.match(patterns)]
+        return [self._field(name) for name in self.dataset.match(patterns)]
+
+    def _field(self, name: str) -> UnischemaField:
+        """A field as the pipeline declares it, else as the dataset does."""
+        stored = self.dataset.schema[name]
+        given = [item for stage in self.stages if isinstance(stage, Select) for item in stage.declared]
+        declared = next((item for item in given if item.name == name), None)
+        return stored if declared is None else declared_as(stored, self.dataset.types[name], declared)
 
     # --- the selection ---
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -90,10 +90,26 @@ def stage_from_json(value: Mapping[str, Any]) -> Stage:
 
 @dataclass(frozen=True)
 class Select(Stage):
-    """Keep only some fields."""
+    """Keep only some fields; ``declared`` says how stored columns are decoded, instead of the dataset's schema."""
 
     verb: ClassVar[str] = "select"
     patterns: tuple[str, ...]
+    declared: tuple[UnischemaField, ...] = ()
+
+    @classmethod
+    def of(cls, fields: Iterable[str | UnischemaField]) -> Select:
+        """Names, regexes and fields; a field with a codec declares its column."""
+        given = list(fields)
+        declared = tuple(item for item in given if isinstance(item, UnischemaField) and item.codec is not None)
+        return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "declared": [item.to_json() for item in self.declared]}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        declared = tuple(UnischemaField.from_json(item) for item in parameters.get("declared", ()))
+        return cls(tuple(parameters["patterns"]), declared)
 
     def check(self) -> None:
         if not self.patterns or not all(isinstance(name, str) for name in self.patterns):
