@@ -23,7 +23,7 @@ from ..errors import DatasetError
 from .bitmaps import decode_bitmap64
 from .nested import one_array
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
-from .table_read import locate, read_columns
+from .table_read import check_counts, locate, read_columns
 
 if TYPE_CHECKING:
     from .dataset import StoredDataset
@@ -148,7 +148,9 @@ def _checked(item: RowDeletes, read: Callable[[], Any]) -> Any:
 
 def _read_parquet(dataset: StoredDataset, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
     with pq.ParquetFile(item.path, filesystem=dataset.filesystem) as file:
-        return file.read(columns=columns)
+        table = file.read(columns=columns)
+        check_counts(table, file.metadata.num_rows, f"delete file {item.path}")
+        return table
 
 
 def _bitmap(dataset: StoredDataset, item: RowDeletes) -> np.ndarray:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from ..errors import PipelineError
 from ..layout.dataset import StoredDataset
@@ -82,7 +81,7 @@ def _describe(
     if petastorm_compatible:
         dataset = StoredDataset([os.fspath(url)], filesystem=given, storage_options=storage_options)
         counts = {
-            file.relative: pq.read_metadata(file.path, filesystem=filesystem).num_row_groups for file in dataset.files
+            file.relative: footer.num_row_groups for file, footer in zip(dataset.files, dataset.footers, strict=True)
         }
         arrow = read_metadata(filesystem, root)
         assert arrow is not None  # it has just been written
