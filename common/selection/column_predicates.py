@@ -150,8 +150,7 @@ def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _hash_value(value: Any, seed: int) -> int:
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _WORD:
-        value = int(value)  # a column of integers may widen to floats, and no row may change its part
+    value = _before_widening(value)
     if isinstance(value, bool) or value is None:
         text = repr(value)
     elif isinstance(value, int):
@@ -166,6 +165,18 @@ def _hash_value(value: Any, seed: int) -> int:
         text = str(value)
     digest = hashlib.blake2b(f"{seed}\0{text}".encode(), digest_size=8, person=b"parquetry").digest()
     return int.from_bytes(digest, "little")
+
+
+def _before_widening(value: Any) -> Any:
+    """The integer or the day that a value is: a column may widen to floats, decimals or times, and no row may change
+    its part.
+    """
+    if isinstance(value, float | decimal.Decimal) and math.isfinite(value) and value.as_integer_ratio()[1] == 1:
+        number = int(value)
+        return number if abs(number) <= _WORD else value
+    if isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() == datetime.time():
+        return value.date()
+    return value
 
 
 def contains(field: str, *values: Any, every: bool = False) -> Contains:

@@ -164,6 +164,22 @@ def test_equal_values_are_in_one_part_of_a_split_whatever_type_their_file_has(tm
         assert before == [number for number in found if number < 50], "a new file moved rows to the other part"
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pa.array(range(-25, 25), pa.int32()), pa.decimal128(12, 2)),
+        (pa.array([2**63, 2**64 - 1, 5] * 8, pa.uint64()), pa.decimal128(22, 1)),
+        (pa.array(range(50), pa.int32()).cast(pa.date32()), pa.timestamp("us")),
+        (pa.array([1.5, -0.0, 1e300, float("nan"), float("inf")] * 8, pa.float32()), pa.float64()),
+    ],
+    ids=str,
+)
+def test_a_column_that_widens_leaves_every_row_in_its_part(before: pa.Array, after: pa.DataType) -> None:
+    for part in (0, 1):
+        split = hash_split("a", [0.3, 0.7], part)
+        assert split.mask(before).tolist() == split.mask(before.cast(after)).tolist()
+
+
 def test_bounds_prune_in_the_type_of_the_dataset(tmp_path: Path) -> None:
     url = write(tmp_path, [pa.array([1, 5], pa.int32()), pa.array([2**40]), pa.array([7, 8], pa.int16())])
     for indexed in (False, True):
