@@ -20,7 +20,7 @@ from .arrow_stream.address import ServerAddress
 from .arrow_stream.sendable import check_sendable
 from .arrow_stream.served_plan import ServedPlan
 from .engine.outputs import Element
-from .errors import PipelineError
+from .errors import DatasetError, PipelineError
 from .functions import UserFunction
 from .image_stages import drawn_seed as drawn_image_seed
 from .image_stages import with_seed
@@ -581,6 +581,26 @@ class Pipeline(ImageVerbs):
     def schema(self) -> Unischema:
         """The dataset's schema: every field that could be read (of a mix: that of its first source)."""
         return self.dataset.schema
+
+    @property
+    def versions(self) -> list[str]:
+        """For each dataset (several in a mix), which version of its files was found when it was listed."""
+        sources = [self] if self.mixture is None else self.mixture.sources
+        return [source.dataset.version for source in sources]
+
+    def hold_to(self, versions: Sequence[str]) -> None:
+        """Checks that this process found the files that another one had found before.
+
+        Raises:
+            DatasetError: files were added, removed or written since.
+        """
+        sources = [self] if self.mixture is None else self.mixture.sources
+        for source, expected in zip(sources, versions, strict=True):
+            if source.dataset.version != expected:
+                raise DatasetError(
+                    f"dataset {', '.join(source.urls)}: expected the files that were there when it was opened, found "
+                    "others: some were added, removed or written since. Make the pipeline again to read them."
+                )
 
     def plan(self) -> BasePlan:
         """The plan; made once."""

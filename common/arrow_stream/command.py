@@ -54,6 +54,8 @@ def _run(options: argparse.Namespace, listen: str, stop: threading.Event) -> Non
     value = _read(options.pipeline)
     sys.path[:] = [*value.get("sys_path", []), *(path for path in sys.path if path not in value.get("sys_path", []))]
     pipeline = Pipeline.from_json(value.get("pipeline", value))
+    if "versions" in value:
+        pipeline.hold_to(value["versions"])
     with ArrowServer(
         pipeline,
         listen,

@@ -38,7 +38,8 @@ class OwnServer:
         assert self._process.stdout is not None
         self._closed = False
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"pipeline": pipeline.to_json(), "sys_path": sys.path}) + "\n")
+            request = {"pipeline": pipeline.to_json(), "sys_path": sys.path, "versions": pipeline.versions}
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
         with self._process.stdout as output:
             line = output.readline()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from typing import Any
 
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
 _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
+_SLICE = struct.pack("@ll", 0, 200_000)
+"""How long one wait lasts at most, as a ``timeval``: a signal that comes just before a wait does not interrupt it."""
 
 
 class Channel:
@@ -21,6 +24,7 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SLICE)
 
     def send(self, message: Message) -> None:
         """Sends a message; its descriptor stays open here.
@@ -36,10 +40,14 @@ class Channel:
 
     def receive(self) -> Message | None:
         """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor."""
-        try:
-            packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
-        except (ConnectionError, OSError):
-            return None
+        while True:
+            try:
+                packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                break
+            except BlockingIOError:  # the end of a slice: Python serves signals now
+                continue
+            except OSError:
+                return None
         if not packet:
             for descriptor in descriptors:
                 os.close(descriptor)

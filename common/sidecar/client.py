@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ..iteration import StepIterator
 
 IDLE_S = 30.0
+FEWEST_KEPT = 4
+"""Idle sidecars that are kept however few are in use at once: training and validation take turns."""
 _DEATH_S = 2.0
 _STDERR_LINES = 20
 
@@ -226,11 +228,36 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class IdlePool:
-    """Sidecars that wait for the next iteration of the same request; ended after `IDLE_S`."""
+class RecentMost:
+    """The largest of the numbers that were noted lately."""
 
     def __init__(self) -> None:
-        self._idle: list[tuple[float, SidecarClient]] = []
+        self._noted: deque[tuple[float, int]] = (
+            deque()
+        )  # times rise, numbers fall: what is both older and smaller is gone
+
+    def note(self, number: int, now: float) -> None:
+        """Takes a number in."""
+        while self._noted and self._noted[-1][1] <= number:
+            self._noted.pop()
+        self._noted.append((now, number))
+
+    def within(self, seconds: float, now: float) -> int:
+        """The largest of the last ``seconds``; 0 if there is none."""
+        while self._noted and self._noted[0][0] < now - seconds:
+            self._noted.popleft()
+        return self._noted[0][1] if self._noted else 0
+
+
+class IdlePool:
+    """Sidecars that wait for the next iteration of the same request; ended after `IDLE_S`, and the oldest of them when
+    more are idle than were in use at once lately.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[float, SidecarClient]] = []  # oldest first
+        self._used: weakref.WeakSet[SidecarClient] = weakref.WeakSet()
+        self._most_used = RecentMost()
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
@@ -242,19 +269,27 @@ class IdlePool:
                 if found is not None:
                     self._idle.remove(found)
             if found is None:
-                return SidecarClient(request)
+                return self._lend(SidecarClient(request))
             if found[1].alive:
-                return found[1]
+                return self._lend(found[1])
             found[1].close()
 
     def give(self, client: SidecarClient) -> None:
         """Keeps a sidecar for a while."""
+        with self._lock:
+            self._most_used.note(len(self._used), time.monotonic())
+            self._used.discard(client)
         if not client.alive:
             client.close()
             return
         with self._lock:
-            self._idle.append((time.monotonic() + IDLE_S, client))
+            now = time.monotonic()
+            self._idle.append((now + IDLE_S, client))
+            surplus = max(0, len(self._idle) - max(FEWEST_KEPT, self._most_used.within(IDLE_S, now)))
+            dropped, self._idle = self._idle[:surplus], self._idle[surplus:]
             self._arm()
+        for _, oldest in dropped:
+            oldest.close()
 
     def close(self) -> None:
         """Ends all idle sidecars. Idempotent."""
@@ -269,8 +304,15 @@ class IdlePool:
     def forget(self) -> None:
         """In a forked child: the sidecars are the parent's."""
         self._idle = []
+        self._used = weakref.WeakSet()
         self._timer = None
         self._lock = threading.Lock()
+
+    def _lend(self, client: SidecarClient) -> SidecarClient:
+        with self._lock:
+            self._used.add(client)
+            self._most_used.note(len(self._used), time.monotonic())
+        return client
 
     def _arm(self) -> None:
         if self._timer is None and self._idle:

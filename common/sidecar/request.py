@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | None = None) -> str:
     """The request as JSON.
 
-    With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others.
+    With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others. Then
+    nobody here knows their files, and the sidecar looks at them again whenever an iteration begins.
 
     ``start_workers`` lets the sidecar start its workers before it has planned anything: the pipeline's description,
-    which is known here, says whether they will be needed.
+    which is known here, says whether they will be needed. ``versions`` hold the sidecar to the files that were found
+    here, and keep one that has opened others from being taken for this request.
     """
     from ..iteration import usable_processors
     from .runners import needs_workers
@@ -35,7 +37,7 @@ def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | N
             "sys_path": sys.path,
             "strict_nulls": strict_nulls,
             "start_workers": workers,
-            **({} if element is None else {"outputs": _described(element)}),
+            **({"versions": pipeline.versions} if element is None else {"outputs": _described(element)}),
         }
     )
 

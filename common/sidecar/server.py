@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,8 @@ class Server:
         self._private_made = 0
         self._iteration: Iteration | None = None
         self._runner: Runner | None = None
+        self._request: dict[str, Any] = {}
+        self._has_begun = False
 
     def serve(self, first: Message | None = None) -> None:
         """Handles messages (``first`` was received already) until CLOSE or the end of the connection."""
@@ -88,23 +91,11 @@ class Server:
     def _open(self, message: Message) -> bool:
         assert message.descriptor is not None
         try:
-            request = read_request(message)
+            self._request = read_request(message)
             os.close(message.descriptor)
-            sys.path[:] = [*request["sys_path"], *(path for path in sys.path if path not in request["sys_path"])]
-            self._pipeline = requested_pipeline(request)
-            self._plan = self._pipeline.plan()
-            check_outputs(request, self._plan.element)
-            self._strict_nulls = request.get("strict_nulls", True)
-            self._workers = self._pipeline.workers or usable_processors()
-            self._fetchers = self._plan.fetchers()
-            self._runner = make_runner(
-                self._fetchers,
-                self._plan.recipe,
-                workers=self._workers,
-                strict_nulls=self._strict_nulls,
-                started=self._started,
-            )
-            self._started = []
+            paths = self._request["sys_path"]
+            sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
+            self._prepare(requested_pipeline(self._request))
             cardinality = self._plan.cardinality
         except Exception as error:
             self.send_error(0, error)
@@ -112,12 +103,43 @@ class Server:
         self.send(Message(type=MessageType.OPENED, a=cardinality, body=b"{}"))
         return True
 
+    def _prepare(self, pipeline: Pipeline) -> None:
+        """Plans a pipeline, and makes the runner of its jobs."""
+        if "versions" in self._request:
+            pipeline.hold_to(self._request["versions"])
+        self._pipeline = pipeline
+        self._plan = pipeline.plan()
+        check_outputs(self._request, self._plan.element)
+        self._strict_nulls = self._request.get("strict_nulls", True)
+        self._workers = pipeline.workers or usable_processors()
+        self._fetchers = self._plan.fetchers()
+        started, self._started = self._started, []
+        self._runner = make_runner(
+            self._fetchers,
+            self._plan.recipe,
+            workers=self._workers,
+            strict_nulls=self._strict_nulls,
+            started=started,
+        )
+
+    def _follow_files(self) -> None:
+        """Plans anew if files have changed and the client could not know which version of them it wants."""
+        if "versions" in self._request or not self._has_begun:
+            return
+        pipeline = requested_pipeline(self._request)
+        if pipeline.versions != self._pipeline.versions:
+            assert self._runner is not None
+            self._runner.close()
+            self._prepare(pipeline)
+
     def _start(self, message: Message) -> None:
         self._stop()
-        assert self._runner is not None
         try:
             options = json.loads(message.body or b"{}")
+            self._follow_files()
+            self._has_begun = True
             self._plan.check_not_empty()
+            assert self._runner is not None
             self._iteration = Iteration(self, self._plan, self._runner, self._fetchers, message, options)
         except Exception as error:
             self.send_error(message.generation, error)

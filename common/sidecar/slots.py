@@ -20,6 +20,7 @@ from ..errors import SidecarError
 from .protocol import ALIGNMENT, DTYPE_CODES, ENTRY, ENTRY_BYTES, MAX_DIMS, BatchHeader, Role
 
 _DTYPES = {code: np.dtype(name) for name, code in DTYPE_CODES.items()}
+_Entry = tuple[int, Role, int, np.ndarray, tuple[int, ...]]
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
@@ -95,10 +96,11 @@ class SlotMemory:
 
 def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: int, num_elements: int) -> BatchHeader:
     """Puts the columns into the slot, with the table that describes them."""
-    entries: list[tuple[int, Role, int, np.ndarray, tuple[int, ...]]] = []
+    entries: list[_Entry] = []
     for number, column in enumerate(columns):
         for role, array, dims in _parts(column):
             entries.append((number, role, slot.place(array), array, dims))
+    entries = _separated(slot, entries)
     table = np.zeros(len(entries), ENTRY)
     for row, (number, role, offset, array, dims) in enumerate(entries):
         if len(dims) > MAX_DIMS:
@@ -113,6 +115,27 @@ def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: i
         num_tensors=len(entries),
         num_elements=num_elements,
     )
+
+
+def _separated(slot: SlotMemory, entries: list[_Entry]) -> list[_Entry]:
+    """The entries without shared bytes, which a function's results may have: the consumer may write to each of them."""
+    end = 0
+    for _, _, offset, array, _ in entries:
+        if offset < end:
+            break
+        end = offset + array.nbytes
+    else:
+        return entries  # in the order in which they were made, as all are that no function has returned
+    end, result = 0, list(entries)
+    for place in sorted(range(len(entries)), key=lambda place: entries[place][2]):
+        number, role, offset, array, dims = entries[place]
+        if offset < end and array.nbytes:
+            copy = slot.allocate(array.dtype, array.shape)
+            copy[...] = array
+            result[place] = (number, role, slot.place(copy), copy, dims)
+        else:
+            end = max(end, offset + array.nbytes)
+    return result
 
 
 def _code(dtype: np.dtype[Any]) -> int:

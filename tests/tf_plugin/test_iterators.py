@@ -68,15 +68,33 @@ def test_many_iterators_run_side_by_side(fake_dataset: Callable[..., Any], log: 
     assert len(log.pids) == 6
 
 
-def test_two_datasets_with_one_request_do_not_share_a_sidecar(fake_dataset: Callable[..., Any], log: Any) -> None:
-    ids(fake_dataset(log=str(log.path)))
-    ids(fake_dataset(log=str(log.path)))
+def test_an_equal_dataset_made_again_finds_the_idle_sidecar_and_begins_at_its_first_epoch(
+    fake_dataset: Callable[..., Any], log: Any
+) -> None:
+    first = fake_dataset(log=str(log.path), epoch_offset=100)
+    assert [ids(first)[0] for _ in range(2)] == [0, 100]
+    assert ids(fake_dataset(log=str(log.path), epoch_offset=100))[0] == 0
+    assert ids(fake_dataset(log=str(log.path), epoch_offset=100, name="of another version"))[0] == 0
     assert len(log.pids) == 2
 
 
-def test_no_more_than_a_few_sidecars_stay_idle(fake_dataset: Callable[..., Any], log: Any) -> None:
-    for _ in range(6):
-        ids(fake_dataset(log=str(log.path)))
+def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(fake_dataset: Callable[..., Any], log: Any) -> None:
+    sources = [fake_dataset(log=str(log.path), name=str(number)) for number in range(7)]
+    together = tf.data.Dataset.zip(tuple(sources))
+    for _ in range(3):
+        assert sum(1 for _ in together) == 3
+    assert len(log.pids) == 7
+
+
+def test_no_more_than_a_few_sidecars_stay_idle(
+    fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.001")  # what other tests had in use was not lately
+    ids(fake_dataset(log=str(log.path), name="before"))
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")
+    log.path.unlink()
+    for number in range(6):
+        ids(fake_dataset(log=str(log.path), name=str(number)))
     if psutil.pid_exists(log.pids[0]):
         psutil.wait_procs([psutil.Process(log.pids[0])], timeout=10)
     assert not psutil.pid_exists(log.pids[0])

@@ -6,8 +6,9 @@
 //   cell       one row of a field of variable shape, as a dense tensor of its own shape
 //   values     the flat values of a field of variable shape, with its trailing fixed axes
 //   splits:<k> the int64 row splits of axis k of a field of variable shape (axis 0 has one partition per cell)
-// A tensor points into the batch where it is aligned and big enough to be worth it; TensorFlow never writes to it,
-// because its buffer says that it does not own its memory.
+// A tensor points into the batch where it is aligned and big enough to be worth it. No two tensors share a byte, so that
+// one who writes to a tensor (TensorFlow never does, because its buffer says that it does not own its memory) changes no
+// other.
 
 #ifndef PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
 #define PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
@@ -76,7 +77,7 @@ class BatchBuffer : public tensorflow::TensorBuffer {
     return true;
   }
   void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
-  // The memory is mapped read-only: an op must not take it over for its output.
+  // An op must not take it over for its output, which would keep the slot for longer than the element lives.
   bool OwnsMemory() const override { return false; }
 
  private:

@@ -19,6 +19,7 @@
 
 #include "child_process.h"
 #include "fork_guard.h"
+#include "interrupts.h"
 #include "json.h"
 
 namespace parquetry {
@@ -159,7 +160,8 @@ struct Sidecar::Slot {
   std::shared_ptr<const void> mapping;
 
   bool Map(uint64_t bytes) {
-    void* const address = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor->get(), 0);
+    // Writable: whoever holds a batch has leased the slot, and may change it in place (by way of DLPack, say).
+    void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor->get(), 0);
     if (address == MAP_FAILED) return false;
     mapping = std::shared_ptr<const void>(address, [bytes](const void* p) { munmap(const_cast<void*>(p), bytes); });
     mapped_bytes = bytes;
@@ -387,7 +389,10 @@ Error Sidecar::Wait(const Canceller* canceller) {
   pollfd fds[] = {{connection_->socket.get(), POLLIN, 0},
                   {connection_->process->ended_fd(), POLLIN, 0},
                   {canceller == nullptr ? -1 : canceller->fd(), POLLIN, 0}};
-  if (poll(fds, 3, -1) < 0) return {};
+  InterruptWatch watch;
+  while (poll(fds, 3, watch.slice_ms()) <= 0) {
+    if (watch.Interrupted()) return Error::Cancelled();
+  }
   if (fds[2].revents != 0) return Error::Cancelled();
   // Another process may hold the other end of the socket, so its end alone would not be noticed.
   if (fds[1].revents != 0 && fds[0].revents == 0) return Ended();

@@ -53,15 +53,14 @@ class Canceller {
   std::atomic<bool> cancelled_{false};
 };
 
-// What is wanted of a sidecar. Two iterators with equal requests may share one, one after the other.
+// What is wanted of a sidecar. Two iterators with equal requests may share one, one after the other: it keeps nothing
+// from one iteration to the next, and the JSON holds the version of the dataset's files.
 struct Request {
   std::vector<std::string> command;  // for example {"/usr/bin/python3", "-m", "parquetry.common.sidecar"}
   std::string json;                  // the body of OPEN
-  std::string dataset_key;           // tells apart two datasets with the same request
+  std::string dataset_key;           // under which iterators are counted; nothing that a sidecar knows of
 
-  bool operator==(const Request& other) const {
-    return dataset_key == other.dataset_key && json == other.json && command == other.command;
-  }
+  bool operator==(const Request& other) const { return json == other.json && command == other.command; }
 };
 
 // The answer to START.

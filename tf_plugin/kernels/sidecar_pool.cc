@@ -4,9 +4,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <deque>
 #include <list>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "child_process.h"
 #include "fork_guard.h"
@@ -16,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMostIdle = 4;
+constexpr size_t kFewestKept = 4;  // idle ones, however few are in use at once: training and validation take turns
 constexpr double kIdleSeconds = 30;
 
 struct Idle {
@@ -27,6 +29,8 @@ struct Idle {
 struct Pool {
   const uint64_t generation = ForkGeneration();
   std::list<Idle> idle;  // oldest first
+  std::vector<std::weak_ptr<Sidecar>> used;
+  std::deque<std::pair<Clock::time_point, size_t>> most_used;  // times rise, numbers fall
   bool janitor_runs = false;
   std::condition_variable changed;
 };
@@ -47,6 +51,23 @@ Clock::duration IdleTime() {
     if (end != text && *end == '\0' && value >= 0) seconds = value;
   }
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// Call with the mutex held: the sidecar is in use from now on, or until now. Both count as "lately".
+void NoteUse(Pool& own, const std::shared_ptr<Sidecar>& sidecar) {
+  const auto is_over = [&sidecar](const std::weak_ptr<Sidecar>& one) {
+    return one.expired() || (!one.owner_before(sidecar) && !sidecar.owner_before(one));
+  };
+  own.used.erase(std::remove_if(own.used.begin(), own.used.end(), is_over), own.used.end());
+  own.used.push_back(sidecar);
+  while (!own.most_used.empty() && own.most_used.back().second <= own.used.size()) own.most_used.pop_back();
+  own.most_used.emplace_back(Clock::now(), own.used.size());
+}
+
+// Call with the mutex held: how many may be idle, which is as many as were in use at once lately.
+size_t MostKept(Pool& own, Clock::duration lately) {
+  while (!own.most_used.empty() && own.most_used.front().first < Clock::now() - lately) own.most_used.pop_front();
+  return std::max(kFewestKept, own.most_used.empty() ? 0 : own.most_used.front().second);
 }
 
 // Drops what has been idle too long; ends when nothing is idle.
@@ -92,9 +113,12 @@ Error AcquireSidecar(const Request& request, const Canceller* canceller, std::sh
   }
   if (!found.empty() && found.front().sidecar->Healthy()) {
     *out = std::move(found.front().sidecar);
-    return {};
+  } else if (Error error = Sidecar::Open(request, canceller, out)) {
+    return error;
   }
-  return Sidecar::Open(request, canceller, out);
+  std::lock_guard<std::mutex> lock(ForkSafeMutex());
+  NoteUse(CurrentPool(), *out);
+  return {};
 }
 
 void ReturnSidecar(std::shared_ptr<Sidecar> sidecar) {
@@ -104,8 +128,10 @@ void ReturnSidecar(std::shared_ptr<Sidecar> sidecar) {
   std::list<Idle> dropped;
   std::lock_guard<std::mutex> lock(ForkSafeMutex());
   Pool& own = CurrentPool();
+  NoteUse(own, sidecar);
+  own.used.pop_back();
   own.idle.push_back({std::move(sidecar), Clock::now() + idle_time});
-  if (own.idle.size() > kMostIdle) dropped.splice(dropped.end(), own.idle, own.idle.begin());
+  while (own.idle.size() > MostKept(own, idle_time)) dropped.splice(dropped.end(), own.idle, own.idle.begin());
   if (!own.janitor_runs) {
     own.janitor_runs = true;
     StartDetachedThread(RunJanitor, nullptr);

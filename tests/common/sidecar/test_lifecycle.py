@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -21,9 +22,9 @@ from builders import Built, build
 from faces import SIDECAR, THREADS
 from processes import WITHIN_S, gone
 
-from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.errors import DecodeError, PipelineError, SidecarError, TransformError
-from parquetry.common.sidecar.client import IDLE
+from parquetry.common import Pipeline, UnischemaField, mix
+from parquetry.common.errors import DatasetError, DecodeError, PipelineError, SidecarError, TransformError
+from parquetry.common.sidecar.client import FEWEST_KEPT, IDLE, RecentMost
 from parquetry.common.testing import assert_same
 
 pytestmark = pytest.mark.skipif(
@@ -443,6 +444,56 @@ def test_an_idle_sidecar_serves_the_same_request_again_and_no_other(built: Built
     IDLE.close()
     IDLE.close()
     assert sidecars() == []
+
+
+def test_an_idle_sidecar_answers_for_no_other_version_of_the_dataset(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    build(data, [[5, 5], [5]], names=("id", "label"))
+
+    def pipeline() -> Pipeline:
+        return Pipeline(str(data), ["id"], executor="sidecar", workers=1).transform(dict)
+
+    def mixed() -> Pipeline:
+        return mix([pipeline(), pipeline()], seed=1, stop="all")
+
+    before, mixed_before = pipeline(), mixed()
+    assert (len(list(before)), len(list(mixed_before))) == (15, 30)
+    shutil.copy(data / "part-000.parquet", data / "part-009.parquet")
+    after, mixed_after = pipeline(), mixed()
+    assert len(after) == len(list(after)) == 25
+    assert len(mixed_after) == len(list(mixed_after)) == 50
+    assert len(list(before)) == 15  # its own sidecar still idles, and holds what it opened
+    IDLE.close()
+    for stale in (before, mixed_before):
+        with pytest.raises(
+            DatasetError, match=r"data: expected the files that were there when it was opened, found oth"
+        ):
+            next(iter(stale))
+    assert len(list(pipeline())) == 25
+
+
+def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(built: Built) -> None:
+    pipelines = [built.pipeline("id", executor="sidecar", workers=1).take(number + 2) for number in range(6)]
+
+    def epoch() -> set[int]:
+        iterators = [iter(pipeline) for pipeline in pipelines]
+        for iterator in iterators:
+            next(iterator)
+        for iterator in iterators:
+            iterator.close()
+        return {child.pid for child in sidecars()}
+
+    first = epoch()
+    assert len(first) == len(pipelines) > FEWEST_KEPT
+    assert epoch() == first
+
+
+def test_what_was_the_most_lately_is_forgotten_after_a_while() -> None:
+    most = RecentMost()
+    assert most.within(30, now=0) == 0
+    for now, number in ((0, 8), (10, 2), (20, 5), (25, 1)):
+        most.note(number, now)
+    assert [most.within(30, now=now) for now in (25, 30, 31, 50, 51, 55, 56)] == [8, 8, 5, 5, 1, 1, 0]
 
 
 def test_a_pipeline_of_the_sidecar_needs_no_main_guard(built: Built, tmp_path: Path) -> None:
