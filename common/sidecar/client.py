@@ -232,9 +232,7 @@ class RecentMost:
     """The largest of the numbers that were noted lately."""
 
     def __init__(self) -> None:
-        self._noted: deque[tuple[float, int]] = (
-            deque()
-        )  # times rise, numbers fall: what is both older and smaller is gone
+        self._noted: deque[tuple[float, int]] = deque()  # times rise, numbers fall
 
     def note(self, number: int, now: float) -> None:
         """Takes a number in."""

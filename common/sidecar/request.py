@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | None = None) -> str:
     """The request as JSON.
 
-    With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others. Then
-    nobody here knows their files, and the sidecar looks at them again whenever an iteration begins.
+    With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others.
 
     ``start_workers`` lets the sidecar start its workers before it has planned anything: the pipeline's description,
     which is known here, says whether they will be needed. ``versions`` hold the sidecar to the files that were found
@@ -34,10 +33,11 @@ def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | N
     return json.dumps(
         {
             "pipeline": pipeline.to_json(),
+            "versions": pipeline.versions,
             "sys_path": sys.path,
             "strict_nulls": strict_nulls,
             "start_workers": workers,
-            **({"versions": pipeline.versions} if element is None else {"outputs": _described(element)}),
+            **({} if element is None else {"outputs": _described(element)}),
         }
     )
 
@@ -60,6 +60,11 @@ def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
             for stage in described["stages"]
         ]
     return Pipeline.from_json(described)
+
+
+def requested_versions(request: Mapping[str, Any]) -> list[str] | None:
+    """The versions of the files that the client found; ``None`` if it could not know which files it asks for."""
+    return None if "urls" in request else request.get("versions")
 
 
 def check_outputs(request: Mapping[str, Any], element: Element) -> None:

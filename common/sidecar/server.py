@@ -26,12 +26,13 @@ from ..engine.outputs import OutputField
 from ..engine.rebatch import Emission
 from ..errors import ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
+from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin
 from ..processes.vital import start_vital
 from ..state import resume, state_of
 from .channel import Channel, memory_file, read_request
 from .protocol import BatchHeader, Message, MessageType, error_body
-from .request import check_outputs, requested_pipeline
+from .request import check_outputs, requested_pipeline, requested_versions
 from .runners import Runner, Slot, make_runner
 from .slots import SlotMemory, copied_table, write_table
 from .worker_process import WorkerProcess
@@ -105,8 +106,9 @@ class Server:
 
     def _prepare(self, pipeline: Pipeline) -> None:
         """Plans a pipeline, and makes the runner of its jobs."""
-        if "versions" in self._request:
-            pipeline.hold_to(self._request["versions"])
+        versions = requested_versions(self._request)
+        if versions is not None:
+            pipeline.hold_to(versions)
         self._pipeline = pipeline
         self._plan = pipeline.plan()
         check_outputs(self._request, self._plan.element)
@@ -124,7 +126,7 @@ class Server:
 
     def _follow_files(self) -> None:
         """Plans anew if files have changed and the client could not know which version of them it wants."""
-        if "versions" in self._request or not self._has_begun:
+        if requested_versions(self._request) is not None or not self._has_begun:
             return
         pipeline = requested_pipeline(self._request)
         if pipeline.versions != self._pipeline.versions:
