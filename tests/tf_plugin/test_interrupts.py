@@ -67,7 +67,7 @@ def _waiting(built: Built, tmp_path: Path, where: str) -> tuple[subprocess.Popen
     return trainer, [int(number) for number in fifo.read_text().split() if int(number) != trainer.pid]
 
 
-@pytest.mark.parametrize("where", ["transform", "selection", "transform+prefetch", "selection+prefetch"])
+@pytest.mark.parametrize("where", ["transform", "transform+prefetch"])
 def test_a_loop_is_interrupted_and_the_next_one_works(built: Built, tmp_path: Path, where: str) -> None:
     trainer, waiting = _waiting(built, tmp_path, where)
     with trainer:

@@ -194,3 +194,19 @@ def test_a_tensor_outside_its_slot_is_an_error(fake_dataset: Callable[..., Any])
 def test_a_message_out_of_order_is_an_error(fake_dataset: Callable[..., Any]) -> None:
     with pytest.raises(tf.errors.InternalError, match="expected element 0, got element 5"):
         next(iter(fake_dataset(wrong_first=True)))
+
+
+def test_who_leases_a_slot_may_write_to_it_and_changes_nothing_else(
+    fake_dataset: Callable[..., Any], output: Any, in_shared_memory: Callable[[tf.Tensor], bool]
+) -> None:
+    torch = pytest.importorskip("torch")
+    dataset = fake_dataset(output("a", (64,)), output("b", (64,)), rows=48, slots=3)
+    for number, element in enumerate(dataset.repeat(2)):
+        first, second = element["a"], element["b"]
+        if number == 0:
+            assert in_shared_memory(first)
+        rows = np.arange(4 * (number % 12), 4 * (number % 12) + 4)
+        assert (first.numpy() == rows[:, None]).all()
+        torch.from_dlpack(tf.experimental.dlpack.to_dlpack(first)).mul_(2).add_(1)
+        assert (first.numpy() == 2 * rows[:, None] + 1).all()
+        assert (second.numpy() == rows[:, None]).all()

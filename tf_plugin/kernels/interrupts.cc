@@ -62,10 +62,10 @@ struct Python {
     return found != nullptr && found->is_initialized() != 0 ? found : nullptr;
   }
 
-  // signal.getsignal(SIGINT) is signal.default_int_handler
+  // signal.getsignal(SIGINT) is signal.default_int_handler, without a line of Python: it would serve the signal here.
   bool RaisesKeyboardInterrupt() const {
     const int state = ensure();
-    void* const module = import("signal");
+    void* const module = import("_signal");
     void* const get = module == nullptr ? nullptr : attribute(module, "getsignal");
     void* const standard = module == nullptr ? nullptr : attribute(module, "default_int_handler");
     void* const handler = get == nullptr ? nullptr : call(get, "i", SIGINT);

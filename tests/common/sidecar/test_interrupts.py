@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build(tmp_path_factory.mktemp("interrupts"), [[20, 13]], names=("id", "label"))
 
 
-@pytest.mark.parametrize("where", ["transform", "selection"])
+@pytest.mark.parametrize("where", ["transform"])
 def test_a_wait_for_the_sidecar_is_interrupted(built: Built, tmp_path: Path, where: str) -> None:
     fifo, script = tmp_path / "fifo", tmp_path / "train.py"
     os.mkfifo(fifo)

@@ -207,6 +207,19 @@ def test_batches_that_are_hoarded_stay_valid_and_never_stall(built: Built, field
             assert_same(list(found[name]), list(wanted[name]))
 
 
+def test_results_that_share_memory_are_the_consumers_to_change_one_by_one(built: Built) -> None:
+    def shared(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"id": batch["id"], "again": batch["id"], "tail": batch["id"].view(np.uint8).reshape(-1, 8)}
+
+    outputs = [UnischemaField("again", np.int64), UnischemaField("tail", np.uint8, (8,))]
+    pipeline = built.pipeline("id", executor="sidecar", workers=1).batch(10).transform(shared, outputs, batched=True)
+    for number, batch in enumerate(pipeline):
+        batch["id"][...] = -1
+        assert batch["again"].tolist() == list(range(10 * number, 10 * number + 10))
+        batch["again"][...] = -2
+        assert batch["tail"].copy().view(np.int64)[:, 0].tolist() == list(range(10 * number, 10 * number + 10))
+
+
 def test_rows_are_views_that_outlive_the_iterator(built: Built) -> None:
     rows = list(built.pipeline("id", "vector", executor="sidecar", workers=1))
     for _ in built.pipeline("id", "vector", executor="sidecar", workers=1):
