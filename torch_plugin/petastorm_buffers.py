@@ -24,10 +24,13 @@ class RowBuffer(Protocol):
     row_bytes: int
 
     def add(self, columns: Columns) -> None:
-        """Takes rows in; the caller may overwrite them afterwards."""
+        """Takes rows in; the caller may overwrite them after the next `batches`."""
 
     def take(self, count: int) -> Columns:
         """Takes ``count`` rows out, in memory of their own."""
+
+    def settle(self) -> None:
+        """Copies what lies in memory of the caller."""
 
 
 def batches(buffer: RowBuffer, size: int, *, kept: int = 0, last: bool = False) -> Iterator[Columns]:
@@ -37,6 +40,7 @@ def batches(buffer: RowBuffer, size: int, *, kept: int = 0, last: bool = False) 
         block = buffer.take(min(most, left if last else left // size * size))
         for parts in zip(*(column.split(size) for column in block.values()), strict=True):
             yield dict(zip(block, parts, strict=True))
+    buffer.settle()
 
 
 class RowQueue:
@@ -47,7 +51,7 @@ class RowQueue:
         self.rows = self.row_bytes = 0
 
     def add(self, columns: Columns) -> None:
-        self._chunks.append({key: column.clone() for key, column in columns.items()})
+        self._chunks.append(columns)
         self.rows += rows_in(columns)
         self.row_bytes = _row_bytes(columns)
 
@@ -62,6 +66,10 @@ class RowQueue:
             wanted -= used
         self.rows -= count
         return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+    def settle(self) -> None:
+        if self._chunks:  # only the newest one; the others have been copied before
+            self._chunks[-1] = {key: column.clone() for key, column in self._chunks[-1].items()}
 
 
 class RowPool:
@@ -96,6 +104,9 @@ class RowPool:
         return {
             key: _drawn(column, *(rows.to(column.device) for rows in moves)) for key, column in self._stored.items()
         }
+
+    def settle(self) -> None:
+        pass  # `add` copies
 
 
 def _drawn(column: torch.Tensor, chosen: torch.Tensor, holes: torch.Tensor, fillers: torch.Tensor) -> torch.Tensor:

@@ -24,10 +24,10 @@ def read(buffer: Any, chunks: list[int], size: int, kept: int) -> list[dict[str,
     for rows in chunks:
         columns = chunk(first, rows)
         buffer.add(columns)
-        for column in columns.values():
-            column.fill_(-1)
         first += rows
         found += buffers.batches(buffer, size, kept=kept)
+        for column in columns.values():
+            column.fill_(-1)
         assert kept <= buffer.rows < kept + size or buffer.rows < kept
     return [*found, *buffers.batches(buffer, size, last=True)]
 
