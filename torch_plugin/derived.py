@@ -12,10 +12,13 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import CollatorIterDataPipe, MapperIterDataPipe
+from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe
 from torch.utils.data.datapipes.iter.selecting import FilterIterDataPipe
 from typing_extensions import Self
 
 from parquetry.common.errors import StateError
+
+from .combining import check_combined
 
 
 class DerivedVerbs:
@@ -28,6 +31,16 @@ class DerivedVerbs:
     def collate(self, *args: Any, **kwargs: Any) -> ParquetCollator:
         """torch's ``collate``; by default `torch.utils.data.default_collate` of each element."""
         return ParquetCollator(_pipe(self), *args, **kwargs)
+
+    def zip(self, *others: Any) -> Any:
+        """torch's ``zip``: tuples of the elements of several pipes.
+
+        Raises:
+            PipelineError: in a process group, pipes whose elements would not stay together.
+        """
+        zipped = ZipperIterDataPipe(_pipe(self), *others)
+        check_combined(zipped, workers=0)
+        return zipped
 
     def filter(self, filter_fn: Callable[..., Any], input_col: Any = None) -> Any:
         """torch's ``filter``: keeps the elements for which the function is true."""

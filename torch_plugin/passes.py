@@ -37,11 +37,13 @@ class Pass:
         loader: names the loader's iterator among those of this process; one with persistent workers makes many passes.
         workers: how many processes read; 0 = this one.
         seed: of the loader's random numbers; ``None`` where torch does not say.
+        dataset: what the loader iterates.
     """
 
     loader: int
     workers: int
     seed: int | None
+    dataset: Any = None
 
 
 class Announced:
@@ -66,7 +68,11 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
     def start(self: Any, loader: Any, *args: Any, **options: Any) -> None:
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
-        _announce(self, loader)
+        try:
+            _announce(self, loader)
+        except BaseException:
+            self._shutdown = True  # there is nothing yet that torch's __del__ could end
+            raise
 
     return start
 
@@ -84,7 +90,7 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
 def _announce(iterator: Any, loader: Any) -> None:
     if isinstance(loader.dataset, IterableDataset):
         seed = getattr(iterator, "_base_seed", None)
-        begun = Pass(loader=iterator._parquetry_loader, workers=loader.num_workers, seed=seed)
+        begun = Pass(loader=iterator._parquetry_loader, workers=loader.num_workers, seed=seed, dataset=loader.dataset)
         for dataset in announced_in(loader.dataset):
             dataset.pass_begins(begun)
 

@@ -17,9 +17,11 @@ from typing_extensions import Self
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
+from .combining import check_combined
 from .derived import DerivedVerbs
 from .iterable import SEEDS, ParquetIterable
 from .loader import install
+from .passes import Pass
 from .placement import Placement, shuffle_of, with_shard_at_end, with_shuffle, without_shuffle
 from .process_group import rank_here
 from .sharding_groups import Group, place
@@ -123,7 +125,16 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         """The first ``limit`` elements (``None`` = all)."""
         return self._with(self.pipeline) if limit is None else self.take(limit)
 
-    # --- what torch.utils.data.graph_settings calls ---
+    # --- what loaders, and torch.utils.data.graph_settings, call ---
+
+    def pass_begins(self, begun: Pass) -> None:
+        """A loader is about to iterate this.
+
+        Raises:
+            PipelineError: a ``zip`` or ``concat`` with a pipe that is dealt in another way.
+        """
+        check_combined(begun.dataset, begun.workers)
+        super().pass_begins(begun)
 
     def set_seed(self, seed: int) -> Self:
         """``apply_random_seed``: a seed that all ranks share, for a shuffle or mix that was given none."""

@@ -1,0 +1,103 @@
+"""Pipes combined with others: refused where ranks or loader workers would each take other elements of the inputs.
+
+A `ParquetPipe` gives each worker and rank its part. Torch's own pipes give everything to each, unless they stand on a
+``sharding_filter()``, which deals every n-th element. So a ``zip`` of both pairs elements that do not belong together,
+and a ``concat`` repeats those of the other pipe. What is combined right is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+from torch.utils.data import IterDataPipe
+from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
+from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe, _ForkerIterDataPipe
+
+from parquetry.common.errors import PipelineError
+
+from .passes import Announced
+from .placement import shard_of
+from .process_group import rank_here
+
+_WHOLE = (None, 1)
+
+
+def check_combined(dataset: Any, workers: int) -> None:
+    """Looks at every pipe with several inputs in a loader's dataset.
+
+    Raises:
+        PipelineError: ranks or workers would pair elements that do not belong together, or repeat some.
+    """
+    workers, (ranks, _) = max(workers, 1), rank_here()
+    for node in _below(dataset):
+        inputs = _inputs(node) if isinstance(node, IterDataPipe) else []
+        if len(inputs) < 2 or not any(isinstance(part, Announced) for one in inputs for part in _below(one)):
+            continue
+        if isinstance(node, ZipperIterDataPipe):
+            if len({_dealing(one, workers, ranks) for one in inputs}) > 1:
+                raise _refused("zip", inputs, workers, ranks, "deal them alike", _zip_advice(ranks))
+        elif (workers > 1 or ranks > 1) and any(_dealt_below(one) is None for one in inputs):
+            advice = "Give the other pipes sharding_filter()."
+            raise _refused("concat", inputs, workers, ranks, "deal each of them", advice)
+
+
+def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
+    """How the elements of an input are dealt to ranks and to workers; equal for inputs whose elements stay together."""
+    end = pipe
+    while isinstance(end, MapperIterDataPipe) or _is_fork(end):  # one element for each
+        end = end.main_datapipe.main_datapipe if _is_fork(end) else end.datapipe
+    if isinstance(end, Announced):
+        pipeline: Any = getattr(end, "pipeline")  # noqa: B009  # of a ParquetPipe, which is not imported here
+        is_own = shard_of(pipeline) is not None and not getattr(end, "_sharding", False)
+        return (None if is_own or ranks == 1 else ("parts", len(pipeline))), workers
+    if _is_filter(end):
+        return (None if ranks == 1 else "every nth"), workers
+    if _dealt_below(end) is None or (workers, ranks) == (1, 1):
+        return _WHOLE
+    return id(end)  # dealt before its elements were filtered, batched or shuffled: nobody knows which they are
+
+
+def _dealt_below(pipe: Any) -> Any:
+    return next((part for part in _below(pipe) if isinstance(part, Announced) or _is_filter(part)), None)
+
+
+def _is_fork(pipe: Any) -> bool:
+    return isinstance(getattr(pipe, "main_datapipe", None), _ForkerIterDataPipe)
+
+
+def _is_filter(pipe: Any) -> bool:
+    return not isinstance(pipe, Announced) and hasattr(type(pipe), "apply_sharding")
+
+
+def _below(pipe: Any) -> Iterator[Any]:
+    """A pipe and all that it stands on."""
+    yield pipe
+    for one in _inputs(pipe):
+        yield from _below(one)
+
+
+def _inputs(pipe: Any) -> list[Any]:
+    if isinstance(pipe, Announced):
+        return []
+    values = list(vars(pipe).values()) if hasattr(pipe, "__dict__") else []
+    parts = [part for value in values for part in (value if isinstance(value, list | tuple) else [value])]
+    return [part for part in parts if isinstance(part, IterDataPipe)]
+
+
+def _zip_advice(ranks: int) -> str:
+    if ranks > 1:
+        return (
+            "Make the other values a column, or read everything on each rank: shard(1, 0), and no loader workers."
+        )
+    return (
+        "Give the other pipes sharding_filter(), and zip before you filter or batch elements."
+    )
+
+
+def _refused(verb: str, inputs: list[Any], workers: int, ranks: int, rule: str, advice: str) -> PipelineError:
+    kinds = ", ".join(type(one).__name__ for one in inputs)
+    return PipelineError(
+        f"{verb}: expected inputs for {workers} loader workers on {ranks} ranks that {rule}, got {kinds}: "
+        f"a ParquetPipe is dealt, and another pipe is read whole or in another order. {advice}"
+    )
