@@ -37,7 +37,7 @@ for workers in (0, 2):
 assert len(list(DataLoader(mix([ParquetIterable(url, ["id"])]), batch_size=10))) == 6
 assert len(list(ParquetNode(url, ["id"]))) == 60
 assert "parquetry.torch_plugin.pipe" not in sys.modules
-for use in (lambda: plugin.ParquetPipe, lambda: plugin.read_parquet(url), lambda: mix([dataset.pipeline])):
+for use in (lambda: plugin.ParquetPipe, lambda: plugin.read_parquet(url), lambda: mix([ParquetIterable(url).pipeline])):
     try:
         use()
     except ImportError as error:
