@@ -87,12 +87,8 @@ def _inputs(pipe: Any) -> list[Any]:
 
 def _zip_advice(ranks: int) -> str:
     if ranks > 1:
-        return (
-            "Make the other values a column, or read everything on each rank: shard(1, 0), and no loader workers."
-        )
-    return (
-        "Give the other pipes sharding_filter(), and zip before you filter or batch elements."
-    )
+        return "Make the other values a column, or read everything on each rank: shard(1, 0), and no loader workers."
+    return "Give the other pipes sharding_filter(), and zip before you filter or batch elements."
 
 
 def _refused(verb: str, inputs: list[Any], workers: int, ranks: int, rule: str, advice: str) -> PipelineError:

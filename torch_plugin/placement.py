@@ -55,8 +55,12 @@ def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
 
 
 def shard_of(pipeline: Pipeline) -> Shard | None:
-    """The shard stage."""
-    return next((stage for stage in pipeline.stages if isinstance(stage, Shard)), None)
+    """The shard stage, or that of a source of a mix which is a part already."""
+    own = next((stage for stage in pipeline.stages if isinstance(stage, Shard)), None)
+    if own is not None or pipeline.mixture is None:
+        return own
+    found = (shard_of(source) for source in pipeline.mixture.sources)
+    return next((stage for stage in found if stage is not None and stage.num_shards > 1), None)
 
 
 def shuffle_of(pipeline: Pipeline) -> Shuffle | None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 
-from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix
 
 RANKS = 2
 
@@ -60,6 +60,8 @@ def _rank(rank: int, url: str, directory: str) -> None:
     alone = rows(DataLoader(_make(url), batch_size=None)) if rank == 1 else []  # no other rank takes part
     found: dict[str, Any] = {"alone": alone, "dealt": _dealt(url)}
     found["everything"] = rows(ParquetIterable(url, ["id"]).shard(1, 0).batch(4))
+    mine = [ParquetIterable(url, ["id"]).where([("id", sign, 30)]).shard(RANKS, rank) for sign in ("<", ">=")]
+    found["mix of parts"] = rows(DataLoader(mix(mine, seed=1, stop="all").batch(4), batch_size=None))
     loader = DataLoader(_make(url), batch_size=None)
     list(loader)
     before = _counts()
@@ -84,6 +86,7 @@ def test_every_kind_of_loop_takes_the_same_part_of_its_rank(ranks: Any) -> None:
         for kind, part in found["dealt"].items():
             assert part == found["dealt"]["bare"], kind
         assert found["everything"] == list(range(60))
+    assert sorted(ranks[0]["mix of parts"] + ranks[1]["mix of parts"]) == list(range(60))
     assert sorted(ranks[0]["dealt"]["bare"] + ranks[1]["dealt"]["bare"]) == list(range(60))
 
 
