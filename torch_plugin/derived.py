@@ -38,7 +38,7 @@ class DerivedVerbs:
         Raises:
             PipelineError: in a process group, pipes whose elements would not stay together.
         """
-        zipped = ZipperIterDataPipe(_pipe(self), *others)
+        zipped: Any = ZipperIterDataPipe(_pipe(self), *others)
         check_combined(zipped, workers=0)
         return zipped
 
