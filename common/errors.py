@@ -18,6 +18,9 @@
 
 A message says what failed and where, what was expected, what was found, and what to do. Every error holds only its
 message, so it pickles and crosses processes unchanged.
+
+`DecodeError`, `NullValueError` and `TransformError` that an iterator raises are those of one element (a row, or a
+batch): the next call of ``next()`` gives the element after it. After any other error an iterator has ended.
 """
 
 from __future__ import annotations
@@ -76,6 +79,10 @@ class TransformError(ParquetryError, RuntimeError):
 
 class SidecarError(ParquetryError, RuntimeError):
     """A process of ours that died, or a message that breaks the protocol."""
+
+
+ELEMENT_ERRORS = (DecodeError, NullValueError, TransformError)
+"""What fails for one element alone: the iterator that raised it goes on with the next one."""
 
 
 def error_class(name: str) -> type[ParquetryError]:

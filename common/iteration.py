@@ -15,7 +15,7 @@ from .engine.batch import Column, Dense, rows_of, split_array, split_column, spl
 from .engine.outputs import Element, OutputField, nest
 from .engine.rebatch import Emission, Rebatcher
 from .engine.threads import Form, ThreadedEngine
-from .errors import StateError
+from .errors import ELEMENT_ERRORS, StateError
 from .plan import START
 from .state import resume, state_of
 
@@ -35,15 +35,20 @@ class StepSource(Protocol):
         """
 
     def __next__(self) -> tuple[int, Any]:
-        """The next step: its rows, and a column for each output (or what else was asked for)."""
+        """The next step: its rows, and a column for each output (or what else was asked for).
+
+        Raises:
+            DecodeError, NullValueError, TransformError: an element failed, which `position` has passed; the next call
+                gives the step after it.
+        """
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
 
 
 class StepIterator:
-    """The steps of one iteration as columns, opened at the first one, and closed at the end, on errors, and when
-    dropped.
+    """The steps of one iteration as columns, opened at the first one, and closed at the end, when dropped, and on
+    errors that are not those of one element (`ELEMENT_ERRORS`).
 
     Args:
         strict_nulls: whether a null is an error (where the consumer has no form for it).
@@ -87,17 +92,20 @@ class StepIterator:
         with self._lock:
             if self._finished:
                 raise StopIteration
-            if self._source is None:
-                self._source = open_source(self, strict_nulls=self._strict_nulls, form=self._form)
-                weakref.finalize(self, self._source.close)
             try:
+                if self._source is None:
+                    self._source = open_source(self, strict_nulls=self._strict_nulls, form=self._form)
+                    weakref.finalize(self, self._source.close)
                 step = next(self._source)
                 self.position = self._source.position
                 return step
             except BaseException as error:
+                goes_on = isinstance(error, ELEMENT_ERRORS) and self.pipeline.address is None
+                if self._source is not None and goes_on:
+                    self.position = self._source.position
+                    raise
                 self.ended = isinstance(error, StopIteration)
-                self._finished = True
-                self._source.close()
+                self.close()
                 raise
 
     def state(self, consumed: int) -> str:
@@ -162,7 +170,11 @@ class PipelineIterator:
             if row is not None:
                 self._consumed += 1
                 return row
-            count, step = next(self._steps)
+            try:
+                count, step = next(self._steps)
+            except ELEMENT_ERRORS:
+                self._consumed = self._steps.position
+                raise
             if element.batched:
                 self._consumed = self._steps.position
                 return step
@@ -284,22 +296,35 @@ class RebatchingSource:
 
     def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
         self._engine = engine
-        self._emissions = self._emit(rebatcher)
+        self._rebatcher = rebatcher
+        self._emissions: Iterator[Emission] = iter(())
+        self._over = False
         self.position = engine.position
 
     def __next__(self) -> tuple[int, list[Column]]:
-        emission = next(self._emissions)
-        self.position = emission.position
-        return emission.rows, emission.columns
+        while True:
+            emission = next(self._emissions, None)
+            if emission is not None:
+                self.position = emission.position
+                return emission.rows, emission.columns
+            if self._over:
+                raise StopIteration
+            self._emissions = self._emitted()
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._engine.close()
 
-    def _emit(self, rebatcher: Rebatcher) -> Iterator[Emission]:
-        for count, columns in self._engine:
-            yield from rebatcher.add(columns, count)
-        yield from rebatcher.finish()
+    def _emitted(self) -> Iterator[Emission]:
+        try:
+            count, columns = next(self._engine)
+        except StopIteration:
+            self._over = True
+            return self._rebatcher.finish()
+        except ELEMENT_ERRORS:
+            self.position = self._rebatcher.skip() or self.position
+            raise
+        return self._rebatcher.add(columns, count)
 
 
 def executor_of(pipeline: Pipeline) -> str:

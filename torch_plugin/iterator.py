@@ -14,7 +14,7 @@ from parquetry.common import Pipeline
 from parquetry.common.engine.arena import array_bytes
 from parquetry.common.engine.batch import Column, split_columns
 from parquetry.common.engine.outputs import Element
-from parquetry.common.errors import StateError
+from parquetry.common.errors import ELEMENT_ERRORS, StateError
 from parquetry.common.iteration import StepIterator
 from parquetry.common.plan import START, Origin
 from parquetry.common.state import read_state, state_of
@@ -113,6 +113,9 @@ class ElementIterator:
             element = self._steps.element
             try:
                 count, columns = next(self._steps)
+            except ELEMENT_ERRORS:
+                self.progress.consumed = self._steps.position
+                raise
             except StopIteration:
                 self.progress.finished = True
                 if self._steps.ended and self.progress.workers == 1:

@@ -10,9 +10,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
+
+import numpy as np
 
 from ..errors import PipelineError
 from ..order.positions import BatchView
@@ -31,13 +33,38 @@ class Job:
         number: counted from the first job of the iteration.
         steps: how many.
         count: rows, of all steps together.
+        elements: how many are made of them: the batches, or the rows of a chunk.
         draws: what to take from which window.
     """
 
     number: int
     steps: int
     count: int
+    elements: int
     draws: tuple[Draw, ...]
+
+    def halves(self) -> list[tuple[Job, list[int]]]:
+        """Two jobs of half the elements, in order, and which of the draws each keeps a part of."""
+        middle = self.elements // 2
+        return [self._part(0, middle), self._part(middle, self.elements)]
+
+    def _part(self, first: int, last: int) -> tuple[Job, list[int]]:
+        rows = self.count // self.elements
+        kept = []
+        for number, draw in enumerate(self.draws):
+            places = np.arange(len(draw.items)) if draw.places is None else draw.places
+            mine = (places >= first * rows) & (places < last * rows)
+            if mine.any():
+                kept.append((number, replace(draw, items=draw.items[mine], places=places[mine] - first * rows)))
+        elements = last - first
+        part = replace(
+            self,
+            steps=min(self.steps, elements),
+            count=elements * rows,
+            elements=elements,
+            draws=tuple(draw for _, draw in kept),
+        )
+        return part, [number for number, _ in kept]
 
 
 class JobPlanner:
@@ -65,7 +92,8 @@ class JobPlanner:
         steps = min(self._merge, self._steps.run(self._next_step))
         passes, index = self._steps.rows(self._next_step, steps)
         draws = tuple(self._plan.draws(self._iteration, passes, index))
-        job = Job(number=self._number, steps=steps, count=len(index), draws=draws)
+        elements = len(index) if self._plan.batch_view is None else steps
+        job = Job(number=self._number, steps=steps, count=len(index), elements=elements, draws=draws)
         self._next_step += steps
         self._number += 1
         return job
@@ -149,6 +177,11 @@ class WindowStore:
                 self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.window) > here]
         self._drop_unused()
         return handles
+
+    def hold(self, handles: Sequence[Handle]) -> None:
+        """Holds windows once more that are held already."""
+        for handle in handles:
+            handle.users += 1
 
     def release(self, handles: Sequence[Handle]) -> None:
         """Gives back what `acquire` returned."""
@@ -234,11 +267,23 @@ class WindowStore:
             _fail(handle.future, error)
 
 
+def loaded(handle: Handle) -> Any:
+    """What a window was loaded as (waits for it).
+
+    Raises:
+        ParquetryError: it could not be loaded; the same error for each element, without the frames of those before.
+    """
+    error = handle.future.exception()
+    if error is not None:
+        raise error.with_traceback(None)
+    return handle.future.result()
+
+
 def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     """The rows of a job, once its windows are loaded (waits for them)."""
     result = []
     for draw, handle in zip(job.draws, handles, strict=True):
-        rows, window = handle.future.result()
+        rows, window = loaded(handle)
         result.append(
             Source(
                 window=window,

@@ -71,6 +71,11 @@ class Rebatcher:
             self._waiting = [(left.columns, positions[full:])] if left.rows else []
             self._rows -= full
 
+    def skip(self) -> int | None:
+        """A source row is left out; gives the position after it, unless rows before it still wait for their batch."""
+        self._source += 1
+        return None if self._rows else self._source
+
     def finish(self) -> Iterator[Emission]:
         """The last, shorter batch, if it is wanted."""
         if self._rows and not self._drop_remainder:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ELEMENT_ERRORS
 from ..plan import BasePlan, Origin
 from .arena import SHARED_REGIONS
 from .assemble import assemble
@@ -69,8 +70,12 @@ class ThreadedEngine:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        """The row count and the form of the next step."""
-        if not self._ready:
+        """The row count and the form of the next step.
+
+        Raises:
+            DecodeError, NullValueError, TransformError: an element failed; the next call gives the one after it.
+        """
+        while not self._ready:
             self._make_ready()
         count, step = self._ready.popleft()
         self.position += count if self._by_rows else 1
@@ -85,12 +90,27 @@ class ThreadedEngine:
         future, handles, job = self._pending.popleft()
         try:
             columns = future.result()
+        except ELEMENT_ERRORS:
+            if job.elements > 1:
+                self._make_apart(job, handles)
+                return
+            self.position += 1
+            self._store.release(handles)
+            raise
         except BaseException:
             self.close()
             raise
         self._store.release(handles)
         count = job.count // job.steps
         self._ready.extend((count, step) for step in self._form(columns, job.steps))
+
+    def _make_apart(self, job: Job, handles: list[Handle]) -> None:
+        """Makes a job again in halves, so that those of its elements which do not fail are given."""
+        for half, draws in reversed(job.halves()):
+            mine = [handles[number] for number in draws]
+            self._store.hold(mine)
+            self._pending.appendleft((self._pool.submit(self._make, half, mine), mine, half))
+        self._store.release(handles)
 
     def close(self) -> None:
         """Stops all work. Idempotent."""

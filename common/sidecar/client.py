@@ -25,7 +25,7 @@ import numpy as np
 
 from ..engine.batch import Column, leading, split_column
 from ..engine.outputs import OutputField
-from ..errors import SidecarError, error_class
+from ..errors import ELEMENT_ERRORS, SidecarError, error_class
 from ..processes.python_child import python_command
 from ..processes.vital import report, start_vital
 from .channel import Channel, memory_file
@@ -76,6 +76,7 @@ class SidecarClient:
         self._slots: dict[int, _MappedSlot] = {}
         self._outstanding: set[int] = set()  # slots that the user holds; adding and discarding need no lock
         self._closed = False
+        self.failed_at: int | None = None  # the position behind the element whose error was raised last
         self._open()
 
     def start(self, options: dict[str, Any]) -> None:
@@ -155,6 +156,7 @@ class SidecarClient:
             elif message.type == MessageType.BATCH and message.generation != self._generation:
                 self._release(message.a)
             elif message.type == MessageType.ERROR and message.generation in (0, self._generation):
+                self.failed_at = message.b if message.a else None
                 problem = json.loads(message.body)
                 raise error_class(problem["error"])(problem["message"])
             elif message.generation in (0, self._generation):
@@ -370,7 +372,14 @@ class SidecarSource:
         """Waits for the next message and takes its steps apart; raises ``StopIteration`` at the end."""
         if self._client is None:
             raise StopIteration
-        received = self._client.next_batch(self._outputs)
+        try:
+            received = self._client.next_batch(self._outputs)
+        except ELEMENT_ERRORS:
+            if self._client.failed_at is None:
+                self.close()
+            else:
+                self.position = self._client.failed_at
+            raise
         if received is None:
             self.close()
             raise StopIteration

@@ -21,7 +21,7 @@ import cloudpickle
 from ..engine.assemble import assemble
 from ..engine.fetch import Fetcher
 from ..engine.fetched import FetchedRows
-from ..engine.jobs import Handle, Job, sources_of
+from ..engine.jobs import Handle, Job, loaded, sources_of
 from ..engine.recipe import MixedRecipe, Recipe
 from ..engine.window import WindowRows
 from ..errors import PipelineError, SidecarError
@@ -53,8 +53,8 @@ class Runner(Protocol):
     def discard(self, window: Any) -> None:
         """Called when a window is not needed any more."""
 
-    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> Future[BatchHeader]:
-        """Starts a job; ``first`` and ``elements`` go into the batch header."""
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+        """Starts a job; ``first``, the number of its first element, goes into the batch header."""
 
     def close(self) -> None:
         """Stops everything. Idempotent."""
@@ -77,17 +77,17 @@ class ThreadRunner:
     def discard(self, window: Any) -> None:
         """Nothing to do: memory goes with the last reference."""
 
-    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> Future[BatchHeader]:
-        return self._pool.submit(self._make, job, handles, slot, first, elements)
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+        return self._pool.submit(self._make, job, handles, slot, first)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> BatchHeader:
+    def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
         sources = sources_of(job, handles)
         slot.memory.begin()
         columns = assemble(self._recipe, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
-        return write_table(slot.memory, columns, first_element=first, num_elements=elements)
+        return write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
 
 
 class WorkerRunner:
@@ -128,9 +128,9 @@ class WorkerRunner:
         for worker in self._workers:
             worker.stale.append(window.number)
 
-    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int) -> Future[BatchHeader]:
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
         future: Future[BatchHeader] = Future()
-        self._jobs.put((future, job, handles, slot, first, elements))
+        self._jobs.put((future, job, handles, slot, first))
         return future
 
     def close(self) -> None:
@@ -155,30 +155,26 @@ class WorkerRunner:
             except BaseException as error:
                 future.set_exception(error)
 
-    def _make(
-        self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int, elements: int
-    ) -> BatchHeader:
-        windows: list[ExportedWindow] = [handle.future.result() for handle in handles]
+    def _make(self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
+        windows: list[ExportedWindow] = [loaded(handle) for handle in handles]
         held = [window for window in windows if window.hold()]
         try:
             if len(held) < len(windows):
                 raise PipelineError("iteration was closed.")
-            return self._run(worker, job, windows, slot, first, elements)
+            return self._run(worker, job, windows, slot, first)
         finally:
             for window in held:
                 window.release()
                 if window.closed:
                     worker.stale.append(window.number)  # it may have been sent after it was given up
 
-    def _run(
-        self, worker: _Worker, job: Job, windows: Sequence[ExportedWindow], slot: Slot, first: int, elements: int
-    ) -> BatchHeader:
+    def _run(self, worker: _Worker, job: Job, windows: Sequence[ExportedWindow], slot: Slot, first: int) -> BatchHeader:
         message = {
             "do": "job",
             "slot": slot.number,
             "count": job.count,
             "first_element": first,
-            "num_elements": elements,
+            "num_elements": job.elements,
             "sources": [
                 (window.number, window.rows.cells[draw.items], draw.places, draw.key.source, draw.turn)
                 for window, draw in zip(windows, job.draws, strict=True)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ..engine.fetch import Fetcher
 from ..engine.jobs import Handle, Job, JobPlanner, WindowStore
 from ..engine.outputs import OutputField
 from ..engine.rebatch import Emission
-from ..errors import ParquetryError
+from ..errors import ELEMENT_ERRORS, ParquetryError
 from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
 from ..pipeline import Pipeline
 from ..plan import BasePlan, Origin
@@ -42,6 +42,16 @@ _PLACEHOLDER = 9_007_199_254_740_993
 _FEWEST_SLOTS = 3
 _FIRST_PRIVATE = 1 << 32
 _KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())
+
+
+class _Made(NamedTuple):
+    """A job that is made, or is being made, in a slot; ``first`` is the number of its first element."""
+
+    future: Future[BatchHeader]
+    job: Job
+    handles: list[Handle]
+    slot: Slot
+    first: int
 
 
 class Server:
@@ -200,13 +210,17 @@ class Server:
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
 
-    def send_error(self, generation: int, error: BaseException) -> None:
-        """Reports an error; one of ours by its class, any other with its traceback."""
+    def send_error(self, generation: int, error: BaseException, *, elements: int = 0, position: int = 0) -> None:
+        """Reports an error; one of ours by its class, any other with its traceback.
+
+        With ``elements`` it is the error of so many, ``position`` stands behind them, and the iteration goes on.
+        """
         if isinstance(error, ParquetryError):
             name, text = type(error).__name__, str(error)
         else:
             name, text = "ParquetryError", "".join(traceback.format_exception(error)).rstrip()
-        self.send(Message(type=MessageType.ERROR, generation=generation, body=error_body(name, text)))
+        body = error_body(name, text)
+        self.send(Message(type=MessageType.ERROR, generation=generation, a=elements, b=position, body=body))
 
 
 class Iteration:
@@ -247,7 +261,8 @@ class Iteration:
         )
         self._rebatcher = plan.rebatcher(self._start) if plan.recipe.drops else None
         self._stopped = False
-        self._pending: deque[tuple[Future[BatchHeader], list[Handle], Slot] | BaseException | None] = deque()
+        self._pending: deque[_Made | BaseException | None] = deque()
+        self._sent = self._start  # elements, as a state counts them
         self._done: deque[list[Handle]] = deque()
         self._in_flight = 0
 
@@ -281,25 +296,21 @@ class Iteration:
     def _produce(self) -> None:
         try:
             first = self._start
-            batched = self._plan.batch_view is not None
             for job in self._planner:
                 slot = self._wait_for_room(job)
                 if slot is None:
                     return
-                elements = job.steps if batched else job.count
-                self._put(self._submit(job, slot, first, elements))
-                first += elements
+                self._put(self._submit(job, slot, first))
+                first += job.elements
                 self._store.read_ahead()
             self._put(None)
         except BaseException as error:
             self._put(error)
 
-    def _submit(
-        self, job: Job, slot: Slot, first: int, elements: int
-    ) -> tuple[Future[BatchHeader], list[Handle], Slot]:
+    def _submit(self, job: Job, slot: Slot, first: int) -> _Made:
         try:
             handles = self._store.acquire(job)
-            return self._runner.submit(job, handles, slot, first, elements), handles, slot
+            return _Made(self._runner.submit(job, handles, slot, first), job, handles, slot, first)
         except BaseException:
             self._server.give_slot(slot)
             raise
@@ -318,7 +329,7 @@ class Iteration:
                 changed.wait()
         return None
 
-    def _put(self, item: tuple[Future[BatchHeader], list[Handle], Slot] | BaseException | None) -> None:
+    def _put(self, item: _Made | BaseException | None) -> None:
         with self._server.changed:
             self._pending.append(item)
             self._server.changed.notify_all()
@@ -336,8 +347,7 @@ class Iteration:
                     return
                 if isinstance(item, BaseException):
                     raise item
-                future, handles, slot = item  # type: ignore[misc]  # narrowed above
-                self._send_one(future, handles, slot)
+                self._send_one(item)
         except BaseException as error:
             if not self._stopped:
                 self._server.send_error(self._generation, error)
@@ -356,16 +366,57 @@ class Iteration:
             item = self._pending.popleft()
             return "end" if item is None else item
 
-    def _send_one(self, future: Future[BatchHeader], handles: list[Handle], slot: Slot) -> None:
-        try:
-            header = future.result()
-        except BaseException:
-            self._server.give_slot(slot)
-            raise
+    def _send_one(self, made: _Made) -> None:
+        header = self._header(made)
+        if header is None:
+            self._send_apart(made)
         with self._server.changed:
-            self._done.append(handles)
+            self._done.append(made.handles)
             self._in_flight -= 1
             self._server.changed.notify_all()
+        if header is not None:
+            self._send_made(header, made.slot)
+
+    def _header(self, made: _Made) -> BatchHeader | None:
+        """The header of a job, once it is done; ``None`` if elements of it failed, of which a single one is told."""
+        try:
+            return made.future.result()
+        except ELEMENT_ERRORS as error:
+            self._server.give_slot(made.slot)
+            if made.job.elements == 1:
+                self._send_failure(made.first, error)
+            return None
+        except BaseException:
+            self._server.give_slot(made.slot)
+            raise
+
+    def _send_apart(self, made: _Made) -> None:
+        """Makes a job of several elements again, in halves, so that those which do not fail are sent."""
+        if made.job.elements == 1:
+            return
+        first = made.first
+        for half, draws in made.job.halves():
+            slot = self._wait_for_slot(self._ahead, private=self._rebatcher is not None)
+            if slot is None:
+                return
+            handles = [made.handles[number] for number in draws]
+            part = _Made(self._runner.submit(half, handles, slot, first), half, handles, slot, first)
+            header = self._header(part)
+            if header is None:
+                self._send_apart(part)
+            else:
+                self._send_made(header, slot)
+            first += half.elements
+
+    def _send_failure(self, first: int, error: BaseException) -> None:
+        if self._rebatcher is None:
+            self._sent = first + 1
+        else:
+            self._sent = self._rebatcher.skip() or self._sent
+        if not self._stopped:
+            self._server.send_error(self._generation, error, elements=1, position=self._sent)
+
+    def _send_made(self, header: BatchHeader, slot: Slot) -> None:
         if self._rebatcher is None:
             self._send_batch(slot, header)
             return
@@ -389,13 +440,15 @@ class Iteration:
             header = write_table(
                 slot.memory, emission.columns, first_element=emission.position - elements, num_elements=elements
             )
+            self._sent = emission.position
             self._send_batch(slot, header)
         return True
 
-    def _wait_for_slot(self) -> Slot | None:
+    def _wait_for_slot(self, more: int = 0, *, private: bool = False) -> Slot | None:
+        """A slot; ``more`` than usual may be made, so that jobs which hold theirs keep none from one before them."""
         with self._server.changed:
             while not self._stopped:
-                slot = self._server.take_slot(self._most_slots)
+                slot = self._server.take_private() if private else self._server.take_slot(self._most_slots + more)
                 if slot is not None:
                     return slot
                 self._server.changed.wait()
@@ -407,11 +460,11 @@ class Iteration:
     def _clear(self) -> None:
         """Gives every slot back once its job is over, and frees the windows."""
         with self._server.changed:
-            left = [item for item in self._pending if isinstance(item, tuple)]
+            left = [item for item in self._pending if isinstance(item, _Made)]
             self._pending.clear()
         self._store.close()
-        for future, _, slot in left:
-            if future.cancel():
-                self._server.give_slot(slot)
+        for made in left:
+            if made.future.cancel():
+                self._server.give_slot(made.slot)
             else:
-                future.add_done_callback(partial(self._give_back, slot))
+                made.future.add_done_callback(partial(self._give_back, made.slot))

@@ -176,6 +176,10 @@ class Fake:
             self.running = False
             self.send_error(spec["error"])
             return
+        if self.at in spec.get("fails_at", ()):
+            self.at += 1
+            self.send_error(spec["error"], elements=1, position=self.at)
+            return
         if spec.get("leap_at") == self.at:  # rows are left out
             self.at += spec["leap"]
         stride = spec["batch"] if spec["batched"] else 1
@@ -224,8 +228,8 @@ class Fake:
             with open(self.spec["log"], "a") as file:
                 file.write(json.dumps({"pid": os.getpid(), **event}) + "\n")
 
-    def send_error(self, error) -> None:
-        self.send(P.MessageType.ERROR, body=json.dumps(error).encode())
+    def send_error(self, error, *, elements: int = 0, position: int = 0) -> None:
+        self.send(P.MessageType.ERROR, a=elements, b=position, body=json.dumps(error).encode())
 
     def send(self, kind, *, a: int = 0, b: int = 0, body: bytes = b"", descriptor: int | None = None) -> None:
         message = P.Message(type=kind, generation=self.generation, a=a, b=b, body=body, descriptor=descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,19 +76,34 @@ def test_a_global_batch_is_the_same_on_any_number_of_ranks(built: Built) -> None
         assert global_batches(ranks) == reference
 
 
-def fails_on_seven(row: dict[str, Any]) -> dict[str, Any]:
-    if row["id"] == 7:
-        raise KeyError("seven")
-    return row
+def failing(numbers: set[int]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """A function that travels by value, so that the sidecar need not import this module and TensorFlow with it."""
+
+    def fails_on_seven(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] in numbers:
+            raise KeyError("seven")
+        return row
+
+    return fails_on_seven
 
 
 def test_a_function_that_fails_is_told_with_its_row_and_traceback(built: Built) -> None:
     message = (
-        r"(?s)transform fails_on_seven failed for file .*part-000\.parquet, row group 2, row 2: KeyError\('seven'\).*"
+        r"(?s)transform .*fails_on_seven failed for file .*part-000\.parquet, row group 2, row 2: KeyError\('seven'\).*"
         r"Traceback.*line \d+, in fails_on_seven"
     )
     with pytest.raises(tf.errors.InternalError, match=message):
-        ids(over(built).transform(fails_on_seven).batch(3))
+        ids(over(built).transform(failing({7})).batch(3))
+
+
+@pytest.mark.parametrize("batch", [None, 4])
+def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, batch: int | None) -> None:
+    rows = over(built).where([("id", "<", 20)]).transform(failing({7}))
+    dataset = rows if batch is None else rows.batch(batch)
+    lost = {7} if batch is None else {4, 5, 6, 7}
+    kept = [number for number in range(20) if number not in lost]
+    assert [number for element in ids(dataset.ignore_errors()) for number in element] == kept
+    assert dataset.state_dict(len(kept) if batch is None else 4)["consumed"] == int(dataset.cardinality())
 
 
 def test_a_wrong_output_and_a_wrong_time_stamp_are_told(tmp_path: Path) -> None:
@@ -98,3 +114,17 @@ def test_a_wrong_output_and_a_wrong_time_stamp_are_told(tmp_path: Path) -> None:
     declared = over(wrong).transform(lambda row: {**row, "x": np.zeros(3)}, [UnischemaField("x", np.float64, (2,))])
     with pytest.raises(tf.errors.OpError, match=r"field 'x', file .*: expected shape \(2,\), got \(3,\)"):
         ids(declared)
+
+
+def test_a_consumer_that_keeps_everything_does_not_stall_on_elements_that_fail(tmp_path: Path) -> None:
+    many = build(tmp_path, [[300]], names=("id",))
+    fails = failing(set(range(0, 300, 3)))
+
+    def wide(row: dict[str, Any]) -> dict[str, Any]:
+        return {**fails(row), "x": np.zeros(300)}
+
+    dataset = ParquetDataset(many.url, workers=1).transform(wide, [UnischemaField("x", np.float64, (300,))])
+    kept = list(dataset.ignore_errors())
+    assert [int(row["id"]) for row in kept] == [number for number in range(300) if number % 3]
+    batches = list(dataset.batch(2).ignore_errors())
+    assert [batch["id"].numpy().tolist() for batch in batches] == [[n, n + 1] for n in range(4, 300, 6)]

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -158,6 +159,46 @@ def test_an_error_ends_the_iterator_but_not_the_dataset(fake_dataset: Callable[.
         assert list(iterator) == []
     assert len(log.pids) == 1
     assert len(list(dataset.ignore_errors())) == 2
+
+
+ONE = {"error": "DecodeError", "message": "this one"}
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_an_element_that_fails_is_passed_over(fake_dataset: Callable[..., Any], batched: bool) -> None:
+    dataset = fake_dataset(rows=20, batch=4, batched=batched, fails_at=[1, 2, 4 if batched else 12], error=ONE)
+    iterator, found, failed = iter(dataset), [], 0
+    while True:
+        try:
+            found += next(iterator)["id"].numpy().reshape(-1).tolist()
+        except tf.errors.DataLossError:
+            failed += 1
+        except StopIteration:
+            break
+    lost = {*range(4, 12), *range(16, 20)} if batched else {12}  # a chunk of rows is one message
+    assert failed == (3 if batched else 1)
+    assert found == [number for number in range(20) if number not in lost]
+
+
+@pytest.mark.parametrize("ignore", [lambda data: data.ignore_errors(), tf.data.experimental.ignore_errors()])
+def test_errors_of_elements_are_ignored_and_the_end_of_an_iteration_is_an_end(
+    fake_dataset: Callable[..., Any], ignore: Callable[[Any], Any]
+) -> None:
+    dataset = fake_dataset(rows=40, fails_at=[0, 3], error=ONE, exit_at=7)
+    kept = [number for number in range(28) if number // 4 not in (0, 3)]
+    assert ids(ignore(dataset)) == kept
+    assert ids(ignore(dataset.map(lambda batch: batch).prefetch(2)).repeat(2)) == [*kept, *kept]
+
+
+def test_a_checkpoint_counts_elements_that_failed(fake_dataset: Callable[..., Any], tmp_path: Path) -> None:
+    dataset = fake_dataset(rows=24, fails_at=[1, 2], error=ONE).ignore_errors()
+    iterator = iter(dataset)
+    found = [next(iterator)["id"].numpy()[0] for _ in range(2)]
+    path = tf.train.Checkpoint(iterator=iterator).write(str(tmp_path / "state"))
+    other = iter(dataset)
+    tf.train.Checkpoint(iterator=other).read(path).assert_consumed()
+    assert found == [0, 12]
+    assert [batch["id"].numpy()[0] for batch in other] == [16, 20]
 
 
 def test_an_error_while_opening_arrives(fake_dataset: Callable[..., Any]) -> None:

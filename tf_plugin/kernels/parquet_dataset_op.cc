@@ -241,8 +241,8 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
     }
     const absl::Status status = Advance(out_tensors, end_of_sequence);
     if (!status.ok()) out_tensors->clear();
-    if (!status.ok() && !absl::IsCancelled(status)) {
-      // An iteration that failed is over. It must not fail again: tf.data's ignore_errors would ask for ever.
+    if (!status.ok() && !absl::IsCancelled(status) && !std::exchange(element_failed_, false)) {
+      // The iteration is over. It must not fail again: tf.data's ignore_errors would ask for ever.
       ended_ = true;
       EndIteration();
     }
@@ -287,7 +287,10 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
       TF_RETURN_IF_ERROR(EnsureStarted());
       std::shared_ptr<const Batch> batch;
       bool end = false;
-      if (Error error = sidecar_->Next(&canceller_, &batch, &end)) return ToStatus(error);
+      if (Error error = sidecar_->Next(&canceller_, &batch, &end)) {
+        if (error.kind == Error::Kind::kElement) Pass(error.position);
+        return ToStatus(error);
+      }
       if (end && split_left_ == kWholeIteration) {
         split_left_ = 0;
         continue;
@@ -301,6 +304,15 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
       }
       TF_RETURN_IF_ERROR(Attach(std::move(batch)));
     }
+  }
+
+  // One element failed, as in any dataset: the next call gives the one behind it.
+  void Pass(int64_t position) {
+    element_failed_ = true;
+    if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
+    if (position <= consumed_) return;
+    consumed_ = position;
+    if (splits_ == nullptr) DatasetRegistry::Get().Jump(request_.dataset_key, start_, given_, position);
   }
 
   absl::Status Attach(std::shared_ptr<const Batch> batch) {
@@ -424,6 +436,7 @@ class ParquetDatasetOp::Dataset::Iterator : public tensorflow::data::DatasetIter
   int64_t given_ = 0;     // elements, counted from the START
   int64_t start_ = 0;     // its number in the registry
   bool ended_ = false;
+  bool element_failed_ = false;  // the error that is being returned is that of one element
 };
 
 void ParquetDatasetOp::MakeDataset(OpKernelContext* ctx, DatasetBase** output) {

@@ -285,9 +285,16 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
         active_ = false;
         *end = true;
         return {};
-      case MessageType::kError:
-        active_ = false;
-        return RemoteError(packet);
+      case MessageType::kError: {
+        Error error = RemoteError(packet);
+        if (packet.header.a > 0 && error.kind == Error::Kind::kRemote) {
+          error.kind = Error::Kind::kElement;
+          error.position = static_cast<int64_t>(packet.header.b);
+        } else {
+          active_ = false;
+        }
+        return error;
+      }
       default:
         return Broken("expected BATCH, END or ERROR, got message type " + std::to_string(packet.header.type));
     }
@@ -445,7 +452,8 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
                     std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
     }
   }
-  const int64_t slots = std::max<int64_t>(promised_slots_, static_cast<int64_t>(slots_.size()));
+  // There may be more than promised, which are for elements that are made again.
+  const int64_t slots = promised_slots_ > 0 ? promised_slots_ : static_cast<int64_t>(slots_.size());
   batch->scarce_ = slots - connection_->leases.load() <= 1;
   *out = std::move(batch);
   return {};

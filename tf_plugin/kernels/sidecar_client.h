@@ -23,6 +23,7 @@ struct Error {
     kNone,
     kCancelled,
     kRemote,  // an error message of the sidecar, which is well and can begin another iteration
+    kElement,  // the same, of one element; the iteration goes on behind it
     kBroken,  // the sidecar is gone, or did not keep to the protocol
   };
 
@@ -34,6 +35,7 @@ struct Error {
   Kind kind = Kind::kNone;
   std::string error_class;  // a class of common/errors.py
   std::string message;
+  int64_t position = 0;  // behind the element, for kElement
 };
 
 // Ends every wait that was given it, for good. May be cancelled from any thread.

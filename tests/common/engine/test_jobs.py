@@ -68,7 +68,7 @@ def store_of(began: Began, *, threads: int, memory_limit: int = WINDOWS * WINDOW
 def job(window: int) -> Job:
     key = WindowKey(source=0, epoch=0, stream=0, window=window)
     draw = Draw(key=key, items=np.arange(1), places=None, turn=0)
-    return Job(number=window, steps=1, count=1, draws=(draw,))
+    return Job(number=window, steps=1, count=1, elements=1, draws=(draw,))
 
 
 def arrive(began: Began, count: int) -> list[int]:
