@@ -10,6 +10,7 @@
 #   make test-common  the suite of common, in an environment with neither framework
 #   make test-tf217   the suite of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one that it can be run with
+#   make test-trainers  the trainers of others over PyTorch: Accelerate, the Hugging Face Trainer, Lightning
 #   make test-spark   the suite of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
 #   make clean        removes everything that the targets made
 
@@ -22,13 +23,14 @@ VENV_COMMON := .venv-common
 VENV_TF217 := .venv-tf217
 VENV_TF216 := .venv-tf216
 VENV_SPARK := .venv-spark
+VENV_TRAINERS := .venv-trainers
 BENCH_PEERS := .venv-bench .venv-bench-mosaic .venv-bench-petastorm
 BENCH ?=
 # One test process for each processor; PYTEST="-n 0" runs the tests in one.
 PYTEST ?= -n logical --dist worksteal
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo test check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark clean
+.PHONY: demo test check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.op-built
@@ -65,8 +67,11 @@ test-tf216: $(VENV_TF216)/.op-built
 test-spark: $(VENV_SPARK)/.op-built
 	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark
 
+test-trainers: $(VENV_TRAINERS)/.installed
+	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers
+
 clean:
-	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) $(VENV_TF216) $(BENCH_PEERS) $(VENV_SPARK) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
+	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) $(VENV_TF216) $(BENCH_PEERS) $(VENV_SPARK) $(VENV_TRAINERS) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-data bench-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -94,6 +99,11 @@ $(VENV_TF216)/.installed: setup.py pyproject.toml constraints-tf216.txt
 $(VENV_SPARK)/.installed: setup.py pyproject.toml constraints-spark.txt
 	$(call new_venv,$(PYTHON),$(VENV_SPARK))
 	$(VENV_SPARK)/bin/python -m pip install -c constraints-spark.txt -e ".[spark,tensorflow,torch,test]"
+	touch $@
+
+$(VENV_TRAINERS)/.installed: setup.py pyproject.toml constraints-trainers.txt
+	$(call new_venv,$(PYTHON),$(VENV_TRAINERS))
+	$(VENV_TRAINERS)/bin/python -m pip install -c constraints-trainers.txt -e ".[trainers,test]"
 	touch $@
 
 .venv-bench/.installed: benchmarks/peers/bench.txt

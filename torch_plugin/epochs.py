@@ -109,6 +109,11 @@ class EpochCounter:
         return self._loader > 0
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a loader in this process has begun a pass whose iterator has not come yet."""
+        return self._awaited is not None
+
+    @property
     def upcoming(self) -> int:
         """The epoch of the next iterator, or the one that loader workers are in."""
         return next(epoch for epoch in (self._in_workers, self._awaited, self._next) if epoch is not None)
@@ -148,6 +153,10 @@ class EpochCounter:
         elif self._cell is not None:
             self._cell.take()
         self._next, self._awaited, self._in_workers = epoch, None, None
+
+    def follow(self, epoch: int, *, again: bool) -> None:
+        """A trainer says which epoch of its own the next pass is, or that it is one more of the latest."""
+        self.set(self._next - 1 if again else max(self._next, epoch))
 
     def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
         """An iterator was restored; a worker tells the training process, unless that one gave the state."""

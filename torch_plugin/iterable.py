@@ -16,14 +16,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from typing_extensions import Self
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import StateError
+from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.state import canonical_shards_of, parse_state, plan_hash
 
 from . import passes
+from .dealers import Dealer, TrainerEpoch, length_for_dealer
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
@@ -35,6 +37,7 @@ from .verbs import PipelineVerbs
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
+_AGREED: dict[int, int] = {}  # what seeds that shuffles drew have become in this process
 
 passes.install()
 
@@ -74,6 +77,9 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         self._begun: Progress | None = None  # of the latest iterator of this process, if no loader announced another
         self._canonical_shards: int | None = None  # of a state, where nobody chose how many
         self._parts: dict[Any, Pipeline] = {}
+        self._dealer: Dealer | None = None  # of the pass that a loader has announced
+        self._trainer: TrainerEpoch | None = None
+        self._warned_of_batches = False
 
     def __iter__(self) -> ElementIterator:
         """The next epoch; inside a loader worker, that worker's part of it."""
@@ -81,16 +87,20 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         in_loader = get_worker_info() is not None
         if in_loader:
             end_with_trainer()
+        elif not self._epochs.is_awaited:
+            self._dealer = None
         self._agree_on_seed()
         placement = self._placement()
         self._warn_of_what_nobody_said(placement)
+        part = self._part(placement)
         result = ElementIterator(
-            self._part(placement),
+            part,
             iteration=self._epochs.begin(),
             worker=placement.worker,
             workers=placement.workers,
             resumer=self,
             sent=in_loader,
+            by_rows=part.element.batched and not self.element.batched,
         )
         if self._resume is not None:
             result.load_state_dict(self._resume)
@@ -106,11 +116,28 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
             TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
         """
         placement = self._placement()
-        return max(0, -(-(len(self._part(placement)) - placement.worker) // placement.workers))
+        return max(0, -(-(self._length(placement) - placement.worker) // placement.workers))
 
     def length_in_loader(self) -> int:
         """Elements that a ``DataLoader`` of this rank gives with any number of workers."""
-        return len(self._part(replace(self._placement(), worker=0, workers=1)))
+        return self._length(replace(self._placement(), worker=0, workers=1))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows have no numbers here.
+
+        Raises:
+            PipelineError: always; ``random_split`` and ``Subset`` end here.
+        """
+        raise PipelineError(
+            f"{type(self).__name__}: expected to be iterated, got row {index!r} asked for. To split it, write "
+            'dataset.hash_split("id", [0.8, 0.2], 0) and (..., 1), with a field that tells rows apart, in place of '
+            "random_split(); or take() and skip() in place of Subset()."
+        )
+
+    def _length(self, at: Placement) -> int:
+        everything = replace(at, num_shards=1, shard=0)
+        asked = length_for_dealer(lambda: len(self._part(everything)))
+        return len(self._part(at)) if asked is None else asked
 
     # --- state ---
 
@@ -173,6 +200,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         """The state before the first element of the next epoch, or of the one that loader workers are in."""
         if self._resume is not None:
             return dict(self._resume)
+        self._agree_on_seed()
         at = self._placement()
         fresh = Progress(pipeline=self._part(at), iteration=self._epochs.upcoming, worker=at.worker, workers=at.workers)
         return fresh.state_dict()
@@ -191,14 +219,27 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
 
     def pass_begins(self, begun: Pass) -> None:
         """A loader is about to iterate this: it is the next epoch, and a state that was loaded was for the last one."""
+        self._adopt(self._epochs.sync())
+        self._follow(begun.trainer)
         self._adopt(self._epochs.announce(begun))
         self._begun = None
+        self._dealer = begun.dealer
+        if begun.dealer is not None:
+            own = shard_of(self._pipeline)
+            begun.dealer.check(self._pipeline, own.num_shards if self._is_fixed and own else 1, begun.workers)
         if self._resume_announced:
             self._resume = None
         self._resume_announced = self._resume is not None
         self._agree_on_seed(begun.seed)
+        self._warn_of_batches_of_batches(begun)
         with suppress(Exception):  # whatever is wrong is raised where elements are read
             _ = self._pipeline.plan().length  # selects rows once here, not in every worker
+
+    def _follow(self, trainer: TrainerEpoch | None) -> None:
+        """The next pass is the trainer's epoch, though this dataset may have been made for it alone."""
+        if trainer is not None and not trainer.cycling:
+            self._epochs.follow(trainer.number, again=trainer.is_same(self._trainer))
+            self._trainer = trainer
 
     # --- parts ---
 
@@ -210,7 +251,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
     def _placement(self) -> Placement:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        ranks, rank = (1, 0) if self._is_fixed else self._ranks()
+        ranks, rank = (1, 0) if self._is_fixed or self._dealer is not None else self._ranks()
         return Placement(num_shards=ranks, shard=rank, worker=worker, workers=workers)
 
     def _ranks(self) -> tuple[int, int]:
@@ -221,36 +262,48 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
     def _part(self, at: Placement) -> Pipeline:
         """The pipeline that this rank and worker iterates; kept, so that it is planned once."""
         in_worker = get_worker_info() is not None
-        key = (at.num_shards, at.shard, in_worker)
+        key = (at.num_shards, at.shard, in_worker, self._dealer if in_worker else None)
         if key not in self._parts:
             self._parts[key] = self._make_part(at, in_worker)
         return self._parts[key]
 
     def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
-        pipeline = self._pipeline
+        pipeline, own = self._pipeline, shard_of(self._pipeline)
+        if not in_worker:
+            warn_of_model_parallel(own.num_shards if self._is_fixed and own is not None else at.num_shards)
         if at.num_shards > 1:
             _LOG.info("%s: part %d of %d", self._pipeline.urls[0], at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
-            if not in_worker:
-                warn_of_model_parallel(at.num_shards)
         if self._canonical_shards is not None:
             pipeline = pipeline.with_canonical_shards(self._canonical_shards)
         if in_worker:  # the loader's workers are the parallelism
             pipeline = pipeline.with_options(workers=pipeline.workers or 1, executor=pipeline.executor or "threads")
+            at_once = None if self._dealer is None else self._dealer.dealt_at_once(pipeline, at.workers)
+            pipeline = pipeline if at_once is None else pipeline.batch(at_once)
         return pipeline
 
     # --- seeds and streams ---
 
     def _agree_on_seed(self, proposed: int | None = None) -> None:
-        """All ranks of a group, and all workers of a loader, take one seed where nobody chose any."""
+        """One seed where nobody chose any: for all ranks of a group, all workers of a loader, and all that is made of
+        one shuffle. It comes from torch's random numbers, or those of the loader's ``generator``.
+        """
         own, info = self._pipeline.drawn_seed, get_worker_info()
         if own is None or self._seed_shared:
             return
-        if info is None and rank_here()[0] > 1:
-            wanted = own if proposed is None else proposed % SEEDS
-            self._adopt(shared_number(f"seed/{_description(self._pipeline)}", wanted))
-        elif info is not None and self._epochs.is_owner:  # made in the worker: others have drawn their own
-            self._adopt((info.seed - info.id) % SEEDS)
+        if info is not None:
+            if self._epochs.is_owner:  # made in the worker: others have drawn their own
+                self._adopt((info.seed - info.id) % SEEDS)
+            return
+        if own not in _AGREED:
+            drawn = int(torch.empty((), dtype=torch.int64).random_()) if proposed is None else proposed
+            agreed: int | None = drawn % SEEDS
+            if rank_here()[0] > 1:
+                agreed = shared_number(f"seed/{_description(self._pipeline)}", drawn % SEEDS)
+            if agreed is None:
+                return
+            _AGREED[own] = agreed
+        self._adopt(_AGREED[own])
 
     def _adopt(self, seed: int | None) -> None:
         """Takes the seed of a state, or of all ranks, where nobody chose one."""
@@ -280,6 +333,17 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
                 self._epochs.upcoming,
             )
 
+    def _warn_of_batches_of_batches(self, begun: Pass) -> None:
+        if begun.batch_size is None or self._warned_of_batches or begun.dealer is not None or not self.element.batched:
+            return
+        self._warned_of_batches = True
+        _LOG.warning(
+            "the loader makes batches of %d of what batch() has batched already: tensors get a leading axis of %d. "
+            "Write DataLoader(dataset, batch_size=None).",
+            begun.batch_size,
+            begun.batch_size,
+        )
+
     # --- copies ---
 
     def _with(self, pipeline: Pipeline) -> Self:
@@ -289,7 +353,8 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         return result
 
     def __getstate__(self) -> Any:
-        return {**self.__dict__, "_progress": None, "_begun": None, "_parts": {}, "_sent_ranks": self._ranks()}
+        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}, "_trainer": None}
+        return {**self.__dict__, **fresh, "_sent_ranks": self._ranks()}
 
 
 def _description(pipeline: Pipeline) -> str:

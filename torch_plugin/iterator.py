@@ -81,6 +81,7 @@ class ElementIterator:
         worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
         resumer: is told when a state is loaded.
         sent: elements go to another process (of a loader), which maps the memory that they lie in.
+        by_rows: the pipeline makes batches whose rows are handed out one by one; a state stands between batches.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ElementIterator:
         workers: int = 1,
         resumer: Resumer | None = None,
         sent: bool = False,
+        by_rows: bool = False,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
         self.begun = False
@@ -100,6 +102,7 @@ class ElementIterator:
         self._resumer = resumer
         self._maps = sent and share_regions()
         self._packs = sent and not self._maps
+        self._by_rows = by_rows
         self._steps = self._open(worker, workers)
         self._rows: Iterator[dict[Any, Any]] = iter(())
 
@@ -121,13 +124,13 @@ class ElementIterator:
                 if self._steps.ended and self.progress.workers == 1:
                     self.progress.consumed = max(self.progress.consumed, self._steps.longest)
                 raise
-            if element.batched:
+            if element.batched and not self._by_rows:
                 self.progress.consumed = self._steps.position
                 return self._batch(element, columns)
-            self.progress.consumed = self._steps.position - count
+            self.progress.consumed = self._steps.position - (0 if self._by_rows else count)
             self._rows = rows_to_torch(element, columns)
             row = next(self._rows, None)
-        self.progress.consumed += 1
+        self.progress.consumed += 0 if self._by_rows else 1
         return row
 
     def _batch(self, element: Element, columns: Sequence[Column] | tuple[np.ndarray, ...]) -> dict[Any, Any]:
@@ -184,7 +187,7 @@ class ElementIterator:
 
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator:
         chosen = pipeline or self._pipeline
-        at_once = chosen.element.batched and not self._packs
+        at_once = chosen.element.batched and not self._packs and not self._by_rows
         return StepIterator(
             chosen,
             self.progress.iteration,

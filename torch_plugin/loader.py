@@ -1,9 +1,9 @@
-"""Makes ``StatefulDataLoader`` see the state of a `ParquetPipe`.
+"""Makes loaders and trainers see a `ParquetPipe` as what it is: with its state, its epochs, and its length.
 
-``DataLoader`` and ``StatefulDataLoader`` put every DataPipe into a wrapper of torch's before they iterate it, and the
-wrapper's iterator hides ``state_dict`` and ``load_state_dict``: the loader would resume by replaying from the start, in
-the wrong epoch. For the pipes of this package the wrapper is one that hands out their own iterator; all others get
-torch's.
+``DataLoader`` and ``StatefulDataLoader`` put every DataPipe into a wrapper of torch's before they iterate it. Its
+iterator hides ``state_dict`` and ``load_state_dict``: the loader would resume by replaying from the start, in the wrong
+epoch. The wrapper hides ``set_epoch`` too, by which trainers say where they are. For the pipes of this package the
+wrapper is one that hands these on; all others get torch's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,20 @@ class _OwnIterator:
         return iter(self._datapipe)
 
     def __len__(self) -> int:
+        return self.length_in_loader()
+
+    def length_in_loader(self) -> int:
         return int(self._datapipe.length_in_loader())
+
+    def set_epoch(self, epoch: int) -> None:
+        self._datapipe.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._datapipe.state_dict())
+
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Any:
+        self._datapipe.load_state_dict(state_dict, strict=strict)
+        return self
 
 
 if _Wrapper is not None:

@@ -40,6 +40,25 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
+def check_state_of(loader: Any) -> None:
+    """Holds a state that a ``StatefulDataLoader`` is going to restore to its number of workers.
+
+    Raises:
+        StateError: it is of another number of workers.
+    """
+    state = getattr(loader, "next_iter_state", None)
+    if not state:
+        return
+    snapshot = state.get("_snapshot")
+    saved = 0 if snapshot is None else len(snapshot.get("_worker_snapshots", ()))
+    if saved != loader.num_workers:
+        raise StateError(
+            f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {saved}. Give it to the "
+            "dataset in place of the loader, before that starts: dataset.load_state_dict(rank_state(state)), with "
+            "parquetry.torch_plugin.rank_state."
+        )
+
+
 def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
     found = (state.get("fetcher_state") or {}).get("dataset_iter_state")
     if not isinstance(found, dict) or "fingerprint" not in found:

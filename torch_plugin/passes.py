@@ -18,9 +18,12 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, dataloader
+from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate
 
 from parquetry.common import Pipeline
+
+from .dealers import Dealer, TrainerEpoch, dealer_of, trainer_epoch
+from .loader_state import check_state_of
 
 _SEARCHED = 10_000  # objects, the nearest first
 _LONGEST = 1_000  # a longer list or dict holds data
@@ -38,12 +41,18 @@ class Pass:
         workers: how many processes read; 0 = this one.
         seed: of the loader's random numbers; ``None`` where torch does not say.
         dataset: what the loader iterates.
+        batch_size: how many elements the loader stacks; ``None`` where it stacks none, or not those of the dataset.
+        dealer: who deals the rows of the pass, if it is not the dataset.
+        trainer: the epoch of the trainer that iterates the loader, where it is known.
     """
 
     loader: int
     workers: int
     seed: int | None
     dataset: Any = None
+    batch_size: int | None = None
+    dealer: Dealer | None = None
+    trainer: TrainerEpoch | None = None
 
 
 class Announced:
@@ -88,11 +97,27 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _announce(iterator: Any, loader: Any) -> None:
-    if isinstance(loader.dataset, IterableDataset):
-        seed = getattr(iterator, "_base_seed", None)
-        begun = Pass(loader=iterator._parquetry_loader, workers=loader.num_workers, seed=seed, dataset=loader.dataset)
-        for dataset in announced_in(loader.dataset):
+    if not isinstance(loader.dataset, IterableDataset):
+        return
+    own = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
+    seed, dealer, trainer = getattr(iterator, "_base_seed", None), dealer_of(loader), trainer_epoch()
+    try:
+        if isinstance(own, Announced):
+            check_state_of(loader)
+        for number, dataset in enumerate(announced_in(loader.dataset)):
+            begun = Pass(
+                loader=iterator._parquetry_loader,
+                workers=loader.num_workers,
+                seed=None if seed is None else seed + number,  # two shuffles in one loader are two orders
+                batch_size=loader.batch_size if dataset is own and loader.collate_fn is default_collate else None,
+                dataset=loader.dataset,
+                dealer=dealer,
+                trainer=trainer,
+            )
             dataset.pass_begins(begun)
+    except BaseException:
+        iterator._shutdown = True  # no workers have been started that its end would stop
+        raise
 
 
 def announced_in(dataset: Any) -> Iterator[Announced]:

@@ -16,6 +16,7 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
+from parquetry.common.stages import Batch
 
 from .combining import check_combined
 from .derived import DerivedVerbs
@@ -117,6 +118,21 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
             return BatcherIterDataPipe(self, batch_size, drop, wrapper_class or DataChunk)
         return super().batch(batch_size, drop)
 
+    def unbatch(self, unbatch_level: int = 1) -> Self:
+        """The rows without ``batch()``, if that is the last verb.
+
+        Raises:
+            PipelineError: it is not, or it drops the last rows.
+        """
+        *before, last = self.pipeline.stages or (None,)
+        if not isinstance(last, Batch) or last.drop_remainder or unbatch_level not in (1, -1):
+            raise PipelineError(
+                "unbatch: expected a pipe whose last verb is batch(n), and unbatch_level=1, got "
+                f"{[stage.verb for stage in self.pipeline.stages]} and unbatch_level={unbatch_level}. "
+                "Write what works on rows before batch(), and take(n) in place of drop_remainder."
+            )
+        return self._with(self.pipeline.with_stages(before))
+
     def cycle(self, count: int | None = None) -> Self:
         """The same as ``repeat``."""
         return self.repeat(count)
@@ -178,7 +194,8 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         return super()._is_fixed and not self._sharding
 
     def _placement(self) -> Placement:
-        return place(self._groups, super()._placement(), fixed=self._is_fixed)
+        unsaid = super()._placement()
+        return unsaid if self._dealer is not None else place(self._groups, unsaid, fixed=self._is_fixed)
 
     def _ranks(self) -> tuple[int, int]:
         """None, if the pipe was told to listen only to what deals elements to workers."""

@@ -9,9 +9,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from torch.utils.data import ChainDataset, DataLoader, IterableDataset
+import torch
+from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, random_split
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from parquetry.common.errors import PipelineError
 from parquetry.common.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
@@ -195,3 +197,70 @@ def test_a_mix_is_of_the_kind_of_its_first_source(url: str) -> None:
     assert type(mix([ParquetIterable(url)])) is ParquetIterable
     assert isinstance(mix([ParquetPipe(url)]), ParquetPipe)
     assert isinstance(mix([ParquetIterable(url).pipeline]), ParquetPipe)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_torchs_seed_fixes_a_shuffle_without_one(url: str, face: Any, workers: int) -> None:
+    def epochs(generator: torch.Generator | None = None) -> list[Any]:
+        loaded = DataLoader(face(url, ["id"]).shuffle(20).batch(7), None, num_workers=workers, generator=generator)
+        return [ids(loaded) for _ in range(2)]
+
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        first, other = epochs(), epochs()
+        torch.manual_seed(3)
+        assert epochs() == first
+        assert first != other
+        assert first[0] != first[1]
+        given = epochs(torch.Generator().manual_seed(4))
+        assert epochs(torch.Generator().manual_seed(4)) == given
+        torch.manual_seed(5)
+        direct = ids(face(url, ["id"]).shuffle(20))
+        torch.manual_seed(5)
+        assert ids(face(url, ["id"]).shuffle(20)) == direct
+
+
+def test_what_is_made_of_one_shuffle_keeps_one_order(url: str) -> None:
+    shuffled = ParquetIterable(url).shuffle(20)
+    first, second = shuffled.select("id"), shuffled.select("id", "x").batch(7)
+    state = shuffled.select("id").state_dict()
+    rows = ids(DataLoader(first, batch_size=None))
+    assert [row for batch in ids(DataLoader(second, batch_size=None, num_workers=1)) for row in batch] == rows
+    resumed = ParquetIterable(url).shuffle(20).select("id")
+    resumed.load_state_dict(state)
+    assert ids(DataLoader(resumed, batch_size=None)) == rows
+
+
+def test_two_shuffles_in_one_loader_are_two_orders(url: str) -> None:
+    class Pairs(IterableDataset):
+        def __init__(self) -> None:
+            self.sides = [ParquetIterable(url, ["id"]).shuffle(20) for _ in range(2)]
+
+        def __iter__(self) -> Any:
+            return iter(list(zip(*(ids(side) for side in self.sides), strict=True)))
+
+    pairs = list(DataLoader(Pairs(), batch_size=None))
+    assert sum(one == other for one, other in pairs) < 20
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_batches_that_the_loader_batches_again_warn_once(url: str, face: Any, caplog: pytest.LogCaptureFixture) -> None:
+    batched = DataLoader(face(url, ["id"]).batch(10))
+    assert [element["id"].shape for element in batched] == [(1, 10)] * 6
+    list(batched)
+    assert caplog.text.count("Write DataLoader(dataset, batch_size=None)") == 1
+    caplog.clear()
+    list(DataLoader(face(url, ["id"])))
+    list(DataLoader(face(url, ["id"]).batch(10), collate_fn=lambda batches: batches[0]))
+    list(DataLoader(face(url, ["id"]).batch(10), batch_size=None))
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_splitting_by_row_numbers_names_what_splits(url: str, face: Any) -> None:
+    part, _ = random_split(face(url, ["id"]), [0.8, 0.2])
+    with pytest.raises(PipelineError, match=r'dataset.hash_split\("id", \[0.8, 0.2\], 0\)'):
+        next(iter(DataLoader(part)))
+    with pytest.raises(PipelineError, match=r"take\(\) and skip\(\) in place of Subset\(\)"):
+        Subset(face(url, ["id"]), [1, 2])[0]

@@ -58,6 +58,22 @@ def test_a_mesh_of_two_data_dimensions_deals_to_both(url: str, rank: Any, caplog
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("names", [("pp", "dp"), ("dp", "cp"), None])
+def test_rows_of_their_own_for_ranks_that_hold_one_model_warn(
+    url: str, names: Any, rank: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank(1)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+    with caplog.at_level(logging.WARNING):
+        ids(ParquetPipe(url, ["id"]).shard())
+    assert "rows are dealt to all 4 ranks, but a device mesh has the dimensions" in caplog.text
+    assert ('shard(mesh=device_mesh["dp"])' in caplog.text) is (names is not None)
+    caplog.clear()
+    ids(ParquetPipe(url, ["id"]).shard(2, 0))  # numbers of the user's own
+    assert caplog.text == ""
+    assert mesh.ndim == 2
+
+
 def test_shards_counted_by_the_local_rank_are_right_where_a_mesh_says_so(
     url: str, rank: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from torch.utils.data import IterDataPipe
+from torch.utils.data import DataLoader, IterDataPipe
 from torch.utils.data.datapipes.iter import Batcher, IterableWrapper, Shuffler
 
 from parquetry.common import Pipeline, UnischemaField
@@ -354,3 +354,18 @@ def test_any_pipe_of_urls_reads_parquet(url: str) -> None:
     assert sorted(ids(files.read_parquet("id"))) == list(range(60))
     with pytest.raises(PipelineError, match="expected URLs or paths, got tuple"):
         IterableWrapper([(url, None)]).read_parquet()
+
+
+def test_unbatch_takes_batch_back(url: str) -> None:
+    rows = ParquetPipe(url, ["id"]).shuffle(10, seed=5)
+    again = rows.batch(4).unbatch()
+    assert [row["id"].item() for row in again] == [row["id"].item() for row in rows]
+    assert again.pipeline == rows.pipeline
+    assert len(DataLoader(again.batch(7), batch_size=None, num_workers=1)) == 9
+
+
+def test_unbatch_of_anything_else_says_what_to_write(url: str) -> None:
+    rows = ParquetPipe(url, ["id"])
+    for pipe in (rows, rows.batch(4, drop_last=True), rows.batch(4).take(2)):
+        with pytest.raises(PipelineError, match=r"expected a pipe whose last verb is batch\(n\).*before batch\(\)"):
+            pipe.unbatch()

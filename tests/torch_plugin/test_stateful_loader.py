@@ -11,8 +11,9 @@ from torch.utils.data.datapipes.datapipe import _IterDataPipeSerializationWrappe
 from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from parquetry.common.errors import StateError
 from parquetry.common.iteration import PipelineIterator
-from parquetry.torch_plugin import ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe, rank_state
 
 
 def make(url: str, *, batched: bool = True, seed: int | None = 5) -> ParquetPipe:
@@ -143,3 +144,27 @@ def test_pipes_of_torch_keep_torchs_wrapper() -> None:
     assert type(loader.dataset) is _IterDataPipeSerializationWrapper
     assert list(loader) == list(range(5))
     torch.testing.assert_close(next(iter(load(IterableWrapper(range(5)), 0, batch_size=5))), torch.arange(5))
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 0), (2, 3), (0, 2)])
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_a_state_for_another_number_of_workers_says_how_to_use_it(url: str, face: Any, before: int, after: int) -> None:
+    def loader(dataset: Any, workers: int) -> Any:
+        return StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
+
+    def make() -> Any:
+        return face(url, ["id"]).shuffle(10, seed=5).batch(4)
+
+    stopped = loader(make(), before)
+    head = [batch["id"].tolist() for _, batch in zip(range(4), stopped, strict=False)]
+    state = stopped.state_dict()
+    other = loader(make(), after)
+    other.load_state_dict(state)
+    with pytest.raises(
+        StateError, match=rf"state of {after} workers, got one of {before}.*load_state_dict\(rank_state"
+    ):
+        next(iter(other))
+    dataset = make()
+    dataset.load_state_dict(rank_state(state))
+    rest = [batch["id"].tolist() for batch in loader(dataset, after)]
+    assert head + rest == [batch["id"].tolist() for batch in make()]

@@ -1,0 +1,226 @@
+"""Accelerate deals what it is given to its ranks: each row once, as from any other dataset, and ``len()`` is exact."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader, IterableDataset
+from two_ranks import in_two_ranks
+
+from parquetry.torch_plugin import ParquetIterable, ParquetPipe
+
+FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
+FILTERED = range(23, 60)  # 37 rows, which no number of ranks, workers or batches divides
+
+
+class Plain(IterableDataset):
+    """What Accelerate is made for: a dataset that gives everything everywhere."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def plain(numbers: range, batch_size: int | None) -> Plain:
+    """The same rows, or batches of 4, as another dataset."""
+    if batch_size is not None:
+        return Plain([{"id": torch.tensor(number)} for number in numbers])
+    return Plain(
+        [
+            {"id": torch.tensor(part)}
+            for part in [list(numbers[start : start + 4]) for start in range(0, len(numbers), 4)]
+        ]
+    )
+
+
+def rows_of(url: str, face: str, numbers: range, batch_size: int | None) -> Any:
+    dataset = FACES[face](url, ["id"]).where(pc.field("id") >= numbers.start)
+    return dataset.batch(4) if batch_size is None else dataset
+
+
+def prepared(dataset: Any, dispatch: bool | None, split: bool, **options: Any) -> Any:
+    config = DataLoaderConfiguration(dispatch_batches=dispatch, split_batches=split)
+    return Accelerator(cpu=True, dataloader_config=config).prepare(DataLoader(dataset, **options))
+
+
+def seen(loader: Any, epochs: int = 1) -> dict[str, Any]:
+    """What a loader says of its length, and the rows of each batch of each epoch; an error in place of what it stops."""
+    found: dict[str, Any] = {}
+    try:
+        found["length"] = len(loader)
+    except Exception as error:
+        found["length"] = f"{type(error).__name__}: {error}"
+    try:
+        found["epochs"] = [[batch["id"].tolist() for batch in loader] for _ in range(epochs)]
+    except Exception as error:
+        found["error"] = f"{type(error).__name__}: {error}"
+    return found
+
+
+CASES = list(
+    itertools.product(
+        [None, False],  # dispatch_batches
+        [False, True],  # split_batches
+        [0, 2],  # workers
+        [False, True],  # drop_last
+        [range(60), FILTERED],
+        FACES,
+    )
+)
+SHUFFLED = [(dispatch, workers) for dispatch in (None, False) for workers in (0, 2)]
+REFUSED = {
+    "shard": (None, "expected every row on each of 2 ranks, which it deals them to.* Leave out shard"),
+    "text": (
+        None,
+        r"expected fields of one shape.* got \['text'\].* DataLoaderConfiguration\(dispatch_batches=False\)",
+    ),
+    "forgotten": (None, r"expected rows for a loader that makes batches, got batches.* batch_size=None"),
+    "batches": (False, r"which dispatch_batches=False deals to ranks, got batches. Leave out batch\(\)"),
+    "dropped": (None, r"got transform\(drops=True\). Write DataLoader\(..., num_workers=1\)"),
+}
+
+
+def drop_odd(row: dict[str, Any]) -> dict[str, Any] | None:
+    return row if row["id"] % 2 == 0 else None
+
+
+def measure(url: str) -> dict[Any, Any]:
+    """Everything that one rank sees."""
+    found: dict[Any, Any] = {}
+    for dispatch, split, workers, drop_last, numbers, face in CASES:
+        for name, dataset, given in ((face, rows_of(url, face, numbers, 4), workers), ("plain", plain(numbers, 4), 0)):
+            loader = prepared(dataset, dispatch, split, num_workers=given, batch_size=4, drop_last=drop_last)
+            found[dispatch, split, workers, drop_last, numbers, face, name] = seen(loader)
+    for dispatch, workers in SHUFFLED:
+        dataset = ParquetIterable(url, ["id"]).shuffle(20)  # no seed: ranks agree on one
+        loader = prepared(dataset, dispatch, False, num_workers=workers, batch_size=5)
+        found["shuffled", dispatch, workers] = seen(loader, epochs=2)
+    for face, workers in itertools.product(FACES, (0, 2)):
+        loader = prepared(rows_of(url, face, range(60), None), None, False, num_workers=workers, batch_size=None)
+        found["batched", face, workers] = seen(loader)
+    found.update(measure_errors(url))
+    found["text"] = [batch["text"] for batch in prepared(ParquetIterable(url), False, False, batch_size=5)]
+    return found
+
+
+def measure_errors(url: str) -> dict[Any, Any]:
+    rows = ParquetPipe(url, ["id"])
+    return {
+        ("refused", "shard"): seen(prepared(rows.shard(), None, False, batch_size=4)),
+        ("refused", "text"): seen(prepared(ParquetIterable(url), None, False, batch_size=4)),
+        ("refused", "forgotten"): seen(prepared(rows.batch(4), None, False)),
+        ("refused", "batches"): seen(prepared(rows.batch(4), False, False, batch_size=None)),
+        ("refused", "dropped"): seen(
+            prepared(rows.transform(drop_odd, drops=True), None, False, batch_size=4, num_workers=2)
+        ),
+    }
+
+
+@pytest.fixture(scope="module")
+def ranks(url: str) -> list[dict[Any, Any]]:
+    return in_two_ranks(measure, url)
+
+
+def rows_in(parts: Any, epoch: int = 0) -> Counter[int]:
+    return Counter(row for found in parts for batch in found["epochs"][epoch] for row in batch)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows_are_dealt_as_those_of_any_dataset(ranks: list[Any], case: Any) -> None:
+    dispatch, split, _, drop_last, numbers, face = case
+    parts = [rank[(*case, face)] for rank in ranks]
+    for found, expected in zip(parts, (rank[(*case, "plain")] for rank in ranks), strict=True):
+        assert "error" not in found, found
+        batches, others = found["epochs"][0], expected["epochs"][0]
+        assert batches[:-1] == others[:-1]  # the last one is filled up by rows of the worker that reads it
+        assert [len(batch) for batch in batches] == [len(batch) for batch in others]
+        if dispatch is False and split and len(batches) % 2:
+            assert "TypeError: len(): Accelerate with split_batches=True" in found["length"]
+            assert "Write DataLoader(..., batch_size=2) and split_batches=False" in found["length"]
+        else:
+            assert found["length"] == len(batches)
+    together = rows_in(parts)
+    assert set(together) <= set(numbers) if drop_last else set(together) == set(numbers)
+    assert len(together) == len(rows_in(rank[(*case, "plain")] for rank in ranks))
+
+
+@pytest.mark.parametrize("case", SHUFFLED, ids=str)
+def test_every_epoch_has_each_row_once_in_an_order_of_its_own(ranks: list[Any], case: Any) -> None:
+    parts = [rank[("shuffled", *case)] for rank in ranks]
+    assert [part["length"] for part in parts] == [6, 6]
+    for epoch in range(2):
+        assert rows_in(parts, epoch) == Counter(range(60))
+    assert parts[0]["epochs"][0] != parts[0]["epochs"][1]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_the_pipeline_are_dispatched(ranks: list[Any], face: str, workers: int) -> None:
+    parts = [rank["batched", face, workers] for rank in ranks]
+    assert rows_in(parts) == Counter(range(60))
+    assert [part["length"] for part in parts] == [8, 8]
+    assert [len(part["epochs"][0]) for part in parts] == [8, 8]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_lose_rows_or_hang_is_refused_on_every_rank(ranks: list[Any], what: str) -> None:
+    for rank in ranks:
+        error = rank["refused", what]["error"]
+        assert error.startswith("PipelineError: Accelerate: ")
+        assert re.search(REFUSED[what][1], error), error
+
+
+def test_text_reaches_ranks_that_read_for_themselves(ranks: list[Any]) -> None:
+    texts = [text for rank in ranks for batch in rank["text"] for text in batch]
+    assert sorted(texts) == sorted(f"row {number}" for number in range(60))
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_that_is_resumed_goes_on_in_its_own_order(url: str, face: str, workers: int) -> None:
+    def loader() -> Any:
+        return prepared(FACES[face](url, ["id"]).shuffle(20, seed=3), None, False, batch_size=6, num_workers=workers)
+
+    epochs = seen(loader(), epochs=3)["epochs"]
+    again = skip_first_batches(loader(), 4)
+    again.set_epoch(1)
+    assert seen(again)["epochs"] == [epochs[1][4:]]
+    later = loader()
+    later.set_epoch(2)
+    assert seen(later)["epochs"] == [epochs[2]]
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_is_resumed_by_its_state(url: str, face: str, workers: int) -> None:
+    config = DataLoaderConfiguration(use_stateful_dataloader=True)
+
+    def loader() -> Any:
+        dataset = FACES[face](url, ["id"]).shuffle(20, seed=3)
+        found = DataLoader(dataset, batch_size=6, num_workers=workers)
+        return Accelerator(cpu=True, dataloader_config=config).prepare(found)
+
+    whole = seen(loader(), epochs=2)["epochs"]
+    stopped = loader()
+    head = [batch["id"].tolist() for batch in stopped]
+    for batch in stopped:
+        head.append(batch["id"].tolist())
+        if len(head) == 13:
+            break
+    again = loader()
+    again.load_state_dict(stopped.state_dict())
+    assert head + seen(again)["epochs"][0] == whole[0] + whole[1]

@@ -1,0 +1,32 @@
+"""Runs a function in the two processes of a gloo group, as a launcher would start them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+RANKS = 2
+
+
+def in_two_ranks(function: Callable[..., Any], *args: Any) -> list[Any]:
+    """What the function returns in each rank; it can be saved by ``torch.save``."""
+    with tempfile.TemporaryDirectory() as directory:
+        mp.start_processes(_rank, args=(directory, function, args), nprocs=RANKS, start_method="fork")
+        return [torch.load(Path(directory, str(rank)), weights_only=False) for rank in range(RANKS)]
+
+
+def _rank(rank: int, directory: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_WORLD_SIZE=str(RANKS))
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29400", ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{directory}/store", rank=rank, world_size=RANKS)
+    torch.save(function(*args), Path(directory, str(rank)))
+    dist.barrier()
+    dist.destroy_process_group()
