@@ -31,8 +31,8 @@ SCHEMA = Unischema(
 )
 _COLD = """
 import json, sys, time
-from parquetry.common.pipeline import Pipeline
-import parquetry.common.engine.threads, parquetry.common.sidecar.client
+from parquetry.common.pipeline.pipeline import Pipeline
+import parquetry.common.engine.run.threads, parquetry.common.transport.sidecar.client
 begin = time.perf_counter()
 next(iter(Pipeline(sys.argv[1], executor=sys.argv[2]).shuffle(1_000, seed=1).batch(64)))
 print(json.dumps(time.perf_counter() - begin), flush=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .errors import ParquetryError
-    from .pipeline import Pipeline, mix
-    from .ragged import RaggedArray
+    from .pipeline.pipeline import Pipeline, mix
+    from .predicates.column_predicates import contains, hash_split
     from .schema import (
         CompressedImageCodec,
         CompressedNdarrayCodec,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Unischema,
         UnischemaField,
     )
-    from .selection.column_predicates import contains, hash_split
+    from .schema.ragged import RaggedArray
     from .write import DatasetWriter, write_dataset
 
 __all__ = [
@@ -48,9 +48,9 @@ _HOMES = {
     "DatasetWriter": "write",
     "ParquetryError": "errors",
     "Pipeline": "pipeline",
-    "RaggedArray": "ragged",
-    "contains": "selection.column_predicates",
-    "hash_split": "selection.column_predicates",
+    "RaggedArray": "schema.ragged",
+    "contains": "predicates.column_predicates",
+    "hash_split": "predicates.column_predicates",
     "mix": "pipeline",
     "write_dataset": "write",
 }

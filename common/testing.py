@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .ragged import RaggedArray
+from .schema.ragged import RaggedArray
 
 
 class Resumable(Protocol):

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from oracle import apply
 
 from parquetry.common import Pipeline, RaggedArray
-from parquetry.common.engine.outputs import Element, OutputField, flatten, nest
 from parquetry.common.errors import SchemaError
+from parquetry.common.schema.element import Element, OutputField, flatten, nest
 
 
 class Face(Protocol):

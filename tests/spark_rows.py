@@ -7,13 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parquetry.common import (
-    CompressedImageCodec,
-    CompressedNdarrayCodec,
-    NdarrayCodec,
-    Unischema,
-    UnischemaField,
-)
+from parquetry.common import CompressedImageCodec, CompressedNdarrayCodec, NdarrayCodec, Unischema, UnischemaField
 
 SCHEMA = Unischema(
     "everything",

@@ -14,12 +14,12 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream.numbers import Numbers
 from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import StateError
-from parquetry.common.plan import START, Origin
-from parquetry.common.state import resume, state_of
+from parquetry.common.plan.plan import START, Origin
+from parquetry.common.plan.state import resume, state_of
+from parquetry.common.transport.served.numbers import Numbers
 
 from .arrow_source import arrow_dataset
 from .arrow_versions import Reader

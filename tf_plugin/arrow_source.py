@@ -1,6 +1,6 @@
 """The dataset of an Arrow stream: flat columns from tensorflow-io (or pyarrow), put into their shapes in the graph.
 
-In: an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.arrow_stream.cells`. Out: a
+In: an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.transport.served.cells`. Out: a
 `tf.data.Dataset` of the same elements, dtypes and specs as the native op's.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from parquetry.common.arrow_stream.address import Endpoint
-from parquetry.common.arrow_stream.arrays import numbers_of
-from parquetry.common.arrow_stream.cells import Cell, cells_of, last_variable
-from parquetry.common.arrow_stream.wire import SocketReader
-from parquetry.common.engine.outputs import Element, OutputField
+from parquetry.common.schema.element import Element, OutputField
+from parquetry.common.transport.served.address import Endpoint
+from parquetry.common.transport.served.arrays import numbers_of
+from parquetry.common.transport.served.cells import Cell, cells_of, last_variable
+from parquetry.common.transport.served.wire import SocketReader
 
 from .arrow_versions import Reader
 from .elements import Leaf, assemble, leaves_of, nest_leaves

@@ -20,12 +20,12 @@ import tensorflow as tf
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
-from parquetry.common.image_verbs import ImageVerbs
-from parquetry.common.iteration import PipelineIterator
-from parquetry.common.selection.column_predicates import ColumnPredicate
-from parquetry.common.sidecar.request import open_request
-from parquetry.common.stages import Stage
-from parquetry.common.state import read_state
+from parquetry.common.pipeline.image_verbs import ImageVerbs
+from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.plan.state import read_state
+from parquetry.common.predicates.column_predicates import ColumnPredicate
+from parquetry.common.stages.values import Stage
+from parquetry.common.transport.sidecar.request import open_request
 
 from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from parquetry.common.engine.outputs import Element, OutputField, nest
 from parquetry.common.errors import SchemaError
+from parquetry.common.schema.element import Element, OutputField, nest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

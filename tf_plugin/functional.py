@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.image_verbs import Fields
+from parquetry.common.pipeline.image_verbs import Fields
 
 from .dataset import ParquetDataset
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.state import state_of
+from parquetry.common.plan.state import state_of
 
 from .dataset import ParquetDataset
 

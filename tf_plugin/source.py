@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from parquetry.common.engine.outputs import Element
-from parquetry.common.processes.python_child import python_command
+from parquetry.common.schema.element import Element
+from parquetry.common.transport.processes.python_child import python_command
 
 from .elements import flat_components, leaves_of, structure_of_specs, structured
 from .ops import load_ops

@@ -22,7 +22,7 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.state import canonical_shards_of, parse_state, plan_hash
+from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_hash
 
 from . import passes
 from .dealers import Dealer, TrainerEpoch, length_for_dealer

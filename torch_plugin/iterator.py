@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from parquetry.common import Pipeline
-from parquetry.common.engine.arena import array_bytes
-from parquetry.common.engine.batch import Column, split_columns
-from parquetry.common.engine.outputs import Element
+from parquetry.common.engine.columns.arena import array_bytes
+from parquetry.common.engine.columns.batch import Column, split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, StateError
-from parquetry.common.iteration import StepIterator
-from parquetry.common.plan import START, Origin
-from parquetry.common.state import read_state, state_of
+from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.plan.plan import START, Origin
+from parquetry.common.plan.state import read_state, state_of
+from parquetry.common.schema.element import Element
 
 from .loader_memory import Placer, share_regions
 from .packing import SharedPacker, block_bytes

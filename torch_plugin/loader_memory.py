@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from parquetry.common.engine.arena import SHARED_REGIONS, Region
+from parquetry.common.engine.columns.arena import SHARED_REGIONS, Region
 from parquetry.common.errors import PipelineError
 
 from .process_end import wait_for_end

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from parquetry.common.engine.batch import Column, Dense, Ragged
+from parquetry.common.engine.columns.batch import Column, Dense, Ragged
 
 _ALIGNMENT = 64
 

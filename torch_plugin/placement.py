@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parquetry.common import Pipeline
-from parquetry.common.stages import Batch, Shard, Shuffle, Skip, Stage, Take
+from parquetry.common.stages.values import Batch, Shard, Shuffle, Skip, Stage, Take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

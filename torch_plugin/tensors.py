@@ -22,9 +22,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from parquetry.common.engine.batch import Column, Dense, Ragged, Strings, split_array, split_columns
-from parquetry.common.engine.outputs import Element, OutputField, nest
-from parquetry.common.ragged import ends_of
+from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, split_array, split_columns
+from parquetry.common.schema.element import Element, OutputField, nest
+from parquetry.common.schema.ragged import ends_of
 
 Jagged: Any
 try:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 from typing_extensions import Self
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
-from parquetry.common.engine.outputs import Element
 from parquetry.common.errors import PipelineError
-from parquetry.common.image_verbs import ImageVerbs
 from parquetry.common.order.epoch import Even
-from parquetry.common.pipeline import Urls
-from parquetry.common.stages import Stage
+from parquetry.common.pipeline.image_verbs import ImageVerbs
+from parquetry.common.pipeline.pipeline import Urls
+from parquetry.common.schema.element import Element
+from parquetry.common.stages.values import Stage
 
 from .meshes import has_model_parallel, part_of
 

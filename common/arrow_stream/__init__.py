@@ -10,15 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .address import ServerAddress
+    from ..transport.served.address import ServerAddress
     from .server import ArrowServer, serve
 
 __all__ = ["ArrowServer", "ServerAddress", "serve"]
 
-_HOMES = {"ArrowServer": "server", "ServerAddress": "address", "serve": "server"}
+_HOMES = {"ArrowServer": ".server", "ServerAddress": "..transport.served.address", "serve": ".server"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(importlib.import_module(_HOMES[name], __name__), name)

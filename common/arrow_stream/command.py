@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ParquetryError, PipelineError
-from ..processes.vital import start_vital
+from ..transport.processes.vital import start_vital
 from .endpoints import private_directory
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, listen: str, stop: threading.Event) -> None:
-    from ..pipeline import Pipeline  # --help needs none of it
+    from ..pipeline.pipeline import Pipeline  # --help needs none of it
     from .server import ArrowServer
 
     value = _read(options.pipeline)

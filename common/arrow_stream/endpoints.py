@@ -15,9 +15,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from .address import Endpoint
+from ..transport.served.address import Endpoint
+from ..transport.served.numbers import Numbers
 from .listener import Listener
-from .numbers import Numbers
 
 _LONGEST_DIRECTORY = 90
 

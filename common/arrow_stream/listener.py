@@ -20,8 +20,8 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import PipelineError
-from ..processes.vital import start_vital
-from .address import Endpoint
+from ..transport.processes.vital import start_vital
+from ..transport.served.address import Endpoint
 
 _LOGGER = logging.getLogger(__name__)
 _BACKLOG = 64

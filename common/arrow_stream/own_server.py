@@ -10,12 +10,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import SidecarError
-from ..processes.python_child import python_command
-from ..processes.vital import report, start_vital
-from .address import ServerAddress
+from ..transport.processes.python_child import python_command
+from ..transport.processes.vital import report, start_vital
+from ..transport.served.address import ServerAddress
 
 if TYPE_CHECKING:
-    from ..pipeline import Pipeline
+    from ..pipeline.pipeline import Pipeline
 
 _END_S = 5.0
 _running: set[OwnServer] = set()

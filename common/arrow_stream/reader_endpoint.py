@@ -11,13 +11,13 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .address import Endpoint, ServerAddress, parse_endpoint
-from .client import Connection, open_stream, request_of
+from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
+from ..transport.served.client import Connection, open_stream, request_of
+from ..transport.served.numbers import Numbers
 from .endpoints import StreamEndpoint
-from .numbers import Numbers
 
 if TYPE_CHECKING:
-    from ..stages import Stage
+    from ..stages.values import Stage
 
 _PIECE_BYTES = 1 << 20
 

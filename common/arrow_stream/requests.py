@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ParquetryError, PipelineError, SidecarError
-from ..pipeline import Pipeline
-from ..plan import Origin, Plan
-from ..state import plan_hash
-from .description import element_to_json
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import Origin, Plan
+from ..plan.state import plan_hash
+from ..transport.served.description import element_to_json
+from ..transport.served.numbers import Layout, Numbers
+from ..transport.served.security import same_token
+from ..transport.served.wire import VERSION, receive_json, send_json
 from .endpoints import StreamEndpoint
-from .numbers import Layout, Numbers
-from .security import same_token
 from .sending import Step, error_to_json, own_steps, send_stream
 from .variants import accepted
-from .wire import VERSION, receive_json, send_json
 
 if TYPE_CHECKING:
     from .server import ArrowServer

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from ..engine.batch import Column
-from ..engine.outputs import Element
+from ..engine.columns.batch import Column
 from ..errors import ParquetryError
-from ..iteration import StepIterator
-from ..pipeline import Pipeline
-from ..plan import Origin
-from .cells import cells_schema, encode_cells, error_cells
-from .encode import encode_rows, rows_schema
-from .numbers import Layout, Numbers
-from .wire import ERROR_KEY, SocketWriter
+from ..pipeline.iteration import StepIterator
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import Origin
+from ..schema.element import Element
+from ..transport.served.cells import cells_schema, encode_cells, error_cells
+from ..transport.served.encode import encode_rows, rows_schema
+from ..transport.served.numbers import Layout, Numbers
+from ..transport.served.wire import ERROR_KEY, SocketWriter
 
 _LOGGER = logging.getLogger(__name__)
 Step = tuple[int, list[Column], int]

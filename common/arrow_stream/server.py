@@ -11,12 +11,12 @@ import threading
 from typing import Any
 
 from ..errors import PipelineError
-from ..pipeline import Pipeline
-from .address import Endpoint, ServerAddress, parse_endpoint
+from ..pipeline.pipeline import Pipeline
+from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
+from ..transport.served.security import Security
 from .endpoints import StreamEndpoint
 from .listener import Listener
 from .requests import Client
-from .security import Security
 from .shared import SharedEpochs
 from .variants import Variants
 

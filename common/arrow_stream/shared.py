@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from ..pipeline import Pipeline
-from .numbers import Numbers
+from ..pipeline.pipeline import Pipeline
+from ..transport.served.numbers import Numbers
 from .sending import Step, open_steps
 
 

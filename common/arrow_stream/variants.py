@@ -13,9 +13,9 @@ from threading import Lock
 from typing import Any
 
 from ..errors import ParquetryError, PipelineError
-from ..pipeline import Pipeline
-from ..stages import Batch, Shard, Shuffle, Skip, Stage, Take, stage_from_json
-from .sendable import SENDABLE, check_sendable
+from ..pipeline.pipeline import Pipeline
+from ..stages.values import Batch, Shard, Shuffle, Skip, Stage, Take, stage_from_json
+from ..transport.served.sendable import SENDABLE, check_sendable
 
 _MOST_KEPT = 64
 

@@ -21,15 +21,7 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from ..schema.field import match_names
-from .chunk_statistics import (
-    belongs,
-    bound_types,
-    bounds_in,
-    flat_columns,
-    is_exact,
-    leaf_columns,
-    raw_statistics,
-)
+from .chunk_statistics import belongs, bound_types, bounds_in, flat_columns, is_exact, leaf_columns, raw_statistics
 from .evolution import widen
 from .files import DataFile, FileListing, list_files
 from .footers import load_footer

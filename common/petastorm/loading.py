@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.disk_cache import DiskCache
-from ..engine.fetch import Fetcher
+from ..engine.read.disk_cache import DiskCache
+from ..engine.read.fetch import Fetcher
 from ..errors import ParquetryError
 from ..layout.nested import take_rows
 from ..order.keyed import permutation

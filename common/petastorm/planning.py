@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine.fetch import Fetcher
+from ..engine.read.fetch import Fetcher
 from ..errors import PipelineError
 from ..order.keyed import permutation
+from ..predicates.expression import as_expression
 from ..schema.field import UnischemaField
-from ..selection.expression import as_expression
 from ..selection.rows import RowSet
 from ..selection.select import Selection, evaluate
-from ..stages import Stage, Where, WhereFunction
+from ..stages.values import Stage, Where, WhereFunction
 from .dataset import PetastormDataset
 from .errors import NoDataAvailableError
 from .etl.rowgroup_indexing import get_row_group_indexes

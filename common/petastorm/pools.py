@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from ..errors import PipelineError, SidecarError
-from ..processes.python_child import python_command
+from ..transport.processes.python_child import python_command
 from .loading import Job, RowGroupLoader
 
 _LENGTH = struct.Struct("<Q")

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.disk_cache import clear
-from ..iteration import DEFAULT_MEMORY_BYTES
+from ..engine.read.disk_cache import clear
+from ..pipeline.iteration import DEFAULT_MEMORY_BYTES
 from ..selection.statistics import decoded_bytes
 from .errors import NoDataAvailableError, ReaderStoppedError, ResetError
 from .loading import Job, RowGroupLoader

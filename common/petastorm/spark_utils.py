@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..engine.fetch import Fetcher
+from ..engine.read.fetch import Fetcher
 from ..layout.nested import take_rows
 from ..spark.reading import ReadPlan, ReadTask
 from ..spark.session import context_of

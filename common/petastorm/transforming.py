@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import TransformError
-from ..functions import lock_of
+from ..stages.functions import lock_of
 from .frames import from_series, to_frame
 from .transform import TransformSpec
 from .unischema import Unischema, UnischemaField

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.normalise import normalise
+from ..engine.read.normalise import normalise
 from ..errors import DecodeError
 from ..layout.nested import one_array, widened
 from ..schema.arrow_types import scalar_dtype

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 
-from ..engine.fetch import Fetcher
+from ..engine.read.fetch import Fetcher
 from ..errors import DatasetError
 from ..layout.nested import take_rows
 from ..selection.rows import RowSet

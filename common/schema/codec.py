@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import ParquetryError, SchemaError
-from ..plain import PlainFields
+from .plain import PlainFields
 
 _REGISTRY: dict[str, type[Codec]] = {}
 

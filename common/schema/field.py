@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FieldNotFoundError, SchemaError
-from ..plain import integer, plain
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import dtype_from_json, dtype_to_json, normalise_dtype
+from .plain import integer, plain
 from .spark_types import spark_schema
 
 Shape = tuple[int | None, ...]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..errors import PipelineError
 from ..layout.evolution import keeps_order
-from .expression import Call, FieldRef, Literal, Node, walk
+from ..predicates.expression import Call, FieldRef, Literal, Node, walk
 
 _SWAPPED = {"greater": "less", "greater_equal": "less_equal"}
 _OPPOSITE = {"less": "greater_equal", "less_equal": "greater"}

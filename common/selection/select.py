@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows
+from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from ..progress import progress
 from ..schema.field import UnischemaField
-from ..stages import Ngram, Nulls, ShardRowGroups, Skip, Stage, Take, Where, WhereColumn, WhereFunction
-from .expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
+from ..stages.values import Ngram, Nulls, ShardRowGroups, Skip, Stage, Take, Where, WhereColumn, WhereFunction
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .stamps import Stamps, stamps_of

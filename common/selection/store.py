@@ -21,7 +21,7 @@ import numpy as np
 import platformdirs
 
 from ..layout.dataset import StoredDataset
-from ..stages import Stage, WhereFunction
+from ..stages.values import Stage, WhereFunction
 from .rows import RowSet
 from .select import Report, Selection
 

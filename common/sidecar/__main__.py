@@ -9,11 +9,11 @@ import signal
 import socket
 import sys
 
-from ..processes.vital import end_process
-from .channel import Channel, read_request
-from .protocol import MessageType
-from .stream import exit_with
-from .worker_process import WorkerProcess, start_worker
+from ..transport.processes.vital import end_process
+from ..transport.sidecar.channel import Channel, read_request
+from ..transport.sidecar.protocol import MessageType
+from ..transport.sidecar.stream import exit_with
+from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def _start_workers(count: int, channel: Channel) -> list[WorkerProcess]:
     if not count:
         return []
 
-    from .forked_worker import can_fork, fork_workers  # with all that a worker imports
+    from ..transport.sidecar.forked_worker import can_fork, fork_workers  # with all that a worker imports
 
     if not can_fork():
         return [start_worker() for _ in range(count)]

@@ -20,22 +20,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.fetch import Fetcher
-from ..engine.jobs import Handle, Job, JobPlanner, WindowStore
-from ..engine.outputs import OutputField
-from ..engine.rebatch import Emission
+from ..engine.read.fetch import Fetcher
+from ..engine.run.jobs import Handle, Job, JobPlanner, WindowStore
+from ..engine.run.rebatch import Emission
 from ..errors import ELEMENT_ERRORS, ParquetryError
-from ..iteration import DEFAULT_MEMORY_BYTES, usable_processors
-from ..pipeline import Pipeline
-from ..plan import BasePlan, Origin
-from ..processes.vital import start_vital
-from ..state import resume, state_of
-from .channel import Channel, memory_file, read_request
-from .protocol import BatchHeader, Message, MessageType, error_body
-from .request import check_outputs, requested_pipeline, requested_versions
-from .runners import Runner, Slot, make_runner
-from .slots import SlotMemory, copied_table, write_table
-from .worker_process import WorkerProcess
+from ..pipeline.iteration import DEFAULT_MEMORY_BYTES, usable_processors
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import BasePlan, Origin
+from ..plan.state import resume, state_of
+from ..schema.element import OutputField
+from ..transport.processes.vital import start_vital
+from ..transport.sidecar.channel import Channel, memory_file, read_request
+from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, error_body
+from ..transport.sidecar.request import check_outputs, requested_pipeline, requested_versions
+from ..transport.sidecar.runners import Runner, Slot, make_runner
+from ..transport.sidecar.slots import SlotMemory, copied_table, write_table
+from ..transport.sidecar.worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _PLACEHOLDER = 9_007_199_254_740_993

@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
-from ..pipeline import Pipeline
+from ..pipeline.pipeline import Pipeline
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats

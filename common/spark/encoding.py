@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..engine.batch import rows_of
-from ..engine.columns import window_column
-from ..engine.normalise import normalise
+from ..engine.columns.batch import rows_of
+from ..engine.columns.columns import window_column
+from ..engine.read.normalise import normalise
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema.codecs import ListCodec
 from ..schema.dtypes import is_string_like

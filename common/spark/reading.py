@@ -17,14 +17,14 @@ import cloudpickle
 import numpy as np
 import pyarrow as pa
 
-from ..engine.arrow_columns import to_arrow
-from ..engine.batch import Column, rows_of
-from ..engine.fetch import Fetcher
-from ..engine.outputs import output_of
-from ..engine.window import WindowRows
+from ..engine.columns.arrow_columns import to_arrow
+from ..engine.columns.batch import Column, rows_of
+from ..engine.read.fetch import Fetcher
+from ..engine.run.window import WindowRows
 from ..layout.dataset import StoredDataset
 from ..layout.nested import one_array, take_rows
 from ..schema.dtypes import delivered_dtype, is_string_like
+from ..schema.element import output_of
 from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.spark_types import as_spark_takes_it, pyspark_types, spark_type, to_spark
 from ..selection.rows import RowSet

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..engine.fetch import Fetcher
+from ..engine.read.fetch import Fetcher
+from ..engine.run.where_function import test_rows
 from ..errors import PipelineError
-from ..pipeline import Pipeline
-from ..plan import Plan
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import Plan
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet, concat_row_sets
 from ..selection.select import Report, Selection, evaluate, every_row
 from ..selection.store import load_selection, save_selection, selection_key
-from ..stages import Ngram, Nulls, Stage, Where, WhereColumn, WhereFunction, stage_from_json
-from ..where_function import test_rows
+from ..stages.values import Ngram, Nulls, Stage, Where, WhereColumn, WhereFunction, stage_from_json
 from .parts import DatasetPart, whole_files
 from .session import context_of, run_tasks, table_from_bytes, table_to_bytes
 

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from tqdm import tqdm
 
-from ..engine.fetch import Fetcher
+from ..engine.read.fetch import Fetcher
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..layout.nested import take_rows
-from ..pipeline import Pipeline
+from ..pipeline.pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField
 from ..selection.rows import RowSet
 from ..selection.select import Selection

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, PipelineError
-from ..plain import integer
 from ..schema.field import Unischema
+from ..schema.plain import integer
 from .file_format import writer_options
 from .row_groups import RowGroupBuffer, RowGroupLimit
 from .staging import Staging, storage_errors

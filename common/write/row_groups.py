@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..plain import integer, plain
+from ..schema.plain import integer, plain
 
 DEFAULT_ROW_GROUP_ROWS = 65_536
 DEFAULT_ROW_GROUP_BYTES = 32 << 20

@@ -15,9 +15,9 @@ import torch
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, contains, hash_split, write_dataset
 from parquetry.common.errors import PipelineError, SchemaError
-from parquetry.common.plain import conformed, plain
 from parquetry.common.schema.field import Unischema
-from parquetry.common.stages import _KINDS, Stage
+from parquetry.common.schema.plain import conformed, plain
+from parquetry.common.stages.values import _KINDS, Stage
 
 
 class Size(IntEnum):

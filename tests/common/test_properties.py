@@ -20,7 +20,7 @@ from oracle import apply, call, check, examples
 
 from parquetry.common import UnischemaField, mix
 from parquetry.common.errors import EmptySelectionError
-from parquetry.common.iteration import StepIterator, batch_to_numpy, rows_to_numpy
+from parquetry.common.pipeline.iteration import StepIterator, batch_to_numpy, rows_to_numpy
 
 
 @pytest.fixture(scope="module")

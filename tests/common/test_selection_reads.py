@@ -16,7 +16,7 @@ import pytest
 from builders import build
 
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine import fetch
+from parquetry.common.engine.read import fetch
 
 GROUPS, ROWS, BLOB = 50, 20, 6_000  # more bytes than statistics take
 WANTED = [number for number in range(GROUPS * ROWS) if number // ROWS in (3, 17, 44) and number % ROWS < 3]

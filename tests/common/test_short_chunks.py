@@ -13,10 +13,10 @@ import pytest
 from faces import SIDECAR, THREADS, Face
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.disk_cache import DiskCache
-from parquetry.common.engine.fetch import Fetcher
-from parquetry.common.engine.fetched import FetchedRows
-from parquetry.common.engine.window import LoadedWindow
+from parquetry.common.engine.read.disk_cache import DiskCache
+from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.engine.read.fetched import FetchedRows
+from parquetry.common.engine.run.window import LoadedWindow
 from parquetry.common.errors import DatasetError, DecodeError
 
 ROWS = 8

@@ -20,8 +20,8 @@ from oracle import examples
 
 from parquetry.common import Pipeline, UnischemaField, contains
 from parquetry.common.errors import StateError
-from parquetry.common.functions import UserFunction, digest_of
-from parquetry.common.state import plan_hash, read_state, state_of
+from parquetry.common.plan.state import plan_hash, read_state, state_of
+from parquetry.common.stages.functions import UserFunction, digest_of
 
 LIMIT = 5
 
@@ -111,7 +111,7 @@ def test_a_function_has_one_digest_wherever_it_is(built: Built) -> None:
 
 def _old(pipeline: Pipeline, consumed: int) -> dict[str, Any]:
     """A state as version 1 wrote it."""
-    from parquetry.common.state import _shortened
+    from parquetry.common.plan.state import _shortened
 
     plan = pipeline.plan()
     state = replace(

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # TensorFlow's own imports, of numpy and of protobuf
     import tensorflow as tf
 
-from parquetry.common.engine.outputs import Element, OutputField
+from parquetry.common.schema.element import Element, OutputField
 from parquetry.tf_plugin.source import new_dataset_key, source_dataset
 
 FAKE = Path(__file__).with_name("fake_sidecar.py")

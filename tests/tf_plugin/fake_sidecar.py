@@ -31,7 +31,7 @@ def import_protocol():
         module = types.ModuleType(name)
         module.__path__ = [str(folder)]
         sys.modules[name] = module
-    return importlib.import_module("parquetry.common.sidecar.protocol")
+    return importlib.import_module("parquetry.common.transport.sidecar.protocol")
 
 
 P = import_protocol()

@@ -24,7 +24,7 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError, StateError
-from parquetry.common.ragged import RaggedArray
+from parquetry.common.schema.ragged import RaggedArray
 from parquetry.tf_plugin import ParquetDataset, cache, ngram, shard, shuffle, transform, where
 
 ROWS = 40

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.sidecar import protocol
+from parquetry.common.transport.sidecar import protocol
 
 HEADER = (Path(__file__).parents[2] / "tf_plugin" / "kernels" / "protocol.h").read_text()
 C_FORMATS = {"uint16_t": "H", "uint32_t": "I", "uint64_t": "Q", "int64_t": "q"}

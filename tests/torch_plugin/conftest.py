@@ -9,14 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parquetry.common import (
-    CompressedImageCodec,
-    NdarrayCodec,
-    TensorCodec,
-    Unischema,
-    UnischemaField,
-    write_dataset,
-)
+from parquetry.common import CompressedImageCodec, NdarrayCodec, TensorCodec, Unischema, UnischemaField, write_dataset
 
 ROWS = 60
 HERE = Path(__file__).parent

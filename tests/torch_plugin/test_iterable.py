@@ -14,7 +14,7 @@ from torch.utils.data import ChainDataset, DataLoader, IterableDataset, Subset, 
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
 

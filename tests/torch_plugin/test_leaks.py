@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torchdata.nodes import Loader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from parquetry.common.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.client import IDLE
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 FIELDS = ["id", "points"]

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import UnischemaField
 from parquetry.common.errors import DatasetError
-from parquetry.common.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetPipe, as_is, to_list
 
 LOADERS = [

@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.arena import SHARED_REGIONS
+from parquetry.common.engine.columns.arena import SHARED_REGIONS
 from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetPipe, as_is, loader_memory
 

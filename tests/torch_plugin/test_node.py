@@ -10,7 +10,7 @@ from torchdata.nodes import BaseNode, Batcher, Loader, ParallelMapper, Prefetche
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import StateError
-from parquetry.common.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetNode, ParquetPipe
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from parquetry.common.engine.batch import Dense, Ragged
+from parquetry.common.engine.columns.batch import Dense, Ragged
 from parquetry.torch_plugin import ParquetPipe, iterator
 from parquetry.torch_plugin.packing import SharedPacker
 

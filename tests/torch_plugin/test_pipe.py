@@ -13,8 +13,8 @@ from torch.utils.data.datapipes.iter import Batcher, IterableWrapper, Shuffler
 
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.iteration import PipelineIterator
-from parquetry.common.pipeline import mix
+from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.pipeline.pipeline import mix
 from parquetry.torch_plugin import ParquetPipe, read_parquet
 
 

@@ -16,7 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common import UnischemaField
 from parquetry.common.errors import StateError
-from parquetry.common.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix, rank_state
 

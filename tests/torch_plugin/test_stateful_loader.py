@@ -12,7 +12,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.errors import StateError
-from parquetry.common.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, rank_state
 
 

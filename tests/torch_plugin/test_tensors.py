@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, default_collate
 
 from parquetry.common import Pipeline
-from parquetry.common.engine.batch import Dense, split_columns
-from parquetry.common.engine.outputs import Element, output_of
+from parquetry.common.engine.columns.batch import Dense, split_columns
 from parquetry.common.errors import NullValueError
-from parquetry.common.iteration import StepIterator
+from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField
 from parquetry.torch_plugin import ParquetPipe, to_list
 from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, split_for_torch

@@ -18,7 +18,7 @@ from torch.utils.data.graph_settings import apply_sharding
 from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError, StateError
-from parquetry.common.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
 
 FACES = [ParquetPipe, ParquetNode]

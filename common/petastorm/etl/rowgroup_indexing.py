@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ...engine.fetch import Fetcher
+from ...engine.read.fetch import Fetcher
 from ...errors import DatasetError
 from ...schema.field import UnischemaField
 from ...schema.petastorm_metadata import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.arrow_stream.address import Endpoint, ServerAddress, parse_endpoint
-from parquetry.common.arrow_stream.security import Security, read_token, same_token
 from parquetry.common.errors import PipelineError
+from parquetry.common.transport.served.address import Endpoint, ServerAddress, parse_endpoint
+from parquetry.common.transport.served.security import Security, read_token, same_token
 
 
 @pytest.mark.parametrize(

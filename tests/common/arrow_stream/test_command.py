@@ -16,10 +16,10 @@ from builders import Built, build
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream.command import main
-from parquetry.common.arrow_stream.numbers import Numbers
 from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import SidecarError
+from parquetry.common.transport.served.numbers import Numbers
 
 from .served import elements, server_process, socket_url
 

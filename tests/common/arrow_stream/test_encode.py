@@ -11,13 +11,13 @@ import pytest
 from builders import ALL_FIELDS, Built, build
 
 from parquetry.common import Pipeline
-from parquetry.common.arrow_stream.arrays import flat_array, list_array, numbers_of
-from parquetry.common.arrow_stream.cells import cells_schema, encode_cells, error_cells
-from parquetry.common.arrow_stream.decode import decode_rows, element_of_schema
-from parquetry.common.arrow_stream.encode import encode_rows, rows_schema
-from parquetry.common.engine.batch import Column
+from parquetry.common.engine.columns.batch import Column
 from parquetry.common.errors import EncodeError, SidecarError
-from parquetry.common.iteration import StepIterator
+from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.transport.served.arrays import flat_array, list_array, numbers_of
+from parquetry.common.transport.served.cells import cells_schema, encode_cells, error_cells
+from parquetry.common.transport.served.decode import decode_rows, element_of_schema
+from parquetry.common.transport.served.encode import encode_rows, rows_schema
 
 SOME = ("id", "speed", "points", "tags", "matrix", "label", "flag", "names", "odd")
 

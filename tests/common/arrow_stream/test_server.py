@@ -20,10 +20,7 @@ from builders import ALL_FIELDS, Built, build
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.arrow_stream import ArrowServer, ServerAddress, serve
-from parquetry.common.arrow_stream.client import Connection, open_stream
-from parquetry.common.arrow_stream.numbers import Numbers
 from parquetry.common.arrow_stream.variants import with_added
-from parquetry.common.arrow_stream.wire import SocketReader, send_json
 from parquetry.common.errors import (
     EmptySelectionError,
     NullValueError,
@@ -32,7 +29,10 @@ from parquetry.common.errors import (
     StateError,
     TransformError,
 )
-from parquetry.common.stages import Shard
+from parquetry.common.stages.values import Shard
+from parquetry.common.transport.served.client import Connection, open_stream
+from parquetry.common.transport.served.numbers import Numbers
+from parquetry.common.transport.served.wire import SocketReader, send_json
 
 from .served import TLS, elements, socket_url
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import UnischemaField
-from parquetry.common.engine.arrow_take import number_lists, take_runs
-from parquetry.common.engine.batch import Ragged, Strings, take_column
-from parquetry.common.engine.columns import ArrowColumn
+from parquetry.common.engine.columns.arrow_take import number_lists, take_runs
+from parquetry.common.engine.columns.batch import Ragged, Strings, take_column
+from parquetry.common.engine.columns.columns import ArrowColumn
 from parquetry.common.schema.codecs import ListCodec
 
 TYPES = [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float16(), pa.float32(), pa.float64()]

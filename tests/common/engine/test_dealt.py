@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, mix
-from parquetry.common.engine import window as window_module
-from parquetry.common.engine.arena import RegionPool
-from parquetry.common.engine.batch import to_numpy
-from parquetry.common.engine.dealt import as_slice
-from parquetry.common.engine.recipe import Recipe
+from parquetry.common.engine.columns.arena import RegionPool
+from parquetry.common.engine.columns.batch import to_numpy
+from parquetry.common.engine.run import window as window_module
+from parquetry.common.engine.run.dealt import as_slice
 from parquetry.common.errors import NullValueError
-from parquetry.common.iteration import StepIterator, batches_to_numpy
-from parquetry.common.plan import WindowKey
+from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
+from parquetry.common.plan.plan import WindowKey
+from parquetry.common.plan.recipe import Recipe
 from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.testing import assert_same
 

@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parquetry.common.engine import decoded
-from parquetry.common.engine.decoded import DecodedRows
+from parquetry.common.engine.columns.columns import decoded
+from parquetry.common.engine.columns.decoded import DecodedRows
 
 
 class Decoder:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from parquetry.common.engine import cache_entry, disk_cache
-from parquetry.common.engine.disk_cache import DiskCache, Residents
+from parquetry.common.engine.read import cache_entry, disk_cache
+from parquetry.common.engine.read.disk_cache import DiskCache, Residents
 
 KEY = "data/part-0.parquet\x00123\x00456\x007\x00image\x00label"
 
@@ -347,7 +347,7 @@ _PROCESS = """
 import sys
 import numpy as np
 import pyarrow as pa
-from parquetry.common.engine.disk_cache import DiskCache
+from parquetry.common.engine.read.disk_cache import DiskCache
 
 cache = DiskCache(sys.argv[1], int(sys.argv[2]))
 for number in np.random.default_rng(int(sys.argv[3])).integers(0, 12, 150).tolist():

@@ -20,17 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from parquetry.common import (
-    CompressedImageCodec,
-    NdarrayCodec,
-    Pipeline,
-    Unischema,
-    UnischemaField,
-    mix,
-    write_dataset,
-)
-from parquetry.common.engine import image_kernels
-from parquetry.common.engine.chance import ItemKeys, uniform
+from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
+from parquetry.common.engine.steps import image_kernels
+from parquetry.common.engine.steps.chance import ItemKeys, uniform
 from parquetry.common.errors import CodecUnavailableError, DecodeError, PipelineError, StateError
 from parquetry.common.schema.images import CompressedImageCodec as Codec
 from parquetry.common.testing import assert_resumable, assert_same
@@ -675,7 +667,7 @@ def test_without_opencv_all_else_is_the_same(url: Path, request: pytest.FixtureR
 
 
 def test_importing_the_package_needs_no_opencv() -> None:
-    source = Path(importlib.import_module("parquetry.common.engine.image_kernels").__file__ or "").read_text()
+    source = Path(importlib.import_module("parquetry.common.engine.steps.image_kernels").__file__ or "").read_text()
     assert "\nimport cv2" not in source
 
 
@@ -683,7 +675,7 @@ def test_a_forked_process_resizes_large_images_without_the_threads_of_its_parent
     program = """
 import os
 import numpy as np
-from parquetry.common.engine.image_kernels import opencv, resize_into
+from parquetry.common.engine.steps.image_kernels import opencv, resize_into
 
 opencv().setNumThreads(2)
 image = np.arange(300 * 300, dtype=np.uint16).reshape(300, 300)

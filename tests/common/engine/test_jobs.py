@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from parquetry.common.engine.fetched import FetchedRows
-from parquetry.common.engine.jobs import Job, WindowStore
-from parquetry.common.engine.window import WindowRows
-from parquetry.common.plan import Draw, WindowKey
+from parquetry.common.engine.read.fetched import FetchedRows
+from parquetry.common.engine.run.jobs import Job, WindowStore
+from parquetry.common.engine.run.window import WindowRows
+from parquetry.common.plan.plan import Draw, WindowKey
 
 WINDOWS, WINDOW_BYTES = 8, 100
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
-from parquetry.common.engine.window import LoadedWindow
+from parquetry.common.engine.run.window import LoadedWindow
 from parquetry.common.errors import DecodeError, FieldNotFoundError, NullValueError, PipelineError
 from parquetry.common.testing import assert_resumable, assert_same
 

@@ -24,15 +24,15 @@ from parquetry.common import (
     Unischema,
     UnischemaField,
 )
-from parquetry.common.engine import cell_reader, fetch, file_cells
-from parquetry.common.engine.cell_reader import CellReader
-from parquetry.common.engine.file_cells import FileCells
-from parquetry.common.engine.stored_cells import StoredCells, cells_of
-from parquetry.common.engine.window import WindowRows
+from parquetry.common.engine.read import cell_reader, fetch, file_cells
+from parquetry.common.engine.read.cell_reader import CellReader
+from parquetry.common.engine.read.file_cells import FileCells
+from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
+from parquetry.common.engine.run.window import WindowRows
 from parquetry.common.errors import DatasetError, DecodeError
-from parquetry.common.iteration import StepIterator
 from parquetry.common.layout.file_versions import local_version
 from parquetry.common.layout.files import list_files
+from parquetry.common.pipeline.iteration import StepIterator
 
 SCHEMA = Unischema(
     "cells",

@@ -22,9 +22,9 @@ from parquetry.common.layout import dataset as dataset_module
 from parquetry.common.layout.dataset import StoredDataset
 from parquetry.common.layout.index import write_index
 from parquetry.common.layout.index_format import METADATA_KEY
-from parquetry.common.plan import Plan
+from parquetry.common.plan.plan import Plan
 from parquetry.common.selection.statistics import column_bytes, column_statistics, decoded_bytes
-from parquetry.common.stages import Where
+from parquetry.common.stages.values import Where
 
 ROWS = 40
 GROUP = 7

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, contains, hash_split
-from parquetry.common.engine import fetch
+from parquetry.common.engine.read import fetch
 from parquetry.common.layout.nested import one_array, take_rows, wide, widened
 
 LARGE_LISTS = pa.large_list(pa.large_list(pa.large_string()))

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common.errors import FieldNotFoundError, PipelineError
-from parquetry.common.selection.expression import (
+from parquetry.common.predicates.expression import (
     Call,
     FieldRef,
     Literal,
@@ -151,7 +151,7 @@ def test_tuples_mean_what_pyarrow_says(filters: object, expected: pc.Expression)
 
 def test_a_set_gives_one_expression_in_every_process() -> None:
     script = (
-        "from parquetry.common.selection.expression import *;"
+        "from parquetry.common.predicates.expression import *;"
         "print(expression_to_json(from_tuples(('a', 'in', set('abcdefgh')))))"
     )
     runs = [

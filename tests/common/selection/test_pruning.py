@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.selection.expression import Call, FieldRef, Literal, Opaque, parse_expression, row_mask
+from parquetry.common.predicates.expression import Call, FieldRef, Literal, Opaque, parse_expression, row_mask
 from parquetry.common.selection.pruning import ColumnStatistics, prune
 
 NAN = math.nan

@@ -19,12 +19,12 @@ from builders import Built, build
 from processes import WITHIN_S, gone
 
 from parquetry.common import Pipeline, UnischemaField
-from parquetry.common.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.client import IDLE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh")
 
 READER = "parquetry.common.sidecar"
-WORKER = "parquetry.common.sidecar.worker"
+WORKER = "parquetry.common.transport.sidecar.worker"
 
 _BEGUN: list[Any] = []
 

@@ -24,8 +24,8 @@ from processes import WITHIN_S, gone
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import DatasetError, DecodeError, PipelineError, SidecarError, TransformError
-from parquetry.common.sidecar.client import FEWEST_KEPT, IDLE, RecentMost
 from parquetry.common.testing import assert_same
+from parquetry.common.transport.sidecar.client import FEWEST_KEPT, IDLE, RecentMost
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for processes of others"
@@ -62,7 +62,10 @@ def sidecars() -> list[psutil.Process]:
 
 def workers_of(reader: psutil.Process) -> list[psutil.Process]:
     """The decode workers of a reader."""
-    names = ("parquetry.common.sidecar", "parquetry.common.sidecar.worker")  # forked from it, or started by itself
+    names = (
+        "parquetry.common.sidecar",
+        "parquetry.common.transport.sidecar.worker",
+    )  # forked from it, or started by itself
     return [child for child in reader.children() if any(_runs(child, name) for name in names)]
 
 

@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common.engine.batch import Column, Dense, Ragged, Strings
-from parquetry.common.engine.outputs import OutputField
+from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings
 from parquetry.common.errors import SidecarError
-from parquetry.common.sidecar import protocol
-from parquetry.common.sidecar.channel import Channel, memory_file
-from parquetry.common.sidecar.protocol import (
+from parquetry.common.schema.element import OutputField
+from parquetry.common.testing import assert_same
+from parquetry.common.transport.sidecar import protocol
+from parquetry.common.transport.sidecar.channel import Channel, memory_file
+from parquetry.common.transport.sidecar.protocol import (
     MAX_BODY_BYTES,
     BatchHeader,
     Message,
@@ -33,9 +34,8 @@ from parquetry.common.sidecar.protocol import (
     signed,
     unpack,
 )
-from parquetry.common.sidecar.slots import SlotMemory, read_table, write_table
-from parquetry.common.sidecar.stream import StreamChannel
-from parquetry.common.testing import assert_same
+from parquetry.common.transport.sidecar.slots import SlotMemory, read_table, write_table
+from parquetry.common.transport.sidecar.stream import StreamChannel
 
 TEXT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 SIZES = {"u16": 2, "u32": 4, "u64": 8}

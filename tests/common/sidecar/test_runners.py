@@ -21,9 +21,9 @@ from parquetry.common import (
     write_dataset,
 )
 from parquetry.common.schema import images
-from parquetry.common.sidecar.client import IDLE
-from parquetry.common.sidecar.runners import needs_workers
 from parquetry.common.testing import assert_same
+from parquetry.common.transport.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.runners import needs_workers
 
 Chain = Callable[[Pipeline], Pipeline]
 

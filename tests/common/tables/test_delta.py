@@ -19,7 +19,7 @@ import pytest
 
 from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.errors import DatasetError, PipelineError, SchemaError, StateError
-from parquetry.common.tables.delta_log import live_files
+from parquetry.common.layout.tables.delta_log import live_files
 
 deltalake = pytest.importorskip("deltalake")
 UUID = bytes(range(16))
@@ -434,11 +434,11 @@ def test_an_empty_table_says_that_nothing_is_there(tmp_path: Path) -> None:
 
 
 def test_the_storage_of_deltalake_goes_to_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parquetry.common.tables.delta_storage import DeltaStorage  # needs deltalake
+    from parquetry.common.layout.tables.delta_storage import DeltaStorage  # needs deltalake
 
     deltalake.write_deltalake(str(tmp_path / "t"), numbers(0, 3))
     storage = pafs.PyFileSystem(DeltaStorage((tmp_path / "t").as_uri(), {}))
-    monkeypatch.setattr("parquetry.common.tables.delta._storage", lambda *_: (storage, ""))  # as for a bucket
+    monkeypatch.setattr("parquetry.common.layout.tables.delta._storage", lambda *_: (storage, ""))  # as for a bucket
     pipeline = Pipeline.from_delta(tmp_path / "t")
     assert pickle.loads(pickle.dumps(pipeline)) == pipeline
     assert rows_of(pipeline, "id") == rows_of(pipeline.with_options(executor="sidecar"), "id") == [(0,), (1,), (2,)]

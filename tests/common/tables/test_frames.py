@@ -12,7 +12,7 @@ import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError
-from parquetry.common.tables import frames
+from parquetry.common.layout.tables import frames
 
 
 @pytest.fixture(autouse=True)

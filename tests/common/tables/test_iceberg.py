@@ -16,7 +16,7 @@ import pytest
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError, StateError
-from parquetry.common.tables import iceberg
+from parquetry.common.layout.tables import iceberg
 
 pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")

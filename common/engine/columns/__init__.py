@@ -1,0 +1,1 @@
+"""Columns in memory: gathered, decoded, and handed over."""

@@ -1,0 +1,247 @@
+"""Column batches: the three forms in which a field of a batch exists between the engine and the faces.
+
+`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values). They carry no Python object
+per row; `to_numpy` makes what Python users see.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...schema.ragged import RaggedArray, ends_of
+from .arrow_take import take_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Values of one shape, ``[*lead, *shape]``; ``valid`` (bool ``[*lead]``) is ``None`` when nothing is null."""
+
+    values: np.ndarray
+    valid: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Strings of any length: ``offsets`` int64 ``[n + 1]`` into ``data`` (uint8); ``shape`` has ``n`` elements."""
+
+    offsets: np.ndarray
+    data: np.ndarray
+    shape: tuple[int, ...]
+    valid: np.ndarray | None = None
+
+    def to_objects(self, *, text: bool) -> np.ndarray:
+        """An object array of ``str`` or ``bytes``, ``None`` where null."""
+        count = len(self.offsets) - 1
+        buffers = [
+            None,
+            pa.py_buffer(np.ascontiguousarray(self.offsets)),
+            pa.py_buffer(np.ascontiguousarray(self.data)),
+        ]
+        array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), count, buffers)
+        objects = array.to_numpy(zero_copy_only=False)
+        if objects.dtype != object:
+            objects = objects.astype(object)
+        objects = objects.reshape(self.shape)
+        if self.valid is not None:
+            objects = objects.copy()
+            objects[~self.valid] = None
+        return objects
+
+
+@dataclass(frozen=True, slots=True)
+class Ragged:
+    """Values of different shapes: ``shapes`` int64 ``[cells, axes]``, flat ``values``; ``lead`` multiplies to cells."""
+
+    shapes: np.ndarray
+    values: np.ndarray | Strings
+    lead: tuple[int, ...]
+    valid: np.ndarray | None = None
+
+
+Column = Dense | Strings | Ragged
+
+
+def to_numpy(column: Column, *, text: bool) -> Any:
+    """What a Python user gets for a batch: an array (masked where null), an object array, or a `RaggedArray`."""
+    if isinstance(column, Dense):
+        if column.valid is None:
+            return column.values
+        valid = column.valid.reshape(column.valid.shape + (1,) * (column.values.ndim - column.valid.ndim))
+        return np.ma.MaskedArray(column.values, np.broadcast_to(~valid, column.values.shape))
+    if isinstance(column, Strings):
+        return column.to_objects(text=text)
+    values = column.values.to_objects(text=text) if isinstance(column.values, Strings) else column.values
+    ragged = RaggedArray(values, column.shapes, column.lead)
+    if column.valid is None:
+        return ragged
+    rows = np.empty(column.lead, dtype=object)
+    flat, cells = rows.reshape(-1), RaggedArray(values, column.shapes)
+    for number, valid in enumerate(column.valid.reshape(-1)):
+        flat[number] = cells[number] if valid else None
+    return rows
+
+
+def rows_of(column: Column, *, text: bool) -> list[Any]:
+    """What a Python user gets for each row: scalars, arrays (views), strings; ``None`` where null."""
+    valid = column.valid
+    rows = list(to_numpy(replace(column, valid=None), text=text))
+    if valid is None:
+        return rows
+    if valid.ndim == 1:
+        return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
+    # A window's form depends on its own steps only, never on its neighbours in the chunk.
+    masked = to_numpy(column, text=text)
+    return [row if ok.all() else with_nulls for row, with_nulls, ok in zip(rows, masked, valid, strict=True)]
+
+
+def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Column:
+    """Rows of a column by number (flat int64), laid out with leading axes ``lead`` (whose product is
+    ``len(index)``).
+    """
+    valid = None if column.valid is None else column.valid.reshape(-1)[index].reshape(lead)
+    if valid is not None and valid.all():
+        valid = None
+    if isinstance(column, Dense):
+        return Dense(column.values[index].reshape(*lead, *column.values.shape[1:]), valid)
+    if isinstance(column, Strings):
+        rows = int(np.prod(column.shape[:1]))
+        each = (len(column.offsets) - 1) // rows if rows else 0
+        wanted = (index[:, None] * each + np.arange(each)).reshape(-1)
+        taken = take_strings(column, wanted)
+        return Strings(taken.offsets, taken.data, (*lead, *column.shape[1:]), valid)
+    sizes = np.prod(column.shapes, axis=1, dtype=np.int64)
+    ends, flat = ends_of(sizes), column.values
+    values: np.ndarray | Strings
+    if isinstance(flat, Strings):
+        values = take_strings(flat, spans(ends[:-1][index], sizes[index]))
+    else:
+        raw = np.ascontiguousarray(flat).view(np.uint8)
+        values = take_runs(ends * flat.dtype.itemsize, raw, index)[1].view(flat.dtype)
+    return Ragged(column.shapes[index], values, lead, valid)
+
+
+def take_strings(column: Strings, index: np.ndarray) -> Strings:
+    """Strings by number, as a flat column."""
+    ends, data = take_runs(column.offsets, column.data, index)
+    return Strings(ends, data, (len(index),))
+
+
+def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers ``begin .. begin + length`` of every span, laid end to end."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
+
+
+def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
+    """Columns cut into equal parts along their first axis: the columns of each part."""
+    return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
+
+
+def split_array(values: np.ndarray, parts: int) -> list[np.ndarray]:
+    """An array cut into equal parts along its first axis, as views."""
+    return [values] if parts == 1 else list(values.reshape(parts, len(values) // parts, *values.shape[1:]))
+
+
+def split_column(column: Column, parts: int) -> list[Column]:
+    """A column cut into equal parts along its first axis; numbers are views."""
+    if parts == 1:
+        return [column]
+    if isinstance(column, Dense) and column.valid is None:
+        return [Dense(values) for values in split_array(column.values, parts)]
+    size = leading(column) // parts
+    bounds = [(part * size, (part + 1) * size) for part in range(parts)]
+    valid = [None if column.valid is None else _some(column.valid[lo:hi]) for lo, hi in bounds]
+    if isinstance(column, Dense):
+        return [Dense(column.values[lo:hi], mask) for (lo, hi), mask in zip(bounds, valid, strict=True)]
+    if isinstance(column, Strings):
+        each = (len(column.offsets) - 1) // parts
+        shape = (size, *column.shape[1:])
+        return [_string_part(column, part * each, each, shape, mask) for part, mask in enumerate(valid)]
+    cells = len(column.shapes) // parts
+    ends = np.concatenate([[0], np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))])
+    result: list[Column] = []
+    for part, mask in enumerate(valid):
+        lo, hi = part * cells, (part + 1) * cells
+        first, count = int(ends[lo]), int(ends[hi] - ends[lo])
+        values = column.values
+        if isinstance(values, Strings):
+            flat: np.ndarray | Strings = _string_part(values, first, count, (count,), None)
+        else:
+            flat = values[first : first + count]
+        result.append(Ragged(column.shapes[lo:hi], flat, (size, *column.lead[1:]), mask))
+    return result
+
+
+def _string_part(column: Strings, first: int, count: int, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
+    offsets = column.offsets[first : first + count + 1]
+    return Strings(offsets - offsets[0], column.data[offsets[0] : offsets[-1]], shape, valid)
+
+
+def _some(valid: np.ndarray) -> np.ndarray | None:
+    return None if valid.all() else valid
+
+
+def take_rows(column: Column, rows: np.ndarray) -> Column:
+    """Rows of a column by number (int64); inner leading axes stay."""
+    valid = None if column.valid is None else _some(column.valid[rows])
+    if isinstance(column, Dense):
+        return Dense(column.values[rows], valid)
+    if isinstance(column, Strings):
+        taken = take_column(Strings(column.offsets, column.data, column.shape), rows, (len(rows),))
+        assert isinstance(taken, Strings)
+        return Strings(taken.offsets, taken.data, taken.shape, valid)
+    inner = math.prod(column.lead[1:])
+    cells = (rows[:, None] * inner + np.arange(inner)).reshape(-1)
+    taken = take_column(Ragged(column.shapes, column.values, (len(column.shapes),)), cells, (len(cells),))
+    assert isinstance(taken, Ragged)
+    return Ragged(taken.shapes, taken.values, (len(rows), *column.lead[1:]), valid)
+
+
+def concat_columns(columns: Sequence[Column]) -> Column:
+    """Columns of one field, one after the other along the first axis; inner leading axes are equal and stay."""
+    if len(columns) == 1:
+        return columns[0]
+    valid = _concat_valid(columns)
+    first = columns[0]
+    if isinstance(first, Dense):
+        return Dense(np.concatenate([c.values for c in columns if isinstance(c, Dense)]), valid)
+    rows = sum(leading(column) for column in columns)
+    if isinstance(first, Strings):
+        joined = _join_strings([c for c in columns if isinstance(c, Strings)])
+        return Strings(joined.offsets, joined.data, (rows, *first.shape[1:]), valid)
+    ragged = [c for c in columns if isinstance(c, Ragged)]
+    flat = [c.values for c in ragged]
+    values: np.ndarray | Strings
+    if isinstance(flat[0], Strings):
+        values = _join_strings([v for v in flat if isinstance(v, Strings)])
+    else:
+        values = np.concatenate([v for v in flat if isinstance(v, np.ndarray)])
+    return Ragged(np.concatenate([c.shapes for c in ragged]), values, (rows, *first.lead[1:]), valid)
+
+
+def _concat_valid(columns: Sequence[Column]) -> np.ndarray | None:
+    inner = next((column.valid.shape[1:] for column in columns if column.valid is not None), None)
+    if inner is None:
+        return None
+    return np.concatenate([np.ones((leading(c), *inner), dtype=bool) if c.valid is None else c.valid for c in columns])
+
+
+def leading(column: Column) -> int:
+    """The length of a column's first axis."""
+    if isinstance(column, Dense):
+        return len(column.values)
+    return column.shape[0] if isinstance(column, Strings) else column.lead[0]
+
+
+def _join_strings(columns: Sequence[Strings]) -> Strings:
+    ends = np.cumsum([len(column.data) for column in columns])
+    offsets = [column.offsets[1:] + (end - len(column.data)) for column, end in zip(columns, ends, strict=True)]
+    joined = np.concatenate([np.zeros(1, np.int64), *offsets])
+    return Strings(joined, np.concatenate([column.data for column in columns]), (len(joined) - 1,))

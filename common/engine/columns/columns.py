@@ -1,0 +1,582 @@
+"""Window columns: one field of all rows of a loaded window, ready to be gathered by row number.
+
+Four kinds, chosen by `window_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and
+coded values that are decoded one by one. Each gathers rows into a `batch.Column`, allocating from an arena; values of
+fixed shape go straight to their place in the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ...errors import DecodeError
+from ...schema.codec import Codec
+from ...schema.codecs import NdarrayCodec, TensorCodec
+from ...schema.dtypes import delivered_dtype, is_string_like
+from ...schema.field import UnischemaField
+from ...schema.images import CompressedImageCodec
+from ...schema.npy import npy_header
+from ..read.fetched import InMemory, Part
+from ..read.file_cells import FileCells, FileData, FileValues, file_values
+from ..read.stored_cells import StoredCells, cells_of
+from .arena import Arena, array_bytes
+from .arrow_take import number_lists
+from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
+from .batch import Column, Dense, Ragged, Strings
+from .decoded import DecodedRows
+
+Describe = Callable[[int], str]
+_LARGE_ROW_BYTES = 4096
+_NOTHING = np.zeros(0, np.int64)
+
+
+class WindowColumn(Protocol):
+    """One field of a loaded window."""
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        """The values of some rows (int64, any order, repeats allowed).
+
+        A column of fixed-shape numbers writes them into ``out``, ``[rows, *shape]``, and returns it as `Dense`.
+        """
+
+
+def window_column(
+    field: UnischemaField, parts: Sequence[Part], describe: Describe, *, reuse: bool = False
+) -> WindowColumn:
+    """The column of a field from its normalised parts (one for each row group of the window).
+
+    Args:
+        describe: names the place of a row of the window, for errors.
+        reuse: whether rows are asked for several times, so that it pays to keep what was decoded.
+    """
+    codec = field.storage
+    if field.shape == () and not codec.coded:
+        numbers = [part for part in parts if isinstance(part, pa.Array) and is_number(part.type)]
+        if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
+            return FixedColumn([as_numpy(part) for part in numbers], None)  # most columns of a wide table
+    if codec.coded:
+        fixed = _fixed_parts(field, codec, parts)
+        return (
+            FixedColumn(fixed, _validity(parts))
+            if fixed is not None
+            else CodedColumn(field, codec, parts, describe, reuse=reuse)
+        )
+    arrays = _arrays(parts)
+    if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(array.type) for array in arrays):
+        starts = np.cumsum([0, *(len(array) for array in arrays)]).tolist()
+        numbers = [_plain_numbers(field, array, start, describe) for array, start in zip(arrays, starts, strict=False)]
+        return FixedColumn(numbers, _validity(arrays))
+    return ArrowColumn(field, arrays, describe)
+
+
+def plain_parts(field: UnischemaField, parts: Sequence[Part], describe: Describe) -> list[np.ndarray] | None:
+    """Arrays that look into Arrow's buffers, for plain numbers without nulls; else ``None``."""
+    arrays = _arrays(parts)
+    plain = not field.storage.coded and field.is_fixed and not is_string_like(field.dtype)
+    if not plain or any(array.null_count or not _is_plain(array.type) for array in arrays):
+        return None
+    return [_plain_numbers(field, array, 0, describe) for array in arrays]
+
+
+def _arrays(parts: Sequence[Part]) -> list[pa.Array]:
+    """The parts that Arrow has read: all of them, of fields that are not coded."""
+    return [part for part in parts if isinstance(part, pa.Array)]
+
+
+class FixedColumn:
+    """Numbers of one shape: small values in one array, large ones left where they were read.
+
+    Attributes:
+        parts: the values of each row group, in memory; none if they are in files.
+        validity: which rows are not null; ``None`` if none is.
+        large: whether values stay where they were read, or lie in files.
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray | FileValues], validity: np.ndarray | None) -> None:
+        self.parts = [part for part in parts if isinstance(part, np.ndarray)]
+        self.validity = validity
+        self._all_parts = parts
+        row_bytes = parts[0].dtype.itemsize * math.prod(parts[0].shape[1:]) if parts else 0
+        self.large = row_bytes >= _LARGE_ROW_BYTES or len(self.parts) < len(parts)
+
+    @cached_property
+    def _start(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum([len(part) for part in self._all_parts])])
+
+    @cached_property
+    def _joined(self) -> np.ndarray:
+        return (
+            np.require(self.parts[0], requirements=["C", "A"]) if len(self.parts) == 1 else np.concatenate(self.parts)
+        )
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        assert out is not None
+        if self.large:
+            self._gather_large(rows, out)
+        else:
+            self._joined.take(
+                rows, 0, out, "wrap"
+            )  # the fastest mode; `LoadedWindow` has checked that rows are in range
+        return Dense(out, _take_valid(self.validity, rows))
+
+    def _gather_large(self, rows: np.ndarray, out: np.ndarray) -> None:
+        part = np.searchsorted(self._start, rows, side="right") - 1
+        local = rows - self._start[part]
+        firsts = np.flatnonzero(np.diff(part, prepend=-1)).tolist()
+        for first, last in zip(firsts, [*firsts[1:], len(rows)], strict=True):
+            values = self._all_parts[part[first]]
+            if isinstance(values, FileValues):
+                values.read(local[first:last], out[first:last])
+            else:
+                for number, row in enumerate(local[first:last].tolist(), first):
+                    out[number] = values[row]
+
+    @property
+    def arena_bytes(self) -> int:
+        """What all values take in an arena, at most."""
+        return array_bytes(self.parts[0].dtype, (sum(len(part) for part in self.parts), *self.parts[0].shape[1:]))
+
+    def in_order(self, rows: np.ndarray, arena: Arena, scratch: dict[Any, np.ndarray] | None = None) -> FixedColumn:
+        """A column of all rows in another order; ``scratch`` holds memory that columns of a window join parts in."""
+        first, joined = self.parts[0], self._joined if scratch is None or len(self.parts) == 1 else None
+        if joined is None:
+            assert scratch is not None
+            key = (first.dtype, first.shape[1:])
+            joined = scratch.get(key)
+            if joined is None:
+                joined = scratch[key] = np.empty((len(rows), *first.shape[1:]), first.dtype)
+            np.concatenate(self.parts, out=joined)
+        values = arena.allocate(joined.dtype, joined.shape)
+        joined.take(rows, 0, values, "wrap")
+        return FixedColumn([values], None if self.validity is None else self.validity[rows])
+
+    def valid(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which of some rows are not null; ``None`` if none is."""
+        return _take_valid(self.validity, rows)
+
+    def view(self, row: int) -> np.ndarray:
+        """One value, not to be written to."""
+        if not self.large:
+            return self._joined[row]
+        part = int(np.searchsorted(self._start, row, side="right")) - 1
+        return self._all_parts[part][row - int(self._start[part])]
+
+
+class ArrowColumn:
+    """Strings, and lists of anything, gathered by Arrow."""
+
+    def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> None:
+        self._field = field
+        self._describe = describe
+        self._array = parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
+        self._lists = None if field.is_fixed or len(field.shape) != 1 else number_lists(self._array)
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        if self._lists is not None:
+            lengths, numbers, valid = self._lists.take(rows)
+            return Ragged(lengths[:, None], numbers, (len(rows),), valid)
+        taken = self._array.take(as_arrow(rows))
+        valid = None if taken.null_count == 0 else as_numpy(taken.is_valid())
+        axes = len(self._field.shape)
+        if axes == 0:
+            return _strings(taken, (len(rows),), valid)
+        flat, shapes = _flat_list(self._field, taken, lambda number: self._describe(int(rows[number])))
+        if self._field.is_fixed:
+            full = (len(rows), *(axis or 0 for axis in self._field.shape))
+            if valid is not None:
+                return _spread(self._field, flat, full, valid, out)
+            if is_string_like(self._field.dtype):
+                return _strings(flat, full, None)
+            assert out is not None
+            out[...] = as_numpy(flat).reshape(full)
+            return Dense(out)
+        values = _strings(flat, (len(flat),), None) if is_string_like(self._field.dtype) else as_numpy(flat)
+        return Ragged(shapes, values, (len(rows),), valid)
+
+
+class CodedColumn:
+    """Byte strings that the field's codec decodes, each straight into its place."""
+
+    def __init__(
+        self, field: UnischemaField, codec: Codec, parts: Sequence[Part], describe: Describe, *, reuse: bool
+    ) -> None:
+        self._field = field
+        self._codec = codec
+        self._describe = describe
+        self._decoded = DecodedRows() if reuse else None
+        self._finished: dict[Hashable, DecodedRows] = {}
+        self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+        self._valid = _validity(parts)
+        cells = [part if isinstance(part, StoredCells | FileCells) else cells_of(part) for part in parts]
+        self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
+        self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
+        self._data = [
+            FileData(each.file) if isinstance(each, FileCells) else memoryview(each.data)  # type: ignore[arg-type]
+            for each in cells
+        ]
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        valid = _take_valid(self._valid, rows)
+        if is_string_like(self._field.dtype):
+            return self._gather_strings(rows, valid)
+        if self._field.is_fixed:
+            assert out is not None
+            self._decode_all(rows, out, valid)
+            return Dense(out, valid)
+        return self._gather_ragged(rows, valid)
+
+    @property
+    def field(self) -> UnischemaField:
+        """What is stored."""
+        return self._field
+
+    @property
+    def reused(self) -> bool:
+        """Whether rows are asked for several times, so that what was made of them is kept."""
+        return self._decoded is not None
+
+    def finished(self, name: Hashable) -> DecodedRows:
+        """Where rows are kept that something (``name``) was already done to."""
+        return self._finished.setdefault(name, DecodedRows())
+
+    def valid(self, rows: np.ndarray) -> np.ndarray | None:
+        """Which of some rows are not null; ``None`` if none is."""
+        return _take_valid(self._valid, rows)
+
+    def shape(self, row: int) -> tuple[int, ...]:
+        """The shape of one value."""
+        return self._field.shape if self._field.is_fixed else self._checked_shape(row)  # type: ignore[return-value]
+
+    def decode(self, row: int, out: np.ndarray, *, keep: bool = True) -> None:
+        """One value into ``out``, decoded at most once if rows are reused (and it is worth while to ``keep`` them).
+
+        Raises:
+            DecodeError: with file, row group and row.
+        """
+        data = self._bytes(row)
+        try:
+            if self._decoded is None or not keep:
+                self._codec.decode_into(self._field, data, out)
+            else:
+                self._decoded.copy_into(row, out, partial(self._codec.decode_into, self._field, data))
+        except (ValueError, OSError) as error:
+            raise self._failed(row, error) from error
+
+    def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
+        """One image at ``1 / factor`` of its size (rounded up) into ``out``; False where its codec cannot do that.
+
+        Raises:
+            DecodeError: with file, row group and row.
+        """
+        if not isinstance(self._codec, CompressedImageCodec):
+            return False
+        data = self._bytes(row)
+        try:
+            return self._codec.decode_reduced_into(data, factor, out)
+        except (ValueError, OSError) as error:
+            raise self._failed(row, error) from error
+
+    def _bytes(self, row: int) -> memoryview:
+        """What is stored of a row; valid until this thread asks for another one. Raises as `FileData`."""
+        part = int(np.searchsorted(self._start, row, side="right")) - 1
+        return self._data[part][self._starts[row] : self._ends[row]]
+
+    def _all_bytes(self, rows: np.ndarray) -> Iterator[memoryview]:
+        """The same for many rows, each until the next."""
+        parts = np.searchsorted(self._start, rows, side="right") - 1
+        places = zip(parts.tolist(), self._starts[rows].tolist(), self._ends[rows].tolist(), strict=True)
+        return (self._data[part][start:end] for part, start, end in places)
+
+    def _decode_all(self, rows: np.ndarray, out: Any, valid: np.ndarray | None) -> None:
+        decode, field = self._codec.decode_into, self._field
+        if isinstance(out, np.ndarray) and out.ndim == 1:
+            out = [out[number, ...] for number in range(len(out))]  # a scalar's place, not its value
+        first: dict[int, int] = {}
+        later: dict[int, np.ndarray] = {}  # places of rows that another thread decodes now
+        copies: list[tuple[int, int]] = []
+        for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
+            if valid is not None and not valid[number]:
+                out[number][...] = 0
+                continue
+            if first.setdefault(row, number) != number:  # n-gram windows share rows: decode once, then copy
+                if row in later:
+                    copies.append((number, first[row]))
+                else:
+                    out[number][...] = out[first[row]]
+                continue
+            try:
+                if self._decoded is None:
+                    decode(field, data, out[number])
+                    continue
+                if not self._decoded.copy_into(row, out[number], partial(decode, field, data), wait=False):
+                    later[row] = out[number]
+            except (ValueError, OSError) as error:
+                raise self._failed(row, error) from error
+        for row, place in later.items():
+            self.decode(row, place)
+        for number, source in copies:
+            out[number][...] = out[source]
+
+    def _gather_ragged(self, rows: np.ndarray, valid: np.ndarray | None) -> Ragged:
+        field = self._field
+        shapes = np.zeros((len(rows), len(field.shape)), dtype=np.int64)
+        for number, row in enumerate(rows.tolist()):
+            if valid is None or valid[number]:
+                shapes[number] = self._checked_shape(row)
+        sizes = np.prod(shapes, axis=1, dtype=np.int64)
+        ends = np.cumsum(sizes)
+        values = np.empty(int(ends[-1]) if len(ends) else 0, delivered_dtype(field.dtype))
+        places = [values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
+        self._decode_all(rows, places, valid)
+        return Ragged(shapes, values, (len(rows),), valid)
+
+    def _checked_shape(self, row: int) -> tuple[int, ...]:
+        data = self._bytes(row)
+        try:
+            shape = self._codec.shape_of(self._field, data)
+        except (ValueError, OSError) as error:
+            raise self._failed(row, error) from error
+        self._check_shape(row, shape)
+        return shape
+
+    def _check_shape(self, row: int, shape: tuple[int, ...]) -> None:
+        wanted = self._field.shape
+        fits = len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=False))
+        if not fits:
+            raise self._failed(row, ValueError(f"expected shape {wanted}, got {shape}"))
+
+    def _gather_strings(self, rows: np.ndarray, valid: np.ndarray | None) -> Column:
+        assert isinstance(self._codec, NdarrayCodec)
+        shapes = np.zeros((len(rows), len(self._field.shape)), dtype=np.int64)
+        items: list[bytes] = []
+        for number, row in enumerate(rows.tolist()):
+            if valid is not None and not valid[number]:
+                items += [b""] * int(np.prod([axis or 0 for axis in self._field.shape], dtype=np.int64))
+                continue
+            data = self._bytes(row)
+            try:
+                array = self._codec.decode_strings(self._field, data)
+            except (ValueError, OSError) as error:
+                raise self._failed(row, error) from error
+            self._check_shape(row, array.shape)
+            shapes[number] = array.shape
+            flat = array.reshape(-1).tolist()
+            items += [item.encode("utf-8") if isinstance(item, str) else item for item in flat]
+        strings = _strings(pa.array(items, pa.large_binary()), (len(items),), None)
+        if self._field.is_fixed:
+            shape = (len(rows), *(axis or 0 for axis in self._field.shape))
+            return Strings(strings.offsets, strings.data, shape, valid)
+        return Ragged(shapes, strings, (len(rows),), valid)
+
+    def _failed(self, row: int, error: Exception) -> DecodeError:
+        return DecodeError(
+            f"field '{self._field.name}', {self._describe(row)}: {type(self._codec).__name__} could not decode the "
+            f"stored value: {error}."
+        )
+
+
+def _is_plain(arrow: pa.DataType) -> bool:
+    while pa.types.is_fixed_size_list(arrow):
+        arrow = arrow.value_type
+    return pa.types.is_primitive(arrow)
+
+
+def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: Describe) -> np.ndarray:
+    shape = (len(part), *(axis or 0 for axis in field.shape))
+    while pa.types.is_fixed_size_list(part.type):
+        part = part.flatten()
+    if part.null_count and len(shape) > 1:
+        raise _null_inside(field, describe(start + _first_null(part) // int(np.prod(shape[1:], dtype=np.int64))))
+    if part.null_count:  # by hand, because older Arrow fills no half floats
+        present = pa.Array.from_buffers(part.type, len(part), [None, part.buffers()[1]], offset=part.offset)
+        numbers = np.where(as_numpy(part.is_valid()), as_numpy(present), 0)
+        return numbers.astype(delivered_dtype(field.dtype), copy=False).reshape(shape)
+    return as_numpy(part).reshape(shape)
+
+
+def _fixed_parts(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray | FileValues] | None:
+    """Arrays that look into the stored bytes without a copy, where every value of the window has one layout."""
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    fixed: list[np.ndarray | FileValues] = []
+    for part in parts:
+        views: Sequence[np.ndarray | FileValues] | None
+        if isinstance(part, FileCells):
+            values = file_values(field, codec, part)
+            views = None if values is None else [values]
+        elif isinstance(codec, TensorCodec):
+            views = _raw_views(field, codec, part)
+        elif type(codec) is NdarrayCodec:
+            views = _npy_views(field, part)
+        else:
+            views = None
+        if views is None:
+            return None
+        fixed += views
+    return fixed
+
+
+def _raw_views(field: UnischemaField, codec: TensorCodec, part: InMemory) -> Sequence[np.ndarray] | None:
+    size = codec.value_bytes(field)
+    dtype = delivered_dtype(field.dtype).newbyteorder("<")
+    shape = tuple(axis or 0 for axis in field.shape)
+    if size == 0:
+        return [np.zeros((len(part), *shape), dtype)]
+    cells = part if isinstance(part, StoredCells) else cells_of(part)
+    if not isinstance(part, StoredCells) and part.null_count:
+        if not pa.types.is_fixed_size_binary(part.type):
+            return None
+        values = np.concatenate(_views(cells, 0, dtype, shape))
+        values[~as_numpy(part.is_valid())] = 0
+        return [values]
+    return _views(cells, 0, dtype, shape) if np.all(cells.ends - cells.starts == size) else None
+
+
+def _npy_views(field: UnischemaField, part: InMemory) -> Sequence[np.ndarray] | None:
+    """All values of the part as strided arrays, if they carry the same ``.npy`` header."""
+    if _null_count(part) or len(part) == 0:
+        return None
+    cells = part if isinstance(part, StoredCells) else cells_of(part)
+    length = int(cells.ends[0] - cells.starts[0])
+    first = cells.data[cells.starts[0] : cells.ends[0]]
+    try:
+        header = npy_header(memoryview(first))  # type: ignore[arg-type]  # an array is a buffer
+    except ValueError:
+        return None  # the plain path says which row is broken
+    dtype = np.dtype(np.int64) if header.dtype.kind in "mM" else header.dtype
+    same = header.shape == field.shape and header.dtype == field.dtype and not header.fortran_order
+    if not same or not header.data_bytes or not np.all(cells.ends - cells.starts == length):
+        return None
+    heads = _views(cells, 0, np.dtype(np.uint8), (header.data_offset,))
+    if not all((head == first[: header.data_offset]).all() for head in heads):
+        return None
+    return _views(cells, header.data_offset, dtype, header.shape)
+
+
+def _views(cells: StoredCells, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[np.ndarray]:
+    """The arrays that stand ``offset`` bytes behind the beginning of each value: one for each run of values."""
+    inner = np.zeros(shape, dtype).strides if 0 not in shape else (0,) * len(shape)
+    return [
+        np.ndarray(
+            (count, *shape), dtype, cells.data, int(cells.starts[first]) + offset if count else 0, (distance, *inner)
+        )
+        for first, count, distance in cells.runs()
+    ]
+
+
+def _binary_buffers(part: pa.Array) -> tuple[np.ndarray, memoryview]:
+    offsets = (
+        np.frombuffer(part.buffers()[1], np.int64, len(part) + 1, part.offset * 8)
+        if len(part)
+        else np.zeros(1, np.int64)
+    )
+    data = part.buffers()[2] if len(part) else None
+    return offsets, memoryview(data if data is not None else b"")
+
+
+def _null_count(part: Part) -> int:
+    return part.null_count if isinstance(part, pa.Array) else 0
+
+
+def _validity(parts: Sequence[Part]) -> np.ndarray | None:
+    if not any(_null_count(part) for part in parts):
+        return None
+    return np.concatenate(
+        [as_numpy(part.is_valid()) if isinstance(part, pa.Array) else np.ones(len(part), bool) for part in parts]
+    )
+
+
+def _take_valid(valid: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    if valid is None:
+        return None
+    taken = valid[rows]
+    return None if taken.all() else taken
+
+
+def _strings(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
+    """Offsets that begin at 0, and their bytes; a null is empty."""
+    offsets, data = _binary_buffers(without_nulls(array))
+    raw = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
+    return Strings(offsets - offsets[0], raw, shape, valid)
+
+
+def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
+    """Fixed-size and variable lists may meet in one window (a part with nulls); both become variable."""
+    kinds = {part.type for part in parts}
+    if len(kinds) == 1:
+        return list(parts)
+    return [part.cast(_variable(part.type)) for part in parts]
+
+
+def _variable(arrow: pa.DataType) -> pa.DataType:
+    if pa.types.is_fixed_size_list(arrow) or pa.types.is_large_list(arrow):
+        return pa.large_list(_variable(arrow.value_type))
+    return arrow
+
+
+def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tuple[pa.Array, np.ndarray]:
+    """The innermost values of a column of lists, and the shape of each row's value.
+
+    Raises:
+        DecodeError: a nested list whose rows differ in length (it is no array), or a null inside a list.
+    """
+    count = len(array)
+    shapes = np.tile(np.array([axis or 0 for axis in field.shape], dtype=np.int64), (count, 1))  # also of empty lists
+    owner = np.arange(count)
+    for axis in range(len(field.shape)):
+        lengths = _list_lengths(array)
+        if axis == 0:
+            shapes[:, 0] = lengths
+        elif len(lengths):
+            shapes[owner, axis] = lengths
+            uneven = np.flatnonzero(shapes[owner, axis] != lengths)
+            if len(uneven):
+                raise DecodeError(
+                    f"field '{field.name}', {describe(owner[uneven[0]])}: expected lists that form an array of "
+                    f"{len(field.shape)} axes, found rows of different lengths in one value. Deselect the field, or "
+                    "store it as one array."
+                )
+        owner = np.repeat(owner, lengths)
+        array = array.flatten()
+        if array.null_count:
+            raise _null_inside(field, describe(owner[_first_null(array)]))
+    return array, shapes
+
+
+def _first_null(array: pa.Array) -> int:
+    return int(np.flatnonzero(as_numpy(array.is_null()))[0])
+
+
+def _null_inside(field: UnischemaField, where: str) -> DecodeError:
+    return DecodeError(
+        f"field '{field.name}', {where}: expected a list without nulls inside, found one. "
+        "Fill it where the data are written, or deselect the field."
+    )
+
+
+def _list_lengths(array: pa.Array) -> np.ndarray:
+    if pa.types.is_fixed_size_list(array.type):
+        return np.full(len(array), array.type.list_size)
+    lengths = array.value_lengths()
+    return as_numpy(without_nulls(lengths)).astype(np.int64, copy=False)
+
+
+def _spread(
+    field: UnischemaField, flat: pa.Array, full: tuple[int, ...], valid: np.ndarray, out: np.ndarray | None
+) -> Column:
+    """Fixed-shape values of the valid rows, with zeros (or empty strings) for the null ones."""
+    if not is_string_like(field.dtype):
+        assert out is not None
+        out[...] = 0
+        out[valid] = as_numpy(flat).reshape(-1, *full[1:])
+        return Dense(out, valid)
+    each = int(np.prod(full[1:], dtype=np.int64))
+    index = np.where(np.repeat(valid, each), np.cumsum(np.repeat(valid, each)) - 1, -1)
+    taken = flat.take(pa.array(index, mask=index < 0))
+    return _strings(taken, full, valid)

@@ -1,0 +1,1 @@
+"""From storage to encoded columns, by way of the cache."""

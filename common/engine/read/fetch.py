@@ -1,0 +1,293 @@
+"""`Fetcher`: reads the wanted columns of the wanted rows of row groups, in canonical form.
+
+The columns come from storage, or from the local cache; rows that are not wanted are dropped before anything is decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import DatasetError, DecodeError, ParquetryError, SchemaError
+from ...layout.dataset import StoredDataset
+from ...layout.evolution import conform
+from ...layout.footers import remedy, why
+from ...layout.nested import child, take_rows, without_views
+from ...layout.spark_files import read_options, refuse_old_calendar
+from ...layout.table_read import check_counts, read_columns
+from ...schema.field import UnischemaField
+from ..columns.arrow_views import as_arrow, is_number
+from ..run.window import LoadedWindow, WindowRows
+from ..steps.pack import PackStep
+from .cell_reader import CellReader
+from .fetched import FetchedRows, Part
+from .normalise import normalise, number_type
+
+_LARGE_CHUNK_BYTES = 1 << 17
+_LOGGER = logging.getLogger(__name__)
+_warned: set[tuple[str, ...]] = set()
+"""Datasets that this process has warned about; fetchers are made for every epoch."""
+
+
+class TableCache(Protocol):
+    """A store of fetched row groups; see `engine.disk_cache`."""
+
+    def get(self, key: str) -> pa.Table | None:
+        """The table kept under the key, if there is a sound one."""
+
+    def put(self, key: str, table: pa.Table) -> None:
+        """Keeps a table."""
+
+
+def _warn_of_undated(dataset: StoredDataset) -> None:
+    if dataset.roots not in _warned:
+        _warned.add(dataset.roots)
+        _LOGGER.warning(
+            "cache() of %s keeps nothing: the store tells neither times nor ETags of its files, so a kept copy could "
+            "not be told from that of another version.",
+            ", ".join(dataset.roots),
+        )
+
+
+class Fetcher:
+    """Reads windows of one dataset; thread-safe.
+
+    Args:
+        fields: what to read, in the order of the tables' columns.
+        cache: where fetched row groups are kept, or ``None``.
+        reuse, packs, deal: see `LoadedWindow`.
+        partly: whether most rows of a window are for other processes.
+    """
+
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        fields: Sequence[UnischemaField],
+        cache: TableCache | None = None,
+        *,
+        reuse: bool = False,
+        packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
+        deal: Sequence[int] = (),
+        partly: bool = False,
+    ) -> None:
+        self._reuse = reuse
+        self._packs = packs
+        self._deal = deal
+        self._dataset = dataset
+        self._fields = tuple(fields)
+        self._cache = cache if dataset.outlives_plan else None
+        if cache is not None and self._cache is None:
+            _warn_of_undated(dataset)
+        self._numbers = {field.name: number_type(field) for field in self._fields}
+        self._stored = [field for field in self._fields if field.name not in dataset.partitions]
+        whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
+        self._cells = CellReader(dataset, whole, partly=partly and not reuse)
+
+    def load(self, rows: WindowRows) -> LoadedWindow:
+        """Reads all row groups of a window."""
+        parts = [self.fetch(unit, wanted) for unit, wanted in zip(rows.units, rows.rows, strict=True)]
+        return self.assemble(rows, parts)
+
+    def assemble(self, rows: WindowRows, parts: Sequence[FetchedRows]) -> LoadedWindow:
+        """A window from its row groups' columns."""
+        return LoadedWindow(
+            parts,
+            self.places(rows.units),
+            rows.rows,
+            self._fields,
+            units=rows.units,
+            reuse=self._reuse,
+            packs=self._packs,
+            deal=self._deal,
+            order=rows.cells[:, 0] if self._deal else None,
+        )
+
+    def places(self, units: Sequence[int]) -> list[str]:
+        """The file and row group of each unit, in words."""
+        groups = self._dataset.row_groups
+        return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in units]
+
+    def stored(self, unit: int) -> pa.Table:
+        """The fields' columns of one row group, not decoded, partition columns included.
+
+        This is what filters, windows and all that looks at stored values read: each column has the type of the dataset
+        (`StoredDataset.types`), whatever type the file stores.
+
+        Raises:
+            DatasetError: a file that cannot be read; names file and row group.
+            DecodeError, SchemaError: columns that do not fit the dataset.
+        """
+        table = self._stored_columns(unit)
+        count = int(self._dataset.row_groups.rows[unit])
+        columns = [
+            self._partition_value(field.name, unit, count)
+            if field.name in self._dataset.partitions
+            else self._conformed(unit, field, table.column(field.name))
+            for field in self._fields
+        ]
+        return pa.table(columns, names=[field.name for field in self._fields])
+
+    def _conformed(self, unit: int, field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        wanted = self._dataset.types[field.name]
+        try:
+            return conform(column, wanted)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DecodeError(
+                f"{self.places([unit])[0]}: field '{field.name}': expected values of type {wanted}, as in the rest of "
+                f"the dataset, got {column.type}: {error}. Write the file again, or deselect the field."
+            ) from error
+
+    def _partition_value(self, name: str, unit: int, count: int) -> pa.Array:
+        return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[unit])], count)
+
+    def fetch(self, unit: int, rows: np.ndarray | None) -> FetchedRows:
+        """The fields' columns of some rows (ascending; ``None`` = all) of one row group, canonical.
+
+        Raises:
+            DatasetError: a file that cannot be read; names file and row group.
+            DecodeError, SchemaError: columns that do not fit the schema.
+        """
+        total = int(self._dataset.row_groups.rows[unit])
+        if rows is not None and len(rows) == total:
+            rows = None
+        cells = self._cells.read(unit, rows)
+        stored = _take(self._stored_columns(unit, but=cells), rows)
+        columns: list[Part] = []
+        for field in self._fields:
+            if field.name in self._dataset.partitions:
+                column = self._partition_value(field.name, unit, total if rows is None else len(rows))
+            elif field.name in cells:
+                columns.append(cells[field.name])
+                continue
+            else:
+                column = self._conformed(unit, field, stored.column(field.name))
+                if column.num_chunks == 1 and column.type == self._numbers[field.name]:
+                    columns.append(column.chunk(0))
+                    continue
+            try:
+                columns.append(normalise(field, column))
+            except ParquetryError as error:
+                raise type(error)(f"{self.places([unit])[0]}: {error}") from error
+        return FetchedRows(tuple(columns))
+
+    def _stored_columns(self, unit: int, *, but: Container[str] = ()) -> pa.Table:
+        wanted = [field for field in self._stored if field.name not in but]
+        if not wanted:
+            return pa.table({})
+        key = self._key(unit)
+        if self._cache is not None:
+            kept = self._cache.get(key)
+            if kept is not None and kept.num_rows == self._dataset.row_groups.rows[unit]:
+                return kept
+        table = read_row_group(self._dataset, unit, wanted)
+        if self._cache is not None:
+            self._cache.put(key, table)
+        return table
+
+    def _key(self, unit: int) -> str:
+        groups = self._dataset.row_groups
+        file = self._dataset.files[groups.file[unit]]
+        names = "\0".join(field.name for field in self._stored)
+        if self._dataset.table is not None:  # another version may find other columns under these names
+            names += "\0" + self._dataset.table.digest
+        return f"{file.version.key}\0{groups.group[unit]}\0{names}"
+
+
+def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+    """The columns of a row group as the file has them, named by field; one that it lacks is null, if the field may be.
+
+    The columns of a table are in the table's types already.
+    """
+    if dataset.table is not None:
+        return read_columns(dataset, unit, [dataset.columns[field.name] for field in fields])
+    groups = dataset.row_groups
+    file = dataset.files[groups.file[unit]]
+    place = f"file {file.path}, row group {groups.group[unit]}"
+    footer = dataset.footer(int(groups.file[unit]))
+    # One read for all columns; large ones that lie here are read one by one, because that saves a copy.
+    chunk_bytes = footer.row_group(int(groups.group[unit])).total_byte_size // max(footer.num_columns, 1)
+    at_once = dataset.filesystem.type_name != "local" or chunk_bytes < _LARGE_CHUNK_BYTES
+    try:
+        with (
+            dataset.open(int(groups.file[unit])) as source,
+            pq.ParquetFile(source, metadata=footer, pre_buffer=at_once, **read_options(footer)) as reader,
+        ):
+            arrow = reader.schema_arrow
+            top = set(arrow.names)
+            wanted = sorted({field.name if field.name in top else _top(field.name, arrow) for field in fields} - {""})
+            table = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
+            check_counts(table, int(groups.rows[unit]), place)
+    except DatasetError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"{place}: expected readable columns {[field.name for field in fields]}, got: {why(error)}. "
+            f"{remedy(error, 'The file is damaged or was replaced since it was opened: write it again.')}"
+        ) from error
+    try:
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if not is_number(column.type):
+                refuse_old_calendar(footer, column, name)
+    except DecodeError as error:
+        raise DecodeError(f"{place}: {error}") from error
+    rows = int(groups.rows[unit])
+    columns = [_column(table, field, rows, place) for field in fields]
+    return pa.table(columns, names=[field.name for field in fields])
+
+
+def _top(name: str, arrow: pa.Schema) -> str:
+    """The column selection that reads a field: its own name, or the dotted path of a struct's child or of a map."""
+    if name in arrow.names:
+        return name
+    path, kind = "", pa.struct(list(arrow))
+    for part in _path(name, kind):
+        if pa.types.is_map(kind):
+            break
+        path, kind = f"{path}.{part}".lstrip("."), kind.field(part).type
+    return path
+
+
+def _column(table: pa.Table, field: UnischemaField, rows: int, place: str) -> pa.ChunkedArray:
+    if field.name in table.column_names:
+        return without_views(table.column(field.name))
+    top, *path = _path(field.name, pa.struct(list(table.schema))) or [""]
+    if top:
+        column = table.column(top)
+        for part in path:
+            column = child(column, part)
+        return without_views(column)
+    if not field.nullable:
+        raise SchemaError(
+            f"{place}: expected a column for field '{field.name}', which is not nullable, found none. "
+            "Deselect the field, or declare it nullable=True."
+        )
+    return pa.chunked_array([pa.nulls(rows)])
+
+
+def _path(name: str, kind: pa.DataType) -> list[str]:
+    """The members that lead to ``name`` (a member's own name may hold dots); empty if there is no such member."""
+    if pa.types.is_map(kind):
+        return [name] if name in ("key", "value") else []
+    if not pa.types.is_struct(kind):
+        return []
+    for member in kind:
+        if name == member.name:
+            return [name]
+        if name.startswith(member.name + "."):
+            rest = _path(name[len(member.name) + 1 :], member.type)
+            if rest:
+                return [member.name, *rest]
+    return []
+
+
+def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
+    if rows is None or table.num_columns == 0:
+        return table
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return table.slice(int(rows[0]), len(rows))
+    return take_rows(table, as_arrow(rows))

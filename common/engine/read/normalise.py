@@ -1,0 +1,177 @@
+"""Bringing a stored Arrow column into the one form that its field is gathered from.
+
+Numbers become their field's dtype (time types int64 in the field's unit), text ``large_string``, bytes and coded values
+``large_binary`` (raw tensors keep their fixed size), decimals exact text, lists ``large_list`` or fixed-size lists of
+those.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import DecodeError
+from ...layout.nested import is_list, one_array, widened
+from ...schema.codecs import ScaledDecimalCodec, TensorCodec
+from ...schema.dtypes import is_bytes, is_text
+from ...schema.field import UnischemaField
+from ..columns.arrow_views import as_arrow, as_numpy
+
+
+def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column's canonical form, as one array.
+
+    Raises:
+        DecodeError: values that do not fit the field (out of range, another type).
+    """
+    array = _plain(column)
+    codec = field.storage
+    try:
+        if codec.coded:
+            wanted = codec.arrow_type(field)
+            fixed = isinstance(codec, TensorCodec) and array.type == wanted
+            return array if fixed else _to_binary(array)
+        return _values(field, array, axes=len(field.shape))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise DecodeError(
+            f"field '{field.name}': expected a column that holds {field.dtype} {field.shape}, "
+            f"found {array.type}: {error}"
+        ) from error
+
+
+def number_type(field: UnischemaField) -> pa.DataType | None:
+    """The Arrow type of a column that is in canonical form as it is stored; ``None`` for other fields."""
+    plain = field.shape == () and not field.storage.coded
+    if not plain or not isinstance(field.dtype, np.dtype) or field.dtype.kind not in "iuf":
+        return None
+    return pa.from_numpy_dtype(field.dtype)
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    array = one_array(column)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return widened(array) if pa.types.is_dictionary(array.type) else array
+
+
+def _to_binary(array: pa.Array) -> pa.Array:
+    return array.cast(pa.large_binary())
+
+
+def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
+    if axes == 0:
+        return _scalars(field, array)
+    array = _plain(array)
+    if not is_list(array.type):
+        raise pa.ArrowInvalid("values that are no lists")
+    length = field.shape[len(field.shape) - axes]
+    if pa.types.is_fixed_size_list(array.type):
+        if axes > 1 and not pa.types.is_nested(array.type.value_type):
+            array = _unflattened(array, field.shape[len(field.shape) - axes :])
+        if length is not None and array.type.list_size != length:
+            raise pa.ArrowInvalid(f"lists of length {array.type.list_size}, not {length}")
+        if array.null_count == 0 and length is not None:
+            return _fixed(field, array.flatten(), len(array), axes, length)
+        array = array.cast(pa.large_list(array.type.value_type))
+    elif not pa.types.is_large_list(array.type):
+        array = array.cast(pa.large_list(array.type.value_type))
+    if length is not None and array.null_count == 0 and _all_of_length(array, length):
+        return _fixed(field, array.flatten(), len(array), axes, length)
+    if length is not None and array.null_count < len(array) and not _all_of_length(array.drop_null(), length):
+        raise pa.ArrowInvalid(f"a list whose length is not {length}")
+    children = _values(field, array.values, axes=axes - 1)
+    offsets = as_arrow(as_numpy(array.offsets))  # Arrow takes a mask only beside offsets that are no slice themselves
+    return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
+
+
+def _unflattened(array: pa.Array, shape: tuple[int | None, ...]) -> pa.Array:
+    """Arrow's fixed-shape tensors, which are one flat list each, as lists of lists."""
+    size = array.type.list_size
+    if None in shape or math.prod(shape) != size:  # type: ignore[arg-type]  # None is looked for first
+        raise pa.ArrowInvalid(f"flat lists of {size} values, which do not have the shape {shape}")
+    inner = array.values.slice(array.offset * size, len(array) * size)
+    for length in reversed(shape[1:]):
+        inner = pa.FixedSizeListArray.from_arrays(inner, length)
+    outer = pa.FixedSizeListArray.from_arrays(inner, shape[0])
+    return outer if array.null_count == 0 else pc.if_else(array.is_valid(), outer, pa.scalar(None, outer.type))
+
+
+def _fixed(field: UnischemaField, flat: pa.Array, count: int, axes: int, length: int) -> pa.Array:
+    children = _values(field, flat, axes=axes - 1)
+    if length == 0:
+        return pa.array([[]] * count, pa.list_(children.type, 0))
+    return pa.FixedSizeListArray.from_arrays(children, length)
+
+
+def _all_of_length(array: pa.Array, length: int) -> bool:
+    return len(array) == 0 or bool(np.all(np.diff(as_numpy(array.offsets)) == length))
+
+
+def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
+    array = _plain(array)
+    if field.dtype is decimal.Decimal:
+        return decimal_text(array)
+    if is_text(field.dtype):
+        text = array.cast(pa.large_string())
+        text.validate(full=True)  # other writers store text that is no UTF-8, which nothing could decode later
+        return text
+    if is_bytes(field.dtype):
+        return _to_binary(array)
+    dtype = np.dtype(field.dtype)
+    if dtype.kind in "mM":
+        return _times(array, dtype)
+    if pa.types.is_decimal(array.type) and isinstance(field.storage, ScaledDecimalCodec):
+        return _unscaled(array)
+    if pa.types.is_decimal(array.type) and dtype.kind in "iu":
+        return array.cast(pa.from_numpy_dtype(dtype))  # floats would lose digits
+    if pa.types.is_decimal(array.type):
+        return array.cast(pa.float64()).cast(pa.from_numpy_dtype(dtype))
+    return array.cast(pa.from_numpy_dtype(dtype))
+
+
+def _unscaled(array: pa.Array) -> pa.Array:
+    """The digits of decimals without their point, as int64."""
+    wide = array.cast(pa.decimal128(38, array.type.scale))
+    words = np.frombuffer(wide.buffers()[1] or b"", "<i8")[2 * wide.offset :][: 2 * len(wide)].reshape(-1, 2)
+    low, high = words[:, 0], words[:, 1]
+    valid = as_numpy(wide.is_valid())
+    too_large = valid & (high != low >> 63)
+    if too_large.any():
+        raise pa.ArrowInvalid(f"a decimal whose digits need more than 64 bits: {array[int(np.argmax(too_large))]}")
+    return pa.array(low, mask=~valid)
+
+
+def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:
+    unit = np.datetime_data(dtype)[0]
+    kind = array.type
+    if pa.types.is_integer(kind):
+        return array.cast(pa.int64())
+    if unit == "D":
+        return array.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        zone = getattr(kind, "tz", None)
+        return array.cast(pa.timestamp(unit, zone)).view(pa.int64())
+    if pa.types.is_time32(kind) or pa.types.is_time64(kind):
+        wide = array.view(pa.int32()).cast(pa.int64()) if pa.types.is_time32(kind) else array.view(pa.int64())
+        return wide.view(pa.duration(kind.unit)).cast(pa.duration(unit)).view(pa.int64())
+    return array.cast(pa.duration(unit)).view(pa.int64())
+
+
+def decimal_text(array: pa.Array) -> pa.Array:
+    """Decimals as plain text without trailing zeros: 1.50 -> ``"1.5"``, 100 -> ``"100"``; never an exponent."""
+    if not pa.types.is_decimal(array.type):
+        array = array.cast(pa.large_string())
+        return pa.array(
+            [None if v is None else format(decimal.Decimal(v), "f") for v in array.to_pylist()], pa.large_string()
+        )
+    text = array.cast(pa.large_string())
+    if array.type.scale > 0:
+        text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+    if pc.any(pc.match_substring(text, "E")).as_py() or array.type.scale < 0:
+        values = [None if v is None else format(v.normalize(), "f") for v in array.to_pylist()]
+        return pa.array(values, pa.large_string())
+    return text

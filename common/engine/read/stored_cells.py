@@ -1,0 +1,82 @@
+"""`StoredCells`: large values in memory as they are stored, each found by its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ..columns.arena import WINDOW_REGIONS
+
+_NO_BYTE = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredCells:
+    """Values of a column as bytes.
+
+    Attributes:
+        starts, ends: the first byte of each value in ``data``, and the one after its last; int64.
+        data: uint8; also holds what lies between the values.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    data: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return self.data.nbytes + 16 * len(self.starts)
+
+    def take(self, rows: np.ndarray) -> StoredCells:
+        """Some of the values; their bytes are copied where most of the others would be kept for them."""
+        starts, ends = self.starts[rows], self.ends[rows]
+        lengths = ends - starts
+        if 2 * int(lengths.sum()) > self.data.nbytes:
+            return StoredCells(starts, ends, self.data)
+        parts = [self.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        bounds = np.concatenate([_NO_BYTE, np.cumsum(lengths)])
+        return StoredCells(bounds[:-1], bounds[1:], np.concatenate(parts) if parts else np.zeros(0, np.uint8))
+
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Stretches of values at equal distances: the first value, how many they are, and the distance in bytes."""
+        if len(self) < 2:
+            return [(0, len(self), 0)]
+        distances = np.diff(self.starts)
+        distance = int(distances.min())
+        firsts = [0, *(np.flatnonzero(distances != distance) + 1).tolist()]
+        return [(a, b - a, distance) for a, b in zip(firsts, [*firsts[1:], len(self)], strict=True)]
+
+
+def cells_of(array: pa.Array) -> StoredCells:
+    """The values of a ``large_binary`` array, or one of fixed size; a null is any bytes."""
+    count = len(array)
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        bounds = width * np.arange(array.offset, array.offset + count + 1, dtype=np.int64)
+        content = array.buffers()[1]
+    else:
+        ends = array.buffers()[1]
+        bounds = np.frombuffer(ends, np.int64, count + 1, array.offset * 8) if count else np.zeros(1, np.int64)
+        content = array.buffers()[2]
+    data = np.frombuffer(content, np.uint8) if count and content is not None else np.zeros(0, np.uint8)
+    return StoredCells(bounds[:-1], bounds[1:], data)
+
+
+def read_bytes(size: int, read: Callable[[memoryview], None]) -> np.ndarray:
+    """``size`` bytes in reused memory, which ``read`` fills: uint8."""
+    if not size:
+        return np.zeros(0, np.uint8)
+    region = WINDOW_REGIONS.acquire(size)
+    try:
+        data = region.allocate(np.dtype(np.uint8), (size,))
+        read(memoryview(data))  # type: ignore[arg-type]  # an array is a buffer
+        return data
+    finally:
+        region.end()

@@ -1,0 +1,1 @@
+"""Jobs in order, blocks loaded ahead, and the threads that make batches."""

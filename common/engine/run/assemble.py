@@ -1,0 +1,338 @@
+"""Making the columns of one batch from loaded windows: gather, decode into place, transform, form n-gram windows.
+
+Pure but for the arena it allocates from; runs in threads and in worker processes alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...errors import NullValueError
+from ...plan.recipe import Input, MixedRecipe, Recipe, TransformStep, WindowStep
+from ...schema.dtypes import delivered_dtype, is_string_like
+from ...schema.field import UnischemaField
+from ..columns.arena import Arena, Heap
+from ..columns.batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
+from ..columns.columns import CodedColumn
+from ..steps.chance import ItemKeys, concat_keys
+from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
+from ..steps.images import ImageStep
+from ..steps.pack import PackStep, apply_pack, gather_packed
+from ..steps.transform import apply_dropping, apply_step
+from .dealt import as_slice, gather_dealt
+from .window import LoadedWindow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The rows that a batch takes from one window.
+
+    Attributes:
+        window: where the rows are.
+        cells: int64 ``[items, T]``: the window rows of each item.
+        places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
+        source: which pipeline of a mix the window belongs to.
+        turn: which pass over the dataset the items belong to, over all iterators.
+        items: their numbers in the window; ``None`` where ``cells`` are all that is known.
+    """
+
+    window: LoadedWindow
+    cells: np.ndarray
+    places: np.ndarray | None
+    source: int = 0
+    turn: int = 0
+    items: np.ndarray | None = None
+
+
+def assemble(
+    recipe: Recipe | MixedRecipe, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
+) -> list[Column]:
+    """The columns of a batch of ``count`` items, one for each of the recipe's outputs.
+
+    Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the
+    items.
+
+    Raises:
+        DecodeError, TransformError: with file, row group and row.
+        NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
+    """
+    describe = _describe(sources, count)
+    check = SizeCheck(describe)
+    keys = _keys(sources, count)
+    if isinstance(recipe, MixedRecipe):
+        columns = _mixed(recipe, sources, count)
+    elif recipe.row_steps:
+        columns = _transformed_rows(recipe, sources, count)
+    else:
+        columns = _inputs(recipe, sources, count, arena, keys, check)
+    if recipe.drops:
+        return _dropping(recipe, columns, count, describe, keys, check, strict_nulls=strict_nulls)
+    for step in recipe.item_steps:
+        columns = apply_step(step, columns, count, describe, keys, check)
+    if strict_nulls:
+        _refuse_nulls(recipe, columns, describe)
+    return columns
+
+
+def _dropping(
+    recipe: Recipe | MixedRecipe,
+    columns: list[Column],
+    count: int,
+    describe: Callable[[int], str],
+    keys: Callable[[], ItemKeys],
+    check: SizeCheck,
+    *,
+    strict_nulls: bool,
+) -> list[Column]:
+    """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
+    kept = np.arange(count)
+
+    def names() -> ItemKeys:
+        return keys().take(kept)
+
+    def place(row: int) -> str:
+        return describe(int(kept[row]))
+
+    for step in recipe.item_steps:
+        if isinstance(step, TransformStep) and step.drops:
+            columns, left = apply_dropping(step, columns, len(kept), place)
+            kept = kept[left]
+            check = SizeCheck(place)  # of other rows
+        else:
+            columns = apply_step(step, columns, len(kept), place, names, check)
+    if strict_nulls:
+        _refuse_nulls(recipe, columns, place)
+    return [*columns, Dense(kept)]
+
+
+def _mixed(recipe: MixedRecipe, sources: Sequence[Source], count: int) -> list[Column]:
+    """Makes each pipeline's rows by its own recipe, then puts them in the order of the mix."""
+    made, order = [], []
+    for number in sorted({source.source for source in sources}):
+        own = [source for source in sources if source.source == number]
+        places = np.sort(np.concatenate([_places(source, count) for source in own]))
+        local = [replace(source, places=np.searchsorted(places, _places(source, count)), source=0) for source in own]
+        made.append(assemble(recipe.sources[number], local, len(places), Heap(), strict_nulls=False))
+        order.append(places)
+    return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
+
+
+def gather(field: UnischemaField, number: int, sources: Sequence[Source], count: int, arena: Arena) -> Column:
+    """One field of all items of a batch (the only step of each), numbers straight into the arena."""
+    out = _out(field, (count,), arena)
+    if len(sources) == 1 and sources[0].places is None:
+        return sources[0].window.column(number).gather(sources[0].cells[:, 0], out)
+    parts = [_part(source, number, source.cells[:, 0], out) for source in sources]
+    order = np.concatenate([_places(source, count) for source in sources])
+    if out is None:
+        return _reordered(parts, order)
+    if all(part.valid is None for part in parts):
+        return Dense(out)
+    valid = np.ones(count, dtype=bool)
+    for source, part in zip(sources, parts, strict=True):
+        if part.valid is not None:
+            valid[_places(source, count)] = part.valid
+    return Dense(out, valid)
+
+
+def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
+    """One window's share of a field, written to its scattered places in ``out``."""
+    column = source.window.column(number)
+    places = source.places
+    if out is None or places is None:
+        return column.gather(rows, out)
+    if isinstance(column, CodedColumn):
+        scattered = [out[place, ...] for place in places.tolist()]  # a view, also of a scalar's place
+        return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views serves as well
+    following = as_slice(places)
+    if isinstance(following, slice):
+        return column.gather(rows, out[following])
+    part = column.gather(rows, np.empty((len(rows), *out.shape[1:]), out.dtype))
+    assert isinstance(part, Dense)
+    out[places] = part.values
+    return part
+
+
+def _inputs(
+    recipe: Recipe,
+    sources: Sequence[Source],
+    count: int,
+    arena: Arena,
+    keys: Callable[[], ItemKeys],
+    check: SizeCheck,
+    *,
+    rows: bool = False,
+) -> list[Column]:
+    """The columns that the first steps are given, straight from storage; ``rows``: of rows, before windows."""
+    window = None if rows else recipe.window
+    ready = {} if window is not None else gather_dealt(sources, count, arena)
+    columns = []
+    for each in recipe.inputs:
+        column = ready.get(each.leaves[0]) if each.step is None else None
+        columns.append(column or _input(recipe, window, each, sources, count, arena, keys, check))
+    return columns
+
+
+def _input(
+    recipe: Recipe,
+    window: WindowStep | None,
+    wanted: Input,
+    sources: Sequence[Source],
+    count: int,
+    arena: Arena,
+    keys: Callable[[], ItemKeys],
+    check: SizeCheck,
+) -> Column:
+    step = wanted.step
+    lead: tuple[int, ...] = (count,)
+    if window is None:
+        leaf, steps = wanted.leaves[0], [0]
+    else:
+        _, leaf, offset = window.leaves[wanted.leaves[0]]
+        steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
+        lead = (count, len(steps)) if offset is None else (count,)
+    places = [_places(source, count) for source in sources]
+    if isinstance(step, PackStep) and all(source.window.packed(step) is not None for source in sources):
+        return gather_packed(step, sources, steps, places, lead, arena)
+    if isinstance(step, ImageStep) and fits(step, sources, leaf):
+        return gather_images(step, leaf, sources, steps, places, lead, arena, keys, check)
+    heap = arena if step is None else Heap()
+    if window is None:
+        columns = [gather(recipe.fields[number], number, sources, count, heap) for number in wanted.leaves]
+    else:
+        columns = _windows(recipe, window, wanted.leaves, sources, count, heap)
+    numbers = tuple(range(len(columns)))
+    if isinstance(step, PackStep):
+        return apply_pack(replace(step, numbers=numbers, keep=()), columns, _describe(sources, count))[0]
+    if isinstance(step, ImageStep):
+        return apply_images(replace(step, number=0), columns, _describe(sources, count), keys, check)[0]
+    return columns[0]
+
+
+def _windows(
+    recipe: Recipe, step: WindowStep, leaves: Sequence[int], sources: Sequence[Source], count: int, arena: Arena
+) -> list[Column]:
+    """Windows gathered straight from stored rows; a row that several windows share is decoded once."""
+    columns: list[Column] = []
+    for leaf in leaves:
+        _, number, offset = step.leaves[leaf]
+        field = recipe.fields[number]
+        steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
+        lead = (count,) if offset is not None else (count, len(steps))
+        flat = [
+            Source(
+                window=source.window,
+                cells=source.cells[:, steps].reshape(-1, 1),
+                places=None if source.places is None else _cell_places(source.places, len(steps)),
+            )
+            for source in sources
+        ]
+        column = gather(field, number, flat, count * len(steps), arena)
+        columns.append(column if offset is not None else _with_lead(column, lead))
+    return columns
+
+
+def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> list[Column]:
+    """Applies the row steps to each distinct row once, then lays the results out for the items."""
+    distinct: list[Source] = []
+    index: list[np.ndarray] = []
+    base = 0
+    for source in sources:
+        rows, inverse = np.unique(source.cells, return_inverse=True)
+        places = np.arange(base, base + len(rows))
+        distinct.append(replace(source, cells=rows[:, None], places=places, items=None))
+        index.append(inverse.reshape(source.cells.shape) + base)
+        base += len(rows)
+    describe = _describe(distinct, base)
+    keys, check = _keys(distinct, base), SizeCheck(describe)
+    columns = _inputs(recipe, distinct, base, Heap(), keys, check, rows=True)
+    for step in recipe.row_steps:
+        columns = apply_step(step, columns, base, describe, keys, check)
+    steps = index[0].shape[1]
+    cells = np.empty((count, steps), dtype=np.int64)
+    for source, numbers in zip(sources, index, strict=True):
+        cells[_places(source, count)] = numbers
+    if recipe.window is None:
+        return [take_column(column, cells[:, 0], (count,)) for column in columns]
+    made = []
+    for _, number, offset in recipe.window.leaves:
+        if offset is None:
+            made.append(take_column(columns[number], cells.reshape(-1), (count, steps)))
+        else:
+            made.append(take_column(columns[number], cells[:, recipe.window.offsets.index(offset)], (count,)))
+    return made
+
+
+def _out(field: UnischemaField, lead: tuple[int, ...], arena: Arena) -> np.ndarray | None:
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    return arena.allocate(delivered_dtype(field.dtype), (*lead, *field.shape))  # type: ignore[arg-type]
+
+
+def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
+    """The same column with its first axis split in two."""
+    valid = None if column.valid is None else column.valid.reshape(lead)
+    if isinstance(column, Dense):
+        return Dense(column.values.reshape(*lead, *column.values.shape[1:]), valid)
+    if isinstance(column, Strings):
+        return Strings(column.offsets, column.data, (*lead, *column.shape[1:]), valid)
+    return Ragged(column.shapes, column.values, lead, valid)
+
+
+def _reordered(parts: Sequence[Column], order: np.ndarray) -> Column:
+    joined = concat_columns(parts)
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    return take_rows(joined, inverse)
+
+
+def _places(source: Source, count: int) -> np.ndarray:
+    return np.arange(count) if source.places is None else source.places
+
+
+def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
+    return (places[:, None] * steps + np.arange(steps)).reshape(-1)
+
+
+def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
+    """Names the items by what their first step is and where it is stored; made when something asks, once."""
+    made: list[ItemKeys] = []
+
+    def keys() -> ItemKeys:
+        if not made:
+            parts = []
+            for source in sources:
+                unit, row = source.window.identify(source.cells[:, 0])
+                turn, number = np.full_like(unit, source.turn), np.full_like(unit, source.source)
+                parts.append(ItemKeys(turn, number, unit, row))
+            order = np.concatenate([_places(source, count) for source in sources])
+            made.append(concat_keys(parts).take(np.argsort(order)))
+        return made[0]
+
+    return keys
+
+
+def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
+    def describe(item: int) -> str:
+        for source in sources:
+            places = _places(source, count)
+            found = np.flatnonzero(places == item)
+            if len(found):
+                return source.window.describe(int(source.cells[found[0], 0]))
+        return f"row {item} of the batch"
+
+    return describe
+
+
+def _refuse_nulls(recipe: Recipe | MixedRecipe, columns: Sequence[Column], describe: Callable[[int], str]) -> None:
+    for field, column in zip(recipe.outputs, columns, strict=True):
+        if column.valid is not None:
+            valid = column.valid.reshape(len(column.valid), -1).all(axis=1)
+            item = int(np.flatnonzero(~valid)[0])
+            raise NullValueError(
+                f"field '{field.name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. "
+                f"Choose with nulls('drop', '{field.name}'), 'fill' or 'mask' what becomes of it, or deselect it."
+            )

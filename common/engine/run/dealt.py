@@ -1,0 +1,55 @@
+"""Dealt columns: the numbers of a shuffled window, put into the order of its items once, when it is loaded.
+
+A whole column fits the processor's cache while it is shuffled, and the batches that follow are stretches of it: that
+costs a third of taking scattered rows for each of them. In: windows that hold columns by item. Out: the same
+values as from columns by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..columns.arena import Arena
+from ..columns.batch import Column, Dense
+from ..columns.columns import FixedColumn
+
+if TYPE_CHECKING:
+    from .assemble import Source
+
+Numbers = slice | np.ndarray
+
+
+def gather_dealt(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
+    """The columns of a batch that all of its windows have dealt, by number of the field."""
+    parts = []
+    for source in sources:
+        if source.items is None:
+            return {}
+        places = slice(0, count) if source.places is None else as_slice(source.places)
+        parts.append((source.window.dealt, as_slice(source.items), places))
+    shared = [number for number in parts[0][0] if all(number in dealt for dealt, _, _ in parts)] if parts else []
+    return {
+        number: _gather([(d[number], items, places) for d, items, places in parts], count, arena) for number in shared
+    }
+
+
+def _gather(parts: Sequence[tuple[FixedColumn, Numbers, Numbers]], count: int, arena: Arena) -> Dense:
+    values = parts[0][0].parts[0]
+    out = arena.allocate(values.dtype, (count, *values.shape[1:]))
+    valid: np.ndarray | None = None
+    for column, items, places in parts:
+        out[places] = column.parts[0][items]
+        if column.validity is not None:
+            valid = np.ones(count, dtype=bool) if valid is None else valid
+            valid[places] = column.validity[items]
+    return Dense(out, None if valid is None or valid.all() else valid)
+
+
+def as_slice(numbers: np.ndarray) -> Numbers:
+    """Numbers as a slice, where they follow each other."""
+    if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and (np.diff(numbers) == 1).all():
+        return slice(int(numbers[0]), int(numbers[-1]) + 1)
+    return numbers

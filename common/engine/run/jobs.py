@@ -1,0 +1,311 @@
+"""Jobs: the steps of an iteration in order, each with the windows it draws from; and the windows, loaded ahead.
+
+`JobPlanner` says what comes next; `WindowStore` fetches windows in parallel, keeps those that are in use, and reads
+ahead as far as the memory budget allows. Both are driven by one thread; loading runs in a pool.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from ...errors import PipelineError
+from ...order.positions import BatchView
+from ...plan.plan import BasePlan, Draw, WindowKey
+from ..read.fetch import Fetcher
+from ..read.fetched import FetchedRows
+from .assemble import Source
+from .window import WindowRows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One or more steps made at once: batches of equal size, or a chunk of rows.
+
+    Attributes:
+        number: counted from the first job of the iteration.
+        steps: how many.
+        count: rows, of all steps together.
+        elements: how many are made of them: the batches, or the rows of a chunk.
+        draws: what to take from which window.
+    """
+
+    number: int
+    steps: int
+    count: int
+    elements: int
+    draws: tuple[Draw, ...]
+
+    def halves(self) -> list[tuple[Job, list[int]]]:
+        """Two jobs of half the elements, in order, and which of the draws each keeps a part of."""
+        middle = self.elements // 2
+        return [self._part(0, middle), self._part(middle, self.elements)]
+
+    def _part(self, first: int, last: int) -> tuple[Job, list[int]]:
+        rows = self.count // self.elements
+        kept = []
+        for number, draw in enumerate(self.draws):
+            places = np.arange(len(draw.items)) if draw.places is None else draw.places
+            mine = (places >= first * rows) & (places < last * rows)
+            if mine.any():
+                kept.append((number, replace(draw, items=draw.items[mine], places=places[mine] - first * rows)))
+        elements = last - first
+        part = replace(
+            self,
+            steps=min(self.steps, elements),
+            count=elements * rows,
+            elements=elements,
+            draws=tuple(draw for _, draw in kept),
+        )
+        return part, [number for number, _ in kept]
+
+
+class JobPlanner:
+    """The jobs of one iteration, in order.
+
+    Args:
+        merge: most steps in a job; only full batches are merged.
+    """
+
+    def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merge: int = 1) -> None:
+        self._plan = plan
+        self._steps = steps
+        self._length = steps.length
+        self._iteration = iteration
+        self._merge = merge
+        self._next_step = 0
+        self._number = 0
+
+    def __iter__(self) -> Iterator[Job]:
+        return self
+
+    def __next__(self) -> Job:
+        if self._length is not None and self._next_step >= self._length:
+            raise StopIteration
+        steps = min(self._merge, self._steps.run(self._next_step))
+        passes, index = self._steps.rows(self._next_step, steps)
+        draws = tuple(self._plan.draws(self._iteration, passes, index))
+        elements = len(index) if self._plan.batch_view is None else steps
+        job = Job(number=self._number, steps=steps, count=len(index), elements=elements, draws=draws)
+        self._next_step += steps
+        self._number += 1
+        return job
+
+
+@dataclass(slots=True, kw_only=True)
+class Handle:
+    """A window that is loaded, or being loaded; ``users`` counts the jobs that hold it."""
+
+    key: WindowKey
+    num_bytes: int
+    future: Future[Any]
+    users: int = 0
+    parts: list[FetchedRows | None] = field(default_factory=list)
+    missing: int = 0
+
+
+class WindowStore:
+    """Loads windows and keeps them while they are needed.
+
+    A window is needed while a job holds it, and while it is the latest one of its stream. Of each stream the next
+    window is read ahead, and one more each time that a job came before its window was there, while threads have nothing
+    else to read. Reading ahead stops where the sum of loaded windows would pass ``memory_limit``; what a job needs is
+    loaded in any case.
+
+    Args:
+        fetchers: one for each source of the plan.
+        finish: makes what `Handle.future` gives out of a window's source, rows and fetched columns.
+        discard: called with that when the window is dropped.
+    """
+
+    def __init__(
+        self,
+        plan: BasePlan,
+        fetchers: Sequence[Fetcher],
+        *,
+        threads: int,
+        memory_limit: int,
+        finish: Callable[[int, WindowRows, Sequence[FetchedRows]], Any] | None = None,
+        discard: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._plan = plan
+        self._fetchers = fetchers
+        self._finish = finish or (lambda source, rows, parts: (rows, fetchers[source].assemble(rows, parts)))
+        self._discard = discard
+        self._memory_limit = memory_limit
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
+        self._handles: OrderedDict[WindowKey, Handle] = OrderedDict()
+        self._latest: dict[tuple[int, int], WindowKey] = {}
+        self._ahead: dict[tuple[int, int], list[WindowKey]] = {}
+        self._threads = threads
+        self._depth = 1  # windows of a stream to read ahead
+        self._lock = Lock()
+        self._closed = False
+
+    @property
+    def loaded_bytes(self) -> int:
+        """About how much memory the windows take."""
+        return sum(handle.num_bytes for handle in self._handles.values())
+
+    def admits(self, job: Job) -> bool:
+        """Whether the windows that a job needs and that are not loaded yet fit into the budget."""
+        new = [draw.key for draw in job.draws if draw.key not in self._handles]
+        return self.loaded_bytes + sum(self._plan.window_bytes(key) for key in new) <= self._memory_limit
+
+    def acquire(self, job: Job) -> list[Handle]:
+        """The windows of a job, held until `release`."""
+        handles = []
+        for draw in job.draws:
+            stream = draw.key.source, draw.key.stream
+            handle = self._handles.get(draw.key)
+            if handle is None:
+                handle = self._start(draw.key)
+            elif self._latest.get(stream) != draw.key and not handle.future.done():
+                self._depth = min(self._depth + 1, self._threads)  # it was not begun early enough
+            handle.users += 1
+            handles.append(handle)
+            self._latest[stream] = draw.key
+            here = draw.key.epoch, draw.key.window
+            if stream in self._ahead:  # what lies behind is not ahead any more
+                self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.window) > here]
+        self._drop_unused()
+        return handles
+
+    def hold(self, handles: Sequence[Handle]) -> None:
+        """Holds windows once more that are held already."""
+        for handle in handles:
+            handle.users += 1
+
+    def release(self, handles: Sequence[Handle]) -> None:
+        """Gives back what `acquire` returned."""
+        for handle in handles:
+            handle.users -= 1
+        self._drop_unused()
+
+    def read_ahead(self) -> None:
+        """Starts to load the next windows of each stream, as far as the budget allows."""
+        for stream, key in list(self._latest.items()):
+            ahead: list[WindowKey] = []
+            following = self._plan.next_window(key)
+            while following is not None and len(ahead) < self._depth:
+                if following not in self._handles:
+                    busy = ahead and self._reads >= self._threads
+                    if busy or self.loaded_bytes + self._plan.window_bytes(following) > self._memory_limit:
+                        break
+                    self._start(following)
+                ahead.append(following)
+                following = self._plan.next_window(following)
+            self._ahead[stream] = ahead
+
+    @property
+    def _reads(self) -> int:
+        """About how many row groups are being read, or wait for it."""
+        return sum(max(handle.missing, 1) for handle in self._handles.values() if not handle.future.done())
+
+    def close(self) -> None:
+        """Stops loading; whoever waits for a window gets an error. Idempotent."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        while self._handles:
+            _, handle = self._handles.popitem()
+            _fail(handle.future, PipelineError("iteration was closed."))
+            self._drop(handle)
+
+    def _drop_unused(self) -> None:
+        needed = {*self._latest.values(), *(key for keys in self._ahead.values() for key in keys)}
+        for key in [key for key, handle in self._handles.items() if not handle.users and key not in needed]:
+            self._drop(self._handles.pop(key))
+
+    def _drop(self, handle: Handle) -> None:
+        if self._discard is None:
+            return
+        discard = self._discard
+        handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
+
+    def _start(self, key: WindowKey) -> Handle:
+        handle = Handle(key=key, num_bytes=self._plan.window_bytes(key), future=Future())
+        self._handles[key] = handle
+        self._pool.submit(self._prepare, handle)
+        return handle
+
+    def _prepare(self, handle: Handle) -> None:
+        try:
+            rows = self._plan.window_rows(handle.key)
+            handle.parts = [None] * len(rows.units)
+            handle.missing = len(rows.units)
+            for number in range(1, len(rows.units)):
+                self._pool.submit(self._load_part, handle, rows, number)
+        except BaseException as error:  # also that the pool was shut down, which nobody waits for any more
+            _fail(handle.future, error)
+            return
+        self._load_part(handle, rows, 0)
+
+    def _load_part(self, handle: Handle, rows: WindowRows, number: int) -> None:
+        if self._closed or handle.future.done():
+            return
+        try:
+            unit, wanted = rows.units[number], rows.rows[number]
+            handle.parts[number] = self._fetchers[handle.key.source].fetch(unit, wanted)
+            with self._lock:
+                handle.missing -= 1
+                last = handle.missing == 0
+            if last:
+                parts = [part for part in handle.parts if part is not None]
+                handle.num_bytes = sum(part.nbytes for part in parts)
+                handle.parts = []
+                result = self._finish(handle.key.source, rows, parts)
+                if not _finish(handle.future, result) and self._discard is not None:
+                    self._discard(result)
+        except BaseException as error:
+            _fail(handle.future, error)
+
+
+def loaded(handle: Handle) -> Any:
+    """What a window was loaded as (waits for it).
+
+    Raises:
+        ParquetryError: it could not be loaded; the same error for each element, without the frames of those before.
+    """
+    error = handle.future.exception()
+    if error is not None:
+        raise error.with_traceback(None)
+    return handle.future.result()
+
+
+def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
+    """The rows of a job, once its windows are loaded (waits for them)."""
+    result = []
+    for draw, handle in zip(job.draws, handles, strict=True):
+        rows, window = loaded(handle)
+        result.append(
+            Source(
+                window=window,
+                cells=rows.cells[draw.items],
+                places=draw.places,
+                source=draw.key.source,
+                turn=draw.turn,
+                items=draw.items,
+            )
+        )
+    return result
+
+
+def _finish(future: Future[Any], value: Any) -> bool:
+    """Sets a result; False if the future was failed meanwhile."""
+    try:
+        future.set_result(value)
+    except InvalidStateError:
+        return False
+    return True
+
+
+def _fail(future: Future[Any], error: BaseException) -> None:
+    with suppress(InvalidStateError):  # done already
+        future.set_exception(error)

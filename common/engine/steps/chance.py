@@ -1,0 +1,77 @@
+"""Random numbers of items: a pure function of a seed, the pass, and where the item is stored.
+
+In: `ItemKeys`, one entry for each item. Out: uniform numbers. Always holds: no worker count, executor, rank, batch
+size or restart changes them, and passes differ.
+
+The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) used as a counter-based one: its output function over a
+hash of the key plus a multiple of its increment, so that all items of a batch are drawn at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ...order.keyed import raw_words
+
+_IMAGES_KEY = 0x696D6167
+_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+
+Key = tuple[int, ...]
+"""Names a stream of random numbers: the seed, and what it is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKeys:
+    """Where items come from; int64 ``[items]`` each.
+
+    Attributes:
+        turn: which pass over the dataset, counted over all iterators of the pipeline.
+        source: which pipeline of a mix.
+        unit: the row group of the item (of a window: of its first row).
+        row: the row inside it.
+    """
+
+    turn: np.ndarray
+    source: np.ndarray
+    unit: np.ndarray
+    row: np.ndarray
+
+    def take(self, index: np.ndarray) -> ItemKeys:
+        """The keys of some items."""
+        return ItemKeys(self.turn[index], self.source[index], self.unit[index], self.row[index])
+
+
+def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
+    """The keys of several lots of items, one after the other."""
+    return ItemKeys(
+        np.concatenate([part.turn for part in parts]),
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.unit for part in parts]),
+        np.concatenate([part.row for part in parts]),
+    )
+
+
+def uniform(key: Key, items: ItemKeys, count: int) -> np.ndarray:
+    """``count`` numbers in [0, 1) for each item: float64 ``[items, count]``."""
+    state = np.full(len(items.row), _start(key), dtype=np.uint64)
+    for part in (items.turn, items.source, items.unit, items.row):
+        state = _mixed((state ^ part.astype(np.uint64)) + _INCREMENT)
+    words = _mixed(state[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _INCREMENT)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@lru_cache(maxsize=256)
+def _start(key: Key) -> np.uint64:
+    return np.uint64(raw_words(1, _IMAGES_KEY, *key)[0])
+
+
+def _mixed(state: np.ndarray) -> np.ndarray:
+    """SplitMix64's output function (Stafford's variant 13 of the MurmurHash3 finaliser)."""
+    state = (state ^ (state >> np.uint64(30))) * _FIRST
+    state = (state ^ (state >> np.uint64(27))) * _SECOND
+    return state ^ (state >> np.uint64(31))

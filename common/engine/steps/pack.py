@@ -1,0 +1,159 @@
+"""`PackStep`: many numeric columns into one matrix, ``[..., K]``, in one pass.
+
+Stored columns go from Arrow's buffers into one matrix for each loaded window, from which batches take whole rows
+(`gather_packed`); columns that something was done to before are put side by side (`apply_pack`). Both give the same
+values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import DecodeError, NullValueError
+from ...schema.element import OutputField
+from ..columns.arena import Arena, array_bytes
+from ..columns.batch import Column, Dense
+from ..run.dealt import as_slice
+
+if TYPE_CHECKING:
+    from ..run.assemble import Source
+
+Describe = Callable[[int], str]
+_BLOCK_ROWS = 8192  # a block of the matrix stays in the processor's cache while its columns are written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStep:
+    """Puts columns ``numbers`` side by side into a new one at the end.
+
+    Attributes:
+        fields: what they hold, in the same order.
+        output: the matrix's rows.
+        keep: which columns remain, before the new one.
+    """
+
+    numbers: tuple[int, ...]
+    fields: tuple[OutputField, ...]
+    output: OutputField
+    keep: tuple[int, ...]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many places each field takes."""
+        return tuple(math.prod(axis or 0 for axis in field.shape) for field in self.fields)
+
+
+def packed_bytes(step: PackStep, rows: int) -> int:
+    """What the matrix of a window takes in an arena."""
+    return array_bytes(step.output.dtype, (rows, sum(step.widths)))
+
+
+def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None], arena: Arena) -> np.ndarray | None:
+    """The matrix of a window, from the arrays of each row group for each field.
+
+    ``None`` where a field has no such arrays, or a number that does not fit: `apply_pack` says which, if it is wanted.
+    """
+    known = [column for column in columns if column is not None]
+    if len(known) < len(columns):
+        return None
+    parts = [[column[number] for column in known] for number in range(len(known[0]))]
+    if any(_misfit(step, array) is not None for arrays in parts for array in arrays):
+        return None
+    matrix = arena.allocate(step.output.dtype, (sum(len(arrays[0]) for arrays in parts), sum(step.widths)))
+    start = 0
+    for arrays in parts:
+        _fill(step, arrays, matrix[start : start + len(arrays[0])])
+        start += len(arrays[0])
+    return matrix
+
+
+def gather_packed(
+    step: PackStep,
+    sources: Sequence[Source],
+    steps: Sequence[int],
+    places: Sequence[np.ndarray],
+    lead: tuple[int, ...],
+    arena: Arena,
+) -> Column:
+    """The matrix of a batch, from the matrices of its windows; arguments as of `image_columns.gather_images`."""
+    width = sum(step.widths)
+    out = arena.allocate(step.output.dtype, (*lead, width))
+    cells = out.reshape(lead[0], len(steps), width)
+    for source, items in zip(sources, places, strict=True):
+        packed = source.window.packed(step)
+        assert packed is not None
+        every = list(steps) == list(range(source.cells.shape[1]))
+        rows = source.cells if every else source.cells[:, list(steps)]
+        following = slice(0, lead[0]) if source.places is None else as_slice(items)
+        if isinstance(following, slice):
+            packed.take(rows.reshape(-1), 0, cells[following].reshape(-1, width), "wrap")  # as in `FixedColumn`
+        else:
+            cells[items] = packed[rows]
+    return Dense(out)
+
+
+def apply_pack(step: PackStep, columns: Sequence[Column], describe: Describe) -> list[Column]:
+    """The columns after packing.
+
+    Raises:
+        NullValueError, DecodeError: a null, or a number that the matrix's dtype cannot hold; with file and row.
+    """
+    chosen = [columns[number] for number in step.numbers]
+    inner = 1 if step.output.window is None else step.output.window
+    arrays = []
+    for field, column in zip(step.fields, chosen, strict=True):
+        assert isinstance(column, Dense)
+        if column.valid is not None:
+            item = int(np.flatnonzero(~column.valid.reshape(len(column.valid), -1).all(axis=1))[0])
+            raise _null(field, describe(item), step)
+        array = column.values.reshape(-1, *field.shape)  # type: ignore[arg-type]  # only fixed shapes are packed
+        wrong = _misfit(step, array)
+        if wrong is not None:
+            raise DecodeError(
+                f"pack '{step.output.name}', field '{field.name}', {describe(wrong // inner)}: expected numbers that "
+                f"{step.output.dtype} can hold, got {array[wrong]}. Give a wider dtype=."
+            )
+        arrays.append(array)
+    matrix = np.empty((len(arrays[0]), sum(step.widths)), step.output.dtype)
+    _fill(step, arrays, matrix)
+    lead = (len(matrix),) if step.output.window is None else (-1, step.output.window)
+    return [*(columns[number] for number in step.keep), Dense(matrix.reshape(*lead, matrix.shape[1]))]
+
+
+def _fill(step: PackStep, arrays: Sequence[np.ndarray], matrix: np.ndarray) -> None:
+    """Writes the columns into the matrix, block by block."""
+    with np.errstate(over="ignore"):  # a float that is too large for a narrower one becomes infinite, as in a cast
+        for start in range(0, len(matrix), _BLOCK_ROWS):
+            block = matrix[start : start + _BLOCK_ROWS]
+            place = 0
+            for width, array in zip(step.widths, arrays, strict=True):
+                part = array[start : start + _BLOCK_ROWS]
+                if array.ndim == 1:
+                    np.copyto(block[:, place], part, casting="unsafe")
+                else:
+                    np.copyto(block[:, place : place + width], part, casting="unsafe")
+                place += width
+
+
+def _misfit(step: PackStep, array: np.ndarray) -> int | None:
+    """The first row with an integer that the wanted dtype cannot hold; nothing wraps round."""
+    target = step.output.dtype
+    if target.kind not in "iu" or array.dtype.kind not in "iu" or np.can_cast(array.dtype, target) or not array.size:
+        return None
+    limits = np.iinfo(target)
+    if int(array.min()) >= limits.min and int(array.max()) <= limits.max:
+        return None
+    rows = array.reshape(len(array), -1).tolist()
+    return next(n for n, row in enumerate(rows) if not all(limits.min <= value <= limits.max for value in row))
+
+
+def _null(field: OutputField, where: str, step: PackStep) -> NullValueError:
+    return NullValueError(
+        f"pack '{step.output.name}', field '{field.name}', {where}: expected a value, found null. Choose with "
+        f"nulls('drop', '{field.name}'), 'fill' or 'mask', before pack(), what becomes of it."
+    )

@@ -1,0 +1,210 @@
+"""Steps that give nulls and variable shapes the form that a model takes: fill, mask, pad, and fixed shapes.
+
+Pure functions over columns, on whole batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ...errors import DecodeError, NullValueError, PipelineError
+from ...schema.element import OutputField
+from ..columns.batch import Column, Dense, Ragged, Strings, spans, take_strings
+
+Describe = Callable[[int], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullStep:
+    """A policy for the nulls of column ``number``.
+
+    Attributes:
+        policy: ``"error"``, ``"fill"`` (with ``value``), or ``"mask"`` (zeros, and a bool companion column at the end).
+    """
+
+    number: int
+    policy: Literal["error", "fill", "mask"]
+    value: Any
+    field: OutputField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PadStep:
+    """Makes column ``number`` dense: padded to ``shape``, or to the largest value of the batch where that is ``None``.
+
+    A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several)
+    is added at the end if ``lengths``; without it every value must have exactly ``shape``.
+    """
+
+    number: int
+    shape: tuple[int | None, ...]
+    value: Any
+    lengths: bool
+    axes: tuple[int, ...]
+    field: OutputField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PermuteStep:
+    """Puts the axes of column ``number`` into another order (``axes``, as for ``numpy.transpose`` of one value)."""
+
+    number: int
+    axes: tuple[int, ...]
+
+
+def apply_permute(step: PermuteStep, columns: list[Column]) -> list[Column]:
+    """The columns with one of them permuted."""
+    column = columns[step.number]
+    result = list(columns)
+    if isinstance(column, Dense):
+        lead = column.values.ndim - len(step.axes)
+        order = (*range(lead), *(lead + axis for axis in step.axes))
+        result[step.number] = Dense(np.ascontiguousarray(column.values.transpose(order)), column.valid)
+    elif isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
+        ends = np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))
+        values = np.empty_like(column.values)
+        for end, shape in zip(ends.tolist(), column.shapes.tolist(), strict=True):
+            start = end - math.prod(shape)
+            values[start:end] = column.values[start:end].reshape(shape).transpose(step.axes).reshape(-1)
+        result[step.number] = replace(column, shapes=column.shapes[:, list(step.axes)], values=values)
+    return result
+
+
+def apply_nulls(step: NullStep, columns: list[Column], describe: Describe) -> list[Column]:
+    """The columns after a null policy.
+
+    Raises:
+        NullValueError: a null under ``"error"``.
+    """
+    column = columns[step.number]
+    valid = column.valid
+    lead = lead_of(column, step.field)
+    if step.policy == "error" and valid is not None:
+        row = int(np.flatnonzero(~valid.reshape(len(valid), -1).all(axis=1))[0])
+        raise NullValueError(
+            f"field '{step.field.name}', {describe(row)}: expected a value, found null. Its policy is 'error'; "
+            "choose 'drop', 'fill' or 'mask' with nulls(...)."
+        )
+    result = list(columns)
+    if step.policy == "mask":
+        mask = np.ones(lead, dtype=bool) if valid is None else valid.copy()
+        result.append(Dense(mask))
+    if valid is not None:
+        result[step.number] = _filled(column, valid, step.value if step.policy == "fill" else None)
+    return result
+
+
+def apply_pad(step: PadStep, columns: list[Column], describe: Describe) -> list[Column]:
+    """The columns after padding.
+
+    Raises:
+        DecodeError: a value larger than the wanted shape (or other than it, without padding).
+    """
+    column = columns[step.number]
+    result = list(columns)
+    if not isinstance(column, Ragged):
+        shape = column.values.shape if isinstance(column, Dense) else column.shape
+        axes = len(step.shape)
+        lead, own = shape[: len(shape) - axes], shape[len(shape) - axes :]
+        shapes = np.broadcast_to(np.asarray(own, np.int64), (int(np.prod(lead)), axes))
+    else:
+        lead, shapes = column.lead, column.shapes
+        most = shapes.max(axis=0, initial=0)
+        target = tuple(int(most[axis]) if size is None else size for axis, size in enumerate(step.shape))
+        _check_fit(step, shapes, target, column, describe)
+        result[step.number] = _padded(column, target, step)
+    if step.lengths:
+        chosen = shapes[:, list(step.axes)]
+        values = chosen.reshape(lead) if len(step.axes) == 1 else chosen.reshape(*lead, len(step.axes))
+        result.append(Dense(np.ascontiguousarray(values)))
+    return result
+
+
+def lead_of(column: Column, field: OutputField) -> tuple[int, ...]:
+    """The leading axes of a column: rows, and steps for stacked windows."""
+    axes = 1 if field.window is None else 2
+    if isinstance(column, Dense):
+        return column.values.shape[:axes]
+    return column.shape[:axes] if isinstance(column, Strings) else column.lead
+
+
+def _filled(column: Column, valid: np.ndarray, value: Any) -> Column:
+    if isinstance(column, Dense):
+        if value is None:
+            return replace(column, valid=None)
+        values = column.values.copy()
+        values[~valid] = value
+        return Dense(values)
+    if isinstance(column, Strings):
+        return replace(column, valid=None) if value is None else _filled_strings(column, valid, value)
+    if value is None:
+        return replace(column, valid=None)
+    raise PipelineError("nulls('fill'): expected a field of fixed shape, got a variable one. Use 'mask' or 'drop'.")
+
+
+def _filled_strings(column: Strings, valid: np.ndarray, value: Any) -> Strings:
+    raw = np.frombuffer(value.encode() if isinstance(value, str) else value, np.uint8)
+    count = len(column.offsets) - 1
+    longer = Strings(
+        np.append(column.offsets, column.offsets[-1] + len(raw)), np.append(column.data, raw), (count + 1,)
+    )
+    each = count // max(valid.size, 1)
+    index = np.where(np.repeat(valid.reshape(-1), each), np.arange(count), count)
+    taken = take_strings(longer, index)
+    return Strings(taken.offsets, taken.data, column.shape)
+
+
+def _check_fit(step: PadStep, shapes: np.ndarray, target: tuple[int, ...], column: Ragged, describe: Describe) -> None:
+    present = np.ones(len(shapes), dtype=bool) if column.valid is None else column.valid.reshape(-1)
+    limit = np.asarray(target)
+    wrong = (shapes > limit).any(axis=1) if step.lengths else (shapes != limit).any(axis=1) & present
+    if wrong.any():
+        cell = int(np.flatnonzero(wrong)[0])
+        row = cell // int(np.prod(column.lead[1:], dtype=np.int64))
+        rule = f"a shape of at most {target}" if step.lengths else f"shape {target}"
+        raise DecodeError(
+            f"field '{step.field.name}', {describe(row)}: expected {rule}, got {tuple(shapes[cell].tolist())}. "
+            "Give a larger shape, or crop in a transform."
+        )
+
+
+def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
+    cells = len(column.shapes)
+    places = _places(column.shapes, target)
+    size = int(np.prod(target, dtype=np.int64))
+    if isinstance(column.values, Strings):
+        index = np.full(cells * size, len(column.values.offsets) - 1)
+        index[places] = np.arange(len(places))
+        raw = np.frombuffer((step.value or "").encode(), np.uint8)
+        longer = Strings(
+            np.append(column.values.offsets, column.values.offsets[-1] + len(raw)),
+            np.append(column.values.data, raw),
+            (len(column.values.offsets),),
+        )
+        taken = take_strings(longer, index)
+        return Strings(taken.offsets, taken.data, (*column.lead, *target), column.valid)
+    out = np.full(cells * size, step.value, column.values.dtype)
+    out[places] = column.values
+    return Dense(out.reshape(*column.lead, *target), column.valid)
+
+
+def _places(shapes: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
+    """For each element of all cells laid end to end, its place in the padded array, flat."""
+    cells = len(shapes)
+    size = int(np.prod(target, dtype=np.int64))
+    begins = np.arange(cells) * size
+    counts = np.ones(cells, dtype=np.int64)
+    owner = np.arange(cells)
+    stride = size
+    for axis, length in enumerate(target):
+        stride //= max(length, 1)
+        counts = shapes[owner, axis]
+        inner = spans(np.zeros(len(counts), np.int64), counts)
+        begins = np.repeat(begins, counts) + inner * stride
+        owner = np.repeat(owner, counts)
+    return begins

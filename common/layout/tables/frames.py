@@ -1,0 +1,151 @@
+"""Data frames of pandas and polars as Parquet in the cache directory, under a name made of their content.
+
+In: a frame. Out: the path of a Parquet file that holds its rows. Always holds: the file appears whole or not at all,
+and equal frames give one file; those that nobody asked for in the last day go when there are too many.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import DatasetError
+from ...selection.store import cache_root
+from .source import import_package
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_BYTES = 16 << 30
+_KEPT_S = 24 * 3600
+_ROW_GROUP_BYTES = 8 << 20
+_VERSION = 1
+
+
+def keep_pandas(frame: Any) -> str:
+    """The file of a pandas data frame; its index is left out.
+
+    Raises:
+        DatasetError: not a data frame, or columns that Arrow has no type for.
+    """
+    pandas = import_package("pandas", extra="frames", what="data frame")
+    if not isinstance(frame, pandas.DataFrame):
+        raise DatasetError(f"data frame: expected a pandas.DataFrame, got {type(frame).__name__}.")
+    names = [name for name in frame.columns if not isinstance(name, str)]
+    if names:
+        raise DatasetError(f"data frame: expected column names that are texts, got {names[:5]!r}. Rename them.")
+    try:
+        table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise DatasetError(
+            f"data frame: expected columns that Arrow has a type for: {error}. Convert them, or write the rows with "
+            "write_dataset(), which stores arrays of any shape."
+        ) from error
+    return keep_table(table)
+
+
+def keep_polars(frame: Any) -> str:
+    """The file of a polars ``DataFrame``, or of a ``LazyFrame``, which is collected.
+
+    Raises:
+        DatasetError: not a frame, or columns that Arrow has no type for.
+    """
+    polars = import_package("polars", extra="frames", what="data frame")
+    if isinstance(frame, polars.LazyFrame):
+        frame = frame.collect()
+    if not isinstance(frame, polars.DataFrame):
+        raise DatasetError(f"data frame: expected a polars.DataFrame or LazyFrame, got {type(frame).__name__}.")
+    try:
+        table = frame.to_arrow()
+    except (pa.ArrowException, polars.exceptions.PolarsError) as error:
+        raise DatasetError(
+            f"data frame: expected columns that Arrow has a type for: {error}. Convert or drop them."
+        ) from error
+    return keep_table(table)
+
+
+def keep_table(table: pa.Table) -> str:
+    """The file of an Arrow table.
+
+    Raises:
+        DatasetError: duplicate names, no columns, or a directory that cannot be written.
+    """
+    if not table.num_columns or len(set(table.column_names)) < table.num_columns:
+        raise DatasetError(f"data frame: expected columns with different names, got {table.column_names}.")
+    table = _plain(table)
+    directory = cache_root() / "frames"
+    path = directory / f"{_digest(table)}.parquet"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            os.utime(path)
+        else:
+            _write(table, path)
+            _evict(directory, path)
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError(
+            f"data frame: cannot be kept in {directory}: {error}. Make room there, set PARQUETRY_CACHE_DIR, or leave "
+            "out columns that Parquet has no type for."
+        ) from error
+    return str(path)
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Without views and dictionaries, which frames of equal values may differ in."""
+    columns = []
+    for column in table.columns:
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        if kind in (pa.string(), pa.string_view()):
+            kind = pa.large_string()
+        if kind in (pa.binary(), pa.binary_view()):
+            kind = pa.large_binary()
+        columns.append(column if kind == column.type else column.cast(kind))
+    return pa.table(columns, names=table.column_names)
+
+
+def _digest(table: pa.Table) -> str:
+    """A name for names, types and values; how they are cut into chunks does not count."""
+    digest = hashlib.blake2b(f"{_VERSION} {len(table)} {table.num_columns}".encode(), digest_size=16)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        digest.update(f"\0{name}\0{column.type}\0".encode())
+        digest.update(np.packbits(column.is_null().to_numpy()).tobytes() if column.null_count else b"-")
+        values = pa.table([column.drop_null()], names=["values"]).combine_chunks()
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, values.schema) as writer:
+            writer.write_table(values)
+        digest.update(memoryview(stream.getvalue()))
+    return digest.hexdigest()
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    rows = max(1, int(_ROW_GROUP_BYTES / max(table.nbytes / max(len(table), 1), 1)))
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            pq.write_table(table, file, row_group_size=rows, compression="zstd", write_page_checksum=True)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _evict(directory: Path, newest: Path) -> None:
+    """Removes the least recently used frames beyond the limit; one that was used today may still be read."""
+    found = sorted(((path, path.stat()) for path in directory.glob("*.parquet")), key=lambda item: -item[1].st_mtime)
+    total = 0
+    for path, stat in found:
+        total += stat.st_size
+        if total > _MOST_BYTES and path != newest and time.time() - stat.st_mtime > _KEPT_S:
+            path.unlink(missing_ok=True)
+            _LOGGER.debug("frame %s removed: the kept frames pass %d bytes", path, _MOST_BYTES)

@@ -1,0 +1,247 @@
+"""Folders of Parquet files as Hugging Face lays them out: splits by file name, features in the Arrow schema's metadata.
+
+In: a folder and a split. Out: a `TableSource`. Always holds: rows of different splits or configurations are mixed only
+when that is asked for. Layout: https://huggingface.co/docs/hub/datasets-file-names-and-splits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ...errors import DatasetError, SchemaError
+from ...schema.field import UnischemaField
+from ...schema.images import CompressedImageCodec
+from ...schema.infer import infer_field
+from ..file_versions import opened
+from ..files import DataFile, list_files
+from ..table import Table, TableColumn, TableFile
+from .source import TableSource, sorted_files
+
+_SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
+_ALIASES = {
+    "train": "train",
+    "training": "train",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+_ALL = "all"
+_METADATA_KEY = b"huggingface"
+
+
+def open_huggingface(
+    path: str | os.PathLike[str],
+    split: str | None,
+    *,
+    config: str | None,
+    image_shape: tuple[int | None, ...],
+    filesystem: Any,
+    storage_options: Mapping[str, Any] | None,
+) -> TableSource:
+    """The files of a split, and the fields that their features describe.
+
+    Raises:
+        DatasetError: a folder, split or configuration that is not there, or is not the only one.
+        SchemaError: an ``image_shape`` that images cannot have.
+    """
+    url = _pinned(os.fspath(path), storage_options) if filesystem is None else os.fspath(path)
+    what = f"Hugging Face folder '{url}'"
+    listing = list_files(
+        [url], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
+    )
+    chosen = _of_config(what, _of_split(what, listing.files, split), config)
+    schema = _schema_of(chosen[0], listing.filesystem)
+    features = _features(schema, chosen[0].path)
+    columns = list(_columns(schema, features, image_shape))
+    made = Table(
+        kind="huggingface",
+        root=listing.roots[0] if chosen[0].path != listing.roots[0] else posixpath.dirname(chosen[0].path),
+        identity="",
+        version="",
+        columns=tuple(columns),
+        files=tuple(TableFile(version=file.version) for file in chosen),
+        labels=tuple(
+            (name, tuple(feature["names"]))
+            for name, feature in features.items()
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and feature.get("names")
+        ),
+    )
+    return TableSource(url=url, table=sorted_files(made), filesystem=filesystem)
+
+
+def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
+    """A URL of the hub with the commit that its revision is now, so that every process reads the same files."""
+    if not url.startswith("hf://"):
+        return url
+    try:
+        from huggingface_hub import HfApi, HfFileSystem
+    except ImportError as error:
+        raise DatasetError(
+            f"Hugging Face folder '{url}': it needs the package 'huggingface_hub', which cannot be imported ({error}). "
+            "Run: pip install huggingface_hub fsspec"
+        ) from error
+    options = dict(storage_options or {})
+    try:
+        found = HfFileSystem(**options).resolve_path(url)
+        api = HfApi(token=options.get("token"), endpoint=options.get("endpoint"))
+        commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"Hugging Face folder '{url}': cannot be reached: {error}") from error
+    kind = "" if found.repo_type == "model" else f"{found.repo_type}s/"
+    return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}".rstrip("/")
+
+
+# --- which files ---
+
+
+def split_of(relative: str) -> str:
+    """The split that a file belongs to, by its path below the folder; ``train`` if nothing tells."""
+    *folders, name = relative.split("/")
+    stem = posixpath.splitext(name)[0]
+    shard = _SHARD.fullmatch(stem)
+    if shard is not None:
+        return _ALIASES.get(shard["split"], shard["split"])
+    for part in (stem, *reversed(folders)):
+        for word in re.split(r"[^A-Za-z0-9]+", part):
+            if word.lower() in _ALIASES:
+                return _ALIASES[word.lower()]
+    return "train"
+
+
+def _of_split(what: str, files: Iterable[DataFile], split: str | None) -> list[DataFile]:
+    by_split: dict[str, list[DataFile]] = {}
+    for file in files:
+        by_split.setdefault(split_of(file.relative), []).append(file)
+    if split is None and len(by_split) > 1:
+        raise DatasetError(f"{what}: expected split= one of {sorted(by_split)} (or 'all'), because there are several.")
+    if split is None or split == _ALL:
+        return [file for files in by_split.values() for file in files]
+    chosen = []
+    for name in split.split("+"):
+        name = name.strip()
+        found = by_split.get(name) or by_split.get(_ALIASES.get(name, name))
+        if found is None:
+            raise DatasetError(f"{what}: expected split to be of {sorted(by_split)}, got '{name}'.")
+        chosen += found
+    return chosen
+
+
+def _of_config(what: str, files: list[DataFile], config: str | None) -> list[DataFile]:
+    """The files of one configuration: a folder. ``data`` and folders named after a split are no configurations."""
+    by_config: dict[str, list[DataFile]] = {}
+    for file in files:
+        by_config.setdefault(_config_of(file.relative), []).append(file)
+    if config is None and len(by_config) == 1:
+        return files
+    if config not in by_config:
+        raise DatasetError(
+            f"{what}: expected config= one of {sorted(by_config)}, got {config!r}. Files of different configurations "
+            "may hold different rows."
+        )
+    return by_config[config]
+
+
+def _config_of(relative: str) -> str:
+    folders = [part for part in relative.split("/")[:-1] if "=" not in part]
+    own = [part for part in folders if part != "data" and part.lower() not in _ALIASES]
+    return "/".join(own) or "default"
+
+
+# --- which fields ---
+
+
+def _schema_of(file: DataFile, filesystem: pafs.FileSystem) -> pa.Schema:
+    try:
+        with opened(filesystem, file.version) as source:
+            return pq.read_schema(source)
+    except DatasetError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"file {file.path}: expected a readable Parquet file, got: {error}.") from error
+
+
+def _features(schema: pa.Schema, where: str) -> dict[str, Any]:
+    text = (schema.metadata or {}).get(_METADATA_KEY)
+    if text is None:
+        return {}
+    try:
+        return dict(json.loads(text).get("info", {}).get("features") or {})
+    except (ValueError, AttributeError) as error:
+        raise DatasetError(
+            f"file {where}: expected JSON under '{_METADATA_KEY.decode()}' in its metadata, got: {error}."
+        ) from error
+
+
+def _columns(
+    schema: pa.Schema, features: Mapping[str, Any], image_shape: tuple[int | None, ...]
+) -> Iterator[TableColumn]:
+    for column in schema:
+        feature = features.get(column.name)
+        feature = feature if isinstance(feature, dict) else {}
+        if feature.get("_type") == "Image" and _holds_bytes(column.type):
+            dims = ("H", "W", "C")[: len(image_shape)]
+            codec = CompressedImageCodec("png")  # every codec decodes all three formats; PNG refuses no pixel type
+            yield TableColumn(
+                name=column.name,
+                arrow=pa.binary(),
+                names=((column.name,), ("bytes",)),
+                field=UnischemaField(column.name, np.uint8, image_shape, codec, nullable=True, dims=dims),
+            )
+            continue
+        for leaf in _leaves(column):
+            yield replace(leaf, field=_shaped(leaf, feature)) if leaf.name == column.name else leaf
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+
+
+def _leaves(column: pa.Field, above: TableColumn | None = None) -> Iterator[TableColumn]:
+    kind = column.type.storage_type if isinstance(column.type, pa.BaseExtensionType) else column.type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    here = TableColumn(
+        name=column.name if above is None else f"{above.name}.{column.name}",
+        arrow=kind,
+        nullable=column.nullable or (above is not None and above.nullable),
+        names=(*(() if above is None else above.names), (column.name,)),
+    )
+    if pa.types.is_struct(kind) and kind.num_fields:
+        for member in kind:
+            yield from _leaves(member, here)
+    elif pa.types.is_map(kind):
+        yield replace(here, name=f"{here.name}.key", arrow=pa.list_(kind.key_type))
+        yield replace(here, name=f"{here.name}.value", arrow=pa.list_(kind.item_type))
+    else:
+        yield here
+
+
+def _shaped(column: TableColumn, feature: Mapping[str, Any]) -> UnischemaField | None:
+    """The field of a feature that knows its shape (``Array2D``, a sequence of one length); ``None`` for all others."""
+    shape: tuple[int | None, ...]
+    if re.fullmatch(r"Array[2-5]D", str(feature.get("_type"))):
+        shape = tuple(feature["shape"])
+    elif feature.get("_type") in ("Sequence", "List", "LargeList") and (feature.get("length") or -1) > 0:
+        shape = (feature["length"],)
+    else:
+        return None
+    try:
+        field = infer_field(column.name, pa.field(column.name, column.arrow, column.nullable))
+    except SchemaError:
+        return None  # refused where it is selected, with its reason
+    return field.replace(shape=shape) if len(field.shape) == len(shape) else None

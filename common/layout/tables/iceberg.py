@@ -1,0 +1,153 @@
+"""Iceberg tables: the data files of one snapshot, the deletes that concern them, and columns by field id.
+
+In: a pyiceberg table and a snapshot. Out: a `TableSource`. Always holds: what would change rows and cannot be honoured
+is an error. Rules: https://iceberg.apache.org/spec/ (scan planning, column projection, delete formats).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+
+from ...errors import DatasetError
+from ..file_versions import FileVersion
+from ..filesystem import resolve
+from ..table import Table, TableFile
+from .iceberg_columns import column_of_id, table_columns, value_text
+from .iceberg_deletes import DeleteIndex
+from .iceberg_manifests import Entry, read_entries
+from .source import TableSource, import_package, sorted_files
+
+
+def open_iceberg(
+    table: Any,
+    snapshot_id: int | None,
+    *,
+    catalog_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+) -> TableSource:
+    """A snapshot of an Iceberg table; ``None`` = the current one now.
+
+    Raises:
+        DatasetError: no such table or snapshot, or a feature that cannot be honoured.
+    """
+    found = _load(table, catalog_options)
+    what = f"Iceberg table {'.'.join(found.name())}"
+    snapshot, schema = _snapshot(what, found, snapshot_id)
+    storage = _Storage(what, found, filesystem)
+    columns, refused = table_columns(what, schema, found.name_mapping())
+    entries = [] if snapshot is None else read_entries(what, snapshot, found.io)
+    deletes = DeleteIndex(what, found, storage, entries)
+    made = Table(
+        kind="iceberg",
+        root=storage.path(found.location()),
+        identity=str(found.metadata.table_uuid),
+        version="empty" if snapshot is None else str(snapshot.snapshot_id),
+        columns=tuple(columns),
+        files=tuple(
+            TableFile(
+                version=FileVersion(
+                    path=storage.path(entry.file.file_path), size_bytes=entry.file.file_size_in_bytes, tag="iceberg="
+                ),
+                location=entry.file.file_path,
+                values=_values(found, schema, entry),
+                deletes=deletes.of(entry),
+            )
+            for entry in entries
+            if entry.is_data
+        ),
+        deletes=deletes.all,
+        refused=tuple(refused),
+    )
+    return TableSource(url=found.location(), table=sorted_files(made), filesystem=storage.filesystem)
+
+
+def _load(table: Any, catalog_options: Mapping[str, Any] | None) -> Any:
+    what = f"Iceberg table {table!r}" if isinstance(table, str) else "Iceberg table"
+    import_package("pyiceberg.table", extra="iceberg", what=what)
+    from pyiceberg.table import Table as IcebergTable
+
+    if isinstance(table, IcebergTable):
+        return table
+    if not isinstance(table, str) or table.count(".") < 2:
+        raise DatasetError(f"{what}: expected a pyiceberg Table, or a name 'catalog.namespace.table', got {table!r}.")
+    from pyiceberg.catalog import load_catalog
+
+    catalog, _, name = table.partition(".")
+    try:
+        return load_catalog(catalog, **dict(catalog_options or {})).load_table(name)
+    except Exception as error:  # catalogs are plug-ins, whose errors have no common root
+        raise DatasetError(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _snapshot(what: str, table: Any, snapshot_id: int | None) -> tuple[Any, Any]:
+    """The snapshot and its schema: the current schema, unless an older snapshot is asked for."""
+    if snapshot_id is None:
+        return table.current_snapshot(), table.schema()
+    snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        known = [item.snapshot_id for item in table.snapshots()]
+        raise DatasetError(f"{what}: expected snapshot_id to be one of {known}, got {snapshot_id}.")
+    schema = table.schema() if snapshot.schema_id is None else table.schemas()[snapshot.schema_id]
+    return snapshot, schema
+
+
+def _values(table: Any, schema: Any, entry: Entry) -> tuple[tuple[str, str | None], ...]:
+    """The partition values that are column values, for files that lack the column (as files that Hive wrote do)."""
+    from pyiceberg.transforms import IdentityTransform
+
+    values = []
+    for number, field in enumerate(table.specs()[entry.spec_id].fields):
+        column = column_of_id(schema, field.source_id)
+        if isinstance(field.transform, IdentityTransform) and column is not None:
+            values.append((column.name, value_text(column, entry.partition[number])))
+    return tuple(values)
+
+
+class _Storage:
+    """Where the files of a table are: the file system that pyiceberg uses for them, where it is one of Arrow's."""
+
+    def __init__(self, what: str, table: Any, filesystem: Any) -> None:
+        self._what = what
+        self._io = table.io
+        self.filesystem: Any = filesystem
+        self._scheme = _scheme_of(table.location())
+        if filesystem is None and self._scheme not in ("", "file"):
+            self.filesystem = self._own(table.location())
+
+    def path(self, location: str) -> str:
+        """The path of a file on the file system."""
+        if _scheme_of(location) != self._scheme and {_scheme_of(location), self._scheme} != {"", "file"}:
+            raise DatasetError(
+                f"{self._what}: expected all files on one file system ({self._scheme or 'file'}), got '{location}'. "
+                "Rewrite its data files, or pass filesystem=."
+            )
+        if self._scheme in ("", "file"):  # not a URL: a percent sign in it is one
+            plain = location.removeprefix("file:")
+            return os.path.abspath("/" + plain.lstrip("/") if plain != location else plain)
+        if self._scheme in ("hdfs", "viewfs"):
+            return urlsplit(location).path  # the host belongs to the file system
+        return resolve(location, filesystem=self.filesystem)[1]
+
+    def opened(self) -> pafs.FileSystem:
+        """The file system as Arrow's."""
+        if self.filesystem is None:
+            return pafs.LocalFileSystem()
+        return resolve("/", filesystem=self.filesystem)[0]
+
+    def _own(self, location: str) -> Any:
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        if isinstance(self._io, PyArrowFileIO):
+            scheme, netloc, _ = PyArrowFileIO.parse_location(location)
+            return self._io.fs_by_scheme(scheme, netloc)
+        return resolve(location)[0]
+
+
+def _scheme_of(location: str) -> str:
+    scheme, found, _ = location.partition(":/")
+    return scheme.lower() if found else ""

@@ -1,0 +1,109 @@
+"""Columns of an Iceberg schema: leaves with their field ids, and what older files may call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from ...errors import DatasetError
+from ..table import TableColumn
+
+
+def table_columns(what: str, schema: Any, mapping: Any) -> tuple[list[TableColumn], list[tuple[str, str]]]:
+    """The columns, and those that cannot be read with the reason."""
+    names = {} if mapping is None else dict(_names_by_id(mapping))
+    refused: list[tuple[str, str]] = []
+    return list(_flatten(what, schema.fields, names, refused)), refused
+
+
+def column_of_id(schema: Any, field_id: int) -> TableColumn | None:
+    """One column of a schema by its id; ``None`` if the schema has no such leaf."""
+    columns, _ = table_columns("schema", schema, None)
+    return next((column for column in columns if column.ids[-1] == field_id), None)
+
+
+def _names_by_id(mapping: Any) -> Iterator[tuple[int, tuple[str, ...]]]:
+    for item in getattr(mapping, "root", mapping):
+        if item.field_id is not None:
+            yield item.field_id, tuple(item.names)
+        yield from _names_by_id(item.fields)
+
+
+def _flatten(
+    what: str,
+    fields: Any,
+    names: Mapping[int, tuple[str, ...]],
+    refused: list[tuple[str, str]],
+    above: TableColumn | None = None,
+) -> Iterator[TableColumn]:
+    from pyiceberg.types import MapType, StructType
+
+    for field in fields:
+        path = () if above is None else above.names
+        column = TableColumn(
+            name=field.name if above is None else f"{above.name}.{field.name}",
+            arrow=pa.null(),
+            nullable=not field.required or (above is not None and above.nullable),
+            ids=(*(() if above is None else above.ids), field.field_id),
+            names=(*path, names[field.field_id]) if field.field_id in names and (above is None or path) else (),
+        )
+        kind = field.field_type
+        if isinstance(kind, StructType):
+            yield from _flatten(what, kind.fields, names, refused, column)
+            continue
+        try:
+            if isinstance(kind, MapType):
+                for part, member in (("key", kind.key_type), ("value", kind.value_type)):
+                    yield replace(column, name=f"{column.name}.{part}", arrow=pa.list_(_arrow_type(member)))
+            else:
+                column = replace(column, arrow=_arrow_type(kind))
+                yield replace(column, default=_default(what, field, column))
+        except (ValueError, TypeError, NotImplementedError) as error:
+            reason = (
+                f"field '{column.name}': Iceberg type {kind} cannot become a tensor here ({error}). "
+                "Deselect it with select(...) or fields=[...]."
+            )
+            refused.append((column.name, reason))
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    arrow = schema_to_pyarrow(kind, include_field_ids=False)
+    return arrow.storage_type if isinstance(arrow, pa.BaseExtensionType) else arrow
+
+
+def _default(what: str, field: Any, column: TableColumn) -> str | None:
+    """The value in files older than the column (tables of format 3)."""
+    value = getattr(field, "initial_default", None)
+    if value is None:
+        return None
+    if _is_bytes(column.arrow) and isinstance(value, str):
+        raise DatasetError(
+            f"{what}: column '{column.name}': expected no initial default of bytes, got {value!r}. Deselecting it does "
+            "not help; rewrite the table's data files, which writes the values out."
+        )
+    return value if isinstance(value, str) else value_text(column, value)
+
+
+def _is_bytes(arrow: pa.DataType) -> bool:
+    return pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow)
+
+
+def value_text(column: TableColumn, value: Any) -> str | None:
+    """A value of a partition as `layout.table_read.parse_values` reads it; time types are counts there."""
+    arrow = column.arrow
+    if value is None:
+        return None
+    if isinstance(value, bytes | bytearray) or _is_bytes(arrow):
+        return (value if isinstance(value, bytes | bytearray) else value.bytes).decode("latin-1")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and pa.types.is_temporal(arrow):
+        counts = pa.array([value], pa.int32() if arrow.bit_width == 32 else pa.int64())
+        plain = pa.timestamp(arrow.unit) if pa.types.is_timestamp(arrow) else arrow
+        return counts.cast(plain).cast(pa.string())[0].as_py()
+    return str(value)

@@ -1,0 +1,73 @@
+"""The manifests of an Iceberg snapshot: its data files and delete files, with sequence numbers and partitions."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import DatasetError
+
+_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A file of a snapshot.
+
+    Attributes:
+        file: pyiceberg's ``DataFile``.
+        partition: the values of its partition spec's fields.
+    """
+
+    file: Any
+    sequence: int
+    spec_id: int
+    partition: tuple[Any, ...]
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds rows (and not deletes)."""
+        return int(self.file.content) == 0
+
+
+def read_entries(what: str, snapshot: Any, io: Any) -> list[Entry]:
+    """Every file that is alive in the snapshot.
+
+    Raises:
+        DatasetError: manifests that cannot be read, or data files of a format other than Parquet.
+    """
+    try:
+        manifests = snapshot.manifests(io)
+        with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-manifests") as pool:
+            lists = list(pool.map(lambda manifest: _entries(manifest, io), manifests))
+    except (OSError, ValueError) as error:
+        raise DatasetError(
+            f"{what}: the manifests of snapshot {snapshot.snapshot_id} cannot be read: {error}"
+        ) from error
+    entries = [entry for entries in lists for entry in entries]
+    for entry in entries:
+        kind = str(getattr(entry.file.file_format, "value", entry.file.file_format)).lower()
+        if kind != "parquet" and (entry.is_data or kind != "puffin"):
+            raise DatasetError(
+                f"{what}: expected files in Parquet, got {kind} ({entry.file.file_path}). Rewrite its data files."
+            )
+        if entry.file.key_metadata is not None:
+            raise DatasetError(f"{what}: expected files without encryption, got {entry.file.file_path}.")
+    return entries
+
+
+def _entries(manifest: Any, io: Any) -> list[Entry]:
+    return [
+        Entry(
+            file=entry.data_file,
+            sequence=entry.sequence_number or 0,  # tables of format 1 have none
+            spec_id=manifest.partition_spec_id,
+            partition=_as_tuple(entry.data_file.partition),
+        )
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+    ]
+
+
+def _as_tuple(record: Any) -> tuple[Any, ...]:
+    return tuple(record[number] for number in range(len(record)))

@@ -1,0 +1,162 @@
+"""`explain`: the plan of a pipeline in words."""
+
+from __future__ import annotations
+
+from textwrap import indent
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine.steps.images import ImageStep
+from ..order.quality import shuffle_quality
+from ..plan.plan import BasePlan, Plan
+from ..schema.element import OutputField
+from ..selection.statistics import column_bytes
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+
+_MOST_FIELDS = 40
+_MOST_UNITS = 2000
+
+
+def explain(pipeline: Pipeline) -> str:
+    """Files, row groups, what was pruned by what, bytes, rows, order, fields, and steps; several lines of text."""
+    plan = pipeline.plan()
+    if not isinstance(plan, Plan):
+        assert pipeline.mixture is not None
+        parts = [str(pipeline)]
+        for number, source in enumerate(pipeline.mixture.sources):
+            parts.append(f"source {number}:")
+            parts.append(indent(explain(source), "  "))
+        return "\n".join([*parts, *_elements(plan)])
+    return "\n".join(
+        [
+            str(pipeline),
+            *_storage(plan),
+            *_selection(plan),
+            *_order(plan),
+            *_decoding(plan),
+            *_elements(plan),
+        ]
+    )
+
+
+def _storage(plan: Plan) -> list[str]:
+    groups = plan.dataset.row_groups
+    size = sum(file.size_bytes for file in plan.dataset.files)
+    partitions = f", partitioned by {', '.join(plan.dataset.partitions)}" if plan.dataset.partitions else ""
+    table = plan.dataset.table
+    deleted = sum(map(len, plan.dataset.deleted.values()))
+    shown = "" if table is None else f"{table}: "
+    partitions += f", {deleted:,} of them deleted" if deleted else ""
+    return [
+        f"storage: {shown}{len(plan.dataset.files):,} files, {_bytes(size)}, {len(groups):,} row groups, "
+        f"{int(groups.rows.sum()):,} rows{partitions}"
+    ]
+
+
+def _selection(plan: Plan) -> list[str]:
+    selection = plan.selection
+    lines = []
+    for report in selection.reports:
+        pruned = f", {report.pruned:,} pruned ({report.pruned_by})" if report.pruned else ""
+        proven = f", {report.proven:,} proven without a read" if report.proven else ""
+        read = f", {report.read:,} read ({_bytes(report.read_bytes)})" if report.read else ", none read"
+        lines.append(
+            f"selection: {report.step}: {report.rows_before:,} -> {report.rows_after:,} of {report.units:,} row groups"
+            f"{pruned}{proven}{read}"
+        )
+    units = np.flatnonzero(np.diff(selection.items_before) > 0)
+    names = [field.name for field in plan.recipe.fields]
+    everything = _stored_bytes(plan, np.arange(len(plan.dataset.row_groups)), names)
+    wanted = _stored_bytes(plan, units, names)
+    what = "windows" if selection.starts is not None else "rows"
+    lines.append(
+        f"selection: {selection.num_items:,} {what} in {len(units):,} row groups; an epoch reads {_bytes(wanted)} of "
+        f"{len(names)} columns, saving {_bytes(everything - wanted)} by pruning"
+    )
+    return lines
+
+
+def _stored_bytes(plan: Plan, units: np.ndarray, names: list[str]) -> int:
+    """Exact for small datasets, extrapolated from evenly spaced row groups for large ones."""
+    if len(units) == 0:
+        return 0
+    sample = units if len(units) <= _MOST_UNITS else units[np.linspace(0, len(units) - 1, _MOST_UNITS).astype(int)]
+    total = sum(column_bytes(plan.dataset, int(unit), names) for unit in sample)
+    return int(total * len(units) / len(sample))
+
+
+def _order(plan: Plan) -> list[str]:
+    shuffle, shard = plan.order.shuffle, plan.order.shard
+    lines = []
+    if shuffle is None:
+        lines.append("order: as stored")
+    else:
+        again = "every epoch anew" if shuffle.reshuffle_each_iteration else "the same in every epoch"
+        lines.append(
+            f"order: row groups permuted, rows in windows of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, "
+            f"{again}"
+        )
+        batch = plan.element.batch_size or 64
+        quality = shuffle_quality(plan.epoch_order(0), plan.selection.items_before, batch)
+        if quality is not None:
+            lines.append(
+                f"order: mean displacement {quality.displacement:.0%} of a full permutation's, rank correlation "
+                f"{quality.rank_correlation:.3f}, {quality.row_groups_per_batch:.1f} row groups meet in {batch} rows "
+                f"(a full permutation: {quality.row_groups_per_batch_full:.1f})"
+            )
+    if shard is not None:
+        lines.append(
+            f"order: shard {shard.index} of {shard.num_shards}, even={shard.even!r}, "
+            f"{plan.order_spec.streams} canonical streams"
+        )
+    if plan.order.cache is not None:
+        lines.append(f"cache: {plan.order.cache.directory}")
+    return lines
+
+
+def _decoding(plan: Plan) -> list[str]:
+    """What is done to stored columns on their way into the batch."""
+    lines = []
+    for each in plan.recipe.inputs:
+        if isinstance(each.step, ImageStep):
+            steps = [*each.step.names, *(["permute"] if each.step.axes is not None else [])]
+            lines.append(f"decode: {each.step.field.name}: {', '.join(steps)}, on the way into the batch")
+        elif each.step is not None:
+            names = [field.name for field in each.step.fields]
+            shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+            lines.append(f"decode: {each.step.output.name}: {len(names)} fields side by side ({shown})")
+    return lines
+
+
+def _elements(plan: BasePlan) -> list[str]:
+    element = plan.element
+    length = plan.length
+    items = "windows" if isinstance(plan, Plan) and plan.selection.starts is not None else "rows"
+    kind = f"batches of {element.batch_size} {items}" if element.batched else items
+    many = "endless" if length is None else f"{length:,}"
+    if plan.recipe.drops:
+        many = f"an unknown number (a function may leave out some of {many} rows) of"
+    lines = [f"gives: {many} {kind}"]
+    lines += [f"  {_describe(output)}" for output in element.outputs[:_MOST_FIELDS]]
+    if len(element.outputs) > _MOST_FIELDS:
+        lines.append(f"  ... and {len(element.outputs) - _MOST_FIELDS} more fields")
+    return lines
+
+
+def _describe(output: OutputField) -> str:
+    kind = str(output.dtype) if output.kind == "dense" else output.kind
+    nullable = ", nullable" if output.nullable else ""
+    dims = f" {output.dims}" if output.dims else ""
+    return f"{output.name}: {kind} {output.element_shape}{dims}{nullable}"
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,342 @@
+"""`PipelineIterator`: numpy rows or batches of a pipeline, from either executor, with its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..engine.columns.batch import Column, Dense, rows_of, split_array, split_column, split_columns, to_numpy
+from ..engine.run.rebatch import Emission, Rebatcher
+from ..engine.run.threads import Form, ThreadedEngine
+from ..errors import ELEMENT_ERRORS, StateError
+from ..plan.plan import START
+from ..plan.state import resume, state_of
+from ..schema.element import Element, OutputField, nest
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
+
+DEFAULT_MEMORY_BYTES = 1 << 30
+
+
+class StepSource(Protocol):
+    """Makes the steps of one iteration; both executors have this form."""
+
+    @property
+    def position(self) -> int:
+        """Elements consumed after the last step, as a state counts them; the rows of a chunk of an unbatched pipeline
+        count one each, up to it.
+        """
+
+    def __next__(self) -> tuple[int, Any]:
+        """The next step: its rows, and a column for each output (or what else was asked for).
+
+        Raises:
+            DecodeError, NullValueError, TransformError: an element failed, which `position` has passed; the next call
+                gives the step after it.
+        """
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+
+
+class StepIterator:
+    """The steps of one iteration as columns, opened at the first one, and closed at the end, when dropped, and on
+    errors that are not those of one element (`ELEMENT_ERRORS`).
+
+    Args:
+        strict_nulls: whether a null is an error (where the consumer has no form for it).
+        worker, workers: a loader worker's part.
+        form: what to make of the columns of steps; see `engine.threads`.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        iteration: int,
+        *,
+        strict_nulls: bool,
+        worker: int = 0,
+        workers: int = 1,
+        form: Form = split_columns,
+    ) -> None:
+        self.pipeline = pipeline
+        self.iteration = iteration
+        self.worker = worker
+        self.workers = workers
+        self.origin = START
+        self.start = 0
+        self.position = 0
+        self._strict_nulls = strict_nulls
+        self._form = form
+        self._source: StepSource | None = None
+        self.ended = False  # after its last element, not by an error or `close`
+        self._finished = False
+        self._lock = threading.Lock()
+
+    @property
+    def element(self) -> Element:
+        """What each step gives."""
+        return self.pipeline.element
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        with self._lock:
+            if self._finished:
+                raise StopIteration
+            try:
+                if self._source is None:
+                    self._source = open_source(self, strict_nulls=self._strict_nulls, form=self._form)
+                    weakref.finalize(self, self._source.close)
+                step = next(self._source)
+                self.position = self._source.position
+                return step
+            except BaseException as error:
+                goes_on = isinstance(error, ELEMENT_ERRORS) and self.pipeline.address is None
+                if self._source is not None and goes_on:
+                    self.position = self._source.position
+                    raise
+                self.ended = isinstance(error, StopIteration)
+                self.close()
+                raise
+
+    def state(self, consumed: int) -> str:
+        """The state after ``consumed`` elements."""
+        return state_of(
+            self.pipeline.plan(),
+            iteration=self.iteration,
+            consumed=consumed,
+            origin=self.origin,
+            worker=self.worker,
+            workers=self.workers,
+        ).to_json()
+
+    @property
+    def longest(self) -> int:
+        """Elements of the rank that has most of them, where ranks differ; 0 where they do not."""
+        shard = self.pipeline.plan().order.shard
+        if shard is None or shard.even != "none" or self.pipeline.plan().recipe.drops:
+            return 0
+        stages = [replace(stage, index=0) if stage is shard else stage for stage in self.pipeline.stages]
+        return self.pipeline.with_stages(stages).plan().elements_from(self.origin) or 0
+
+    def restore(self, state: str | dict[str, Any], *, strict: bool = True) -> int:
+        """Goes on from a state; returns the elements consumed since its origin. Must come before the first step.
+
+        Raises:
+            StateError: iteration has begun, or the state belongs to something else.
+        """
+        if self._source is not None:
+            raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
+        self.pipeline, found = resume(
+            self.pipeline, lambda made: made.plan(), state, worker=self.worker, workers=self.workers, strict=strict
+        )
+        self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
+        self.position = found.consumed
+        return found.consumed
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._finished = True
+        if self._source is not None:
+            self._source.close()
+
+
+class PipelineIterator:
+    """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows)."""
+
+    def __init__(self, pipeline: Pipeline, iteration: int) -> None:
+        self._pipeline = pipeline
+        form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
+        self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
+        self._rows: Iterator[dict[Any, Any]] = iter(())
+        self._consumed = 0
+
+    def __iter__(self) -> PipelineIterator:
+        return self
+
+    def __next__(self) -> dict[Any, Any]:
+        element = self._steps.element
+        while True:
+            row = next(self._rows, None)
+            if row is not None:
+                self._consumed += 1
+                return row
+            try:
+                count, step = next(self._steps)
+            except ELEMENT_ERRORS:
+                self._consumed = self._steps.position
+                raise
+            if element.batched:
+                self._consumed = self._steps.position
+                return step
+            self._consumed = self._steps.position - count
+            self._rows = rows_to_numpy(element, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How far this iterator has come: a small JSON-serialisable dict."""
+        # A rank that has ended may have ended a step before others: nobody has anything left.
+        consumed = max(self._consumed, self._steps.longest) if self._steps.ended else self._consumed
+        result: dict[str, Any] = json.loads(self._steps.state(consumed))
+        return result
+
+    def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> PipelineIterator:
+        """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
+
+        ``strict=False`` takes a state of a pipeline with other fields or transforms, as long as the order is the same.
+
+        Raises:
+            StateError: iteration has begun, or the state belongs to another dataset or pipeline.
+        """
+        self._consumed = self._steps.restore(state, strict=strict)
+        self._pipeline._iterations.go_on_after(self._steps.iteration)
+        return self
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._rows = iter(())
+        self._steps.close()
+
+
+def batch_to_numpy(element: Element, columns: Sequence[Column]) -> dict[Any, Any]:
+    """A batch as the nested dict of numpy arrays."""
+    return batches_to_numpy(element, columns, 1)[0]
+
+
+def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> list[dict[Any, Any]]:
+    """``count`` batches whose rows follow each other in the columns, cut in one go: many small arrays cost most by
+    what is done for each of them.
+    """
+    outputs = element.outputs
+    values = [_batch_values(output, column, count) for output, column in zip(outputs, columns, strict=True)]
+    if all(len(output.path) == 1 for output in outputs):
+        names = [output.path[0] for output in outputs]
+        return [dict(zip(names, batch, strict=True)) for batch in zip(*values, strict=True)]
+    return [nest(outputs, batch) for batch in zip(*values, strict=True)]
+
+
+def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
+    if isinstance(column, Dense) and column.valid is None:
+        return split_array(column.values, count)
+    return [to_numpy(part, text=output.kind == "text") for part in split_column(column, count)]
+
+
+def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any, Any]]:
+    """The rows of a chunk as nested dicts."""
+    lists = [
+        rows_of(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)
+    ]
+    if all(len(output.path) == 1 for output in element.outputs):
+        names = [output.path[0] for output in element.outputs]
+        return (dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True))
+    return (nest(element.outputs, values) for values in zip(*lists, strict=True))
+
+
+def open_source(steps: StepIterator, *, strict_nulls: bool, form: Form) -> StepSource:
+    """Starts the executor that the pipeline asks for."""
+    pipeline = steps.pipeline
+    if pipeline.address is not None:
+        from ..transport.served.client import ServedSource
+
+        return FormedSource(ServedSource(steps, strict_nulls=strict_nulls), form)
+    plan = pipeline.plan()
+    plan.check_not_empty()
+    if executor_of(pipeline) == "sidecar":
+        from ..transport.sidecar.client import SidecarSource
+
+        return FormedSource(SidecarSource(steps, strict_nulls=strict_nulls), form)
+    drops = plan.recipe.drops
+    engine = ThreadedEngine(
+        plan,
+        iteration=steps.iteration,
+        origin=steps.origin,
+        start=steps.start,
+        worker=steps.worker,
+        workers=steps.workers,
+        threads=pipeline.workers or usable_processors(),
+        memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+        strict_nulls=strict_nulls,
+        form=split_columns if drops else form,
+    )
+    return FormedSource(RebatchingSource(engine, plan.rebatcher(steps.start)), form) if drops else engine
+
+
+class FormedSource:
+    """Steps of a source that gives columns, in the form that is wanted."""
+
+    def __init__(self, source: StepSource, form: Form) -> None:
+        self._source = source
+        self._form = form
+
+    @property
+    def position(self) -> int:
+        """As `StepSource`."""
+        return self._source.position
+
+    def __next__(self) -> tuple[int, Any]:
+        count, columns = next(self._source)
+        (step,) = self._form(columns, 1)
+        return count, step
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._source.close()
+
+
+class RebatchingSource:
+    """Elements made of the rows that functions leave; see `engine.rebatch`."""
+
+    def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
+        self._engine = engine
+        self._rebatcher = rebatcher
+        self._emissions: Iterator[Emission] = iter(())
+        self._over = False
+        self.position = engine.position
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        while True:
+            emission = next(self._emissions, None)
+            if emission is not None:
+                self.position = emission.position
+                return emission.rows, emission.columns
+            if self._over:
+                raise StopIteration
+            self._emissions = self._emitted()
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._engine.close()
+
+    def _emitted(self) -> Iterator[Emission]:
+        try:
+            count, columns = next(self._engine)
+        except StopIteration:
+            self._over = True
+            return self._rebatcher.finish()
+        except ELEMENT_ERRORS:
+            self.position = self._rebatcher.skip() or self.position
+            raise
+        return self._rebatcher.add(columns, count)
+
+
+def executor_of(pipeline: Pipeline) -> str:
+    """The executor that a pipeline runs on when iterated in Python."""
+    if pipeline.executor is not None:
+        return pipeline.executor
+    return "sidecar" if pipeline.plan().recipe.has_user_code else "threads"
+
+
+def usable_processors() -> int:
+    """Processors that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every platform
+        return os.cpu_count() or 1

@@ -1,0 +1,881 @@
+"""`Pipeline`: what is wanted, as one immutable value; every verb returns a new one.
+
+It compares, hashes, prints, and goes to JSON (user functions as cloudpickle). Iterating it gives numpy rows or batches;
+`ParquetDataset` and `ParquetPipe` carry one and hand the same elements to their framework.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from multiprocessing.context import get_spawning_popen
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow.compute as pc
+
+from ..errors import DatasetError, PipelineError
+from ..layout.dataset import StoredDataset
+from ..layout.files import FileListing
+from ..layout.table import Table
+from ..order.epoch import Even
+from ..order.mixing import Stop
+from ..plan.mixed_plan import MixedPlan, Mixture
+from ..plan.plan import BasePlan, Plan
+from ..plan.stage_order import StageOrder, accepts, order_stages
+from ..predicates.column_predicates import ColumnPredicate, hash_split
+from ..predicates.expression import as_expression
+from ..ranks import resolve_rank
+from ..schema.element import Element
+from ..schema.field import Unischema, UnischemaField
+from ..schema.plain import integer, plain
+from ..stages.functions import UserFunction
+from ..stages.image_values import drawn_seed as drawn_image_seed
+from ..stages.image_values import with_seed
+from ..stages.values import (
+    EVERY_FIELD,
+    Batch,
+    Cache,
+    Decimals,
+    Ngram,
+    Nulls,
+    Pad,
+    Permute,
+    Repeat,
+    Select,
+    Shard,
+    ShardRowGroups,
+    Shuffle,
+    Skip,
+    Stage,
+    Take,
+    Transform,
+    Where,
+    WhereColumn,
+    WhereFunction,
+    normalise_gap,
+    stage_from_json,
+    with_canonical_shards,
+)
+from ..transport.served.address import ServerAddress
+from ..transport.served.sendable import check_sendable
+from ..transport.served.served_plan import ServedPlan
+from .image_verbs import ImageVerbs
+from .iteration import PipelineIterator
+
+if TYPE_CHECKING:
+    from ..layout.tables.source import TableSource
+
+_LOGGER = logging.getLogger(__name__)
+Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+EXECUTORS = ("threads", "sidecar")
+
+
+class IterationCounter:
+    """Counts the iterators made of one pipeline; each is the next epoch of its shuffle."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        """The next number."""
+        number = self._next
+        self._next += 1
+        return number
+
+    def go_on_after(self, number: int) -> None:
+        """After a restored iterator: the next one is the epoch after it, whatever was read before."""
+        self._next = number + 1
+
+
+class _Opened:
+    """What the pipelines of one chain share: the dataset, opened when it is first needed."""
+
+    def __init__(self) -> None:
+        self.dataset: StoredDataset | None = None
+        self.listing: FileListing | None = None  # of the process that this one was started by
+
+
+@dataclass(frozen=True, init=False)
+class Pipeline(ImageVerbs):
+    """Rows of a Parquet dataset, and what is to be done with them.
+
+    Args:
+        url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them; or a pipeline.
+        fields: names or regexes of the fields wanted; ``None`` = all. A `UnischemaField` with a codec says how its
+            column is decoded, for instance JPEG bytes in a file without a schema of parquetry's.
+        filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
+        storage_options: options for an fsspec filesystem.
+        workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
+        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
+        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
+            sidecar for pipelines with user functions.
+        address: instead of a URL: ``unix:PATH``, ``tcp://127.0.0.1:PORT`` or a `ServerAddress`: the batches of a
+            pipeline that a server makes; see ``docs/arrow-stream.md``.
+
+    Raises:
+        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+    """
+
+    urls: tuple[str, ...]
+    stages: tuple[Stage, ...] = ()
+    storage_options: tuple[tuple[str, Any], ...] = ()
+    workers: int | None = None
+    memory_limit: int | None = None
+    executor: str | None = None
+    filesystem: Any = field(default=None, hash=False)
+    mixture: Mixture | None = None
+    table: Table | None = None
+    address: ServerAddress | None = None
+    _opened: _Opened = field(default_factory=_Opened, compare=False, repr=False)
+    _plans: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    _iterations: IterationCounter = field(default_factory=IterationCounter, compare=False, repr=False)
+
+    def __init__(
+        self,
+        url_or_urls: Urls | Pipeline | None = None,
+        fields: Iterable[str | UnischemaField] | None = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        memory_limit: int | None = None,
+        executor: str | None = None,
+        address: Any = None,
+    ) -> None:
+        workers, memory_limit = _checked_options(workers, memory_limit, executor)
+        if url_or_urls is not None and address is not None:
+            raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both.")
+        if address is not None and (filesystem is not None or storage_options):
+            raise PipelineError(
+                "Pipeline: expected no filesystem and storage_options; with address= the server has them."
+            )
+        served = None if address is None else ServerAddress.of(address)
+        url_or_urls = url_or_urls if served is None else served.url
+        if isinstance(url_or_urls, Pipeline):
+            if filesystem is not None or storage_options:
+                raise PipelineError("Pipeline: a pipeline that is given has its own filesystem and storage_options.")
+            given = url_or_urls if fields is None else url_or_urls.select(*_fields(fields))
+            options = {"workers": workers, "memory_limit": memory_limit, "executor": executor}
+            _copy(given.with_options(**{name: value for name, value in options.items() if value is not None}), self)
+            return
+        values = {
+            "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
+            "stages": () if fields is None else (Select.of(_fields(fields)),),
+            "storage_options": tuple(sorted((storage_options or {}).items())),
+            "workers": workers,
+            "memory_limit": memory_limit,
+            "executor": executor,
+            "filesystem": filesystem,
+            "mixture": None,
+            "table": None,
+            "address": served,
+            "_opened": _Opened(),
+            "_plans": {},
+            "_iterations": IterationCounter(),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    # --- tables ---
+
+    @classmethod
+    def from_delta(
+        cls,
+        uri: str | os.PathLike[str],
+        version: Any = None,
+        fields: Any = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Rows of a Delta table (extra ``delta``): its file list, partition values, deletion vectors, column mapping.
+
+        Args:
+            version: a number, or a time (``datetime`` or ISO text); ``None`` = the newest version now. The pipeline
+                keeps the version that it found.
+            filesystem: where to read files instead of the table's own storage.
+            storage_options: options for deltalake.
+            options: ``workers``, ``memory_limit``, ``executor``.
+
+        Raises:
+            DatasetError: no such table or version, or a feature that cannot be honoured.
+        """
+        from ..layout.tables.delta import open_delta
+
+        source = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
+        return cls._from_table(source, fields, options)
+
+    @classmethod
+    def from_iceberg(
+        cls,
+        table: Any,
+        snapshot_id: int | None = None,
+        fields: Any = None,
+        *,
+        catalog_options: Mapping[str, Any] | None = None,
+        filesystem: Any = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Rows of an Iceberg table (extra ``iceberg``): its files, deletes of every kind, columns by field id.
+
+        Args:
+            table: a ``pyiceberg`` table, or ``"catalog.namespace.table"``.
+            snapshot_id: ``None`` = the current snapshot now. The pipeline keeps the snapshot that it found.
+            catalog_options: properties for the catalog of a name.
+            filesystem: where to read files instead of the table's own storage.
+            options: ``workers``, ``memory_limit``, ``executor``.
+
+        Raises:
+            DatasetError: no such table or snapshot, or a feature that cannot be honoured.
+        """
+        from ..layout.tables.iceberg import open_iceberg
+
+        source = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
+        return cls._from_table(source, fields, options)
+
+    @classmethod
+    def from_huggingface_parquet(
+        cls,
+        path: str | os.PathLike[str],
+        split: str | None = None,
+        fields: Any = None,
+        *,
+        config: str | None = None,
+        image_shape: Sequence[int | None] = (None, None, 3),
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Pipeline:
+        """Rows of a folder of Parquet files as Hugging Face lays it out; images decode.
+
+        Args:
+            path: a local folder, or a URL such as ``hf://datasets/user/name``.
+            split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be left out where there is only one.
+            config: the folder of the configuration, where there are several.
+            image_shape: of the fields with the feature ``Image``.
+            options: ``workers``, ``memory_limit``, ``executor``.
+
+        Raises:
+            DatasetError: a folder, split or configuration that is not there, or is not the only one.
+        """
+        from ..layout.tables.huggingface import open_huggingface
+
+        source = open_huggingface(
+            path,
+            split,
+            config=config,
+            image_shape=tuple(image_shape),
+            filesystem=filesystem,
+            storage_options=storage_options,
+        )
+        return cls._from_table(source, fields, {"storage_options": storage_options, **options})
+
+    @classmethod
+    def from_pandas(cls, frame: Any, fields: Any = None, **options: Any) -> Pipeline:
+        """Rows of a pandas data frame (extra ``frames``), without its index.
+
+        The frame is written once, under a name made of its content, to the cache directory, where other processes find
+        it; equal frames have equal fingerprints.
+        """
+        from ..layout.tables.frames import keep_pandas
+
+        return cls(keep_pandas(frame), fields, **options)
+
+    @classmethod
+    def from_polars(cls, frame: Any, fields: Any = None, **options: Any) -> Pipeline:
+        """Rows of a polars ``DataFrame`` or ``LazyFrame`` (extra ``frames``); see `from_pandas`."""
+        from ..layout.tables.frames import keep_polars
+
+        return cls(keep_polars(frame), fields, **options)
+
+    @classmethod
+    def _from_table(cls, source: TableSource, fields: Any, options: Mapping[str, Any]) -> Pipeline:
+        return cls(source.url, fields, filesystem=source.filesystem, **options)._replace(table=source.table)
+
+    # --- verbs ---
+
+    def select(self, *names: str | UnischemaField) -> Pipeline:
+        """Only the fields that the names or regexes (matched in full) select, in schema order."""
+        return self._with(Select.of(names))
+
+    def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
+        """Only the rows for which ``predicate`` is true (null is not true).
+
+        Args:
+            predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
+                (`contains`, `hash_split`), or a function.
+            fields: for a function: the fields that it reads; only these are loaded and decoded.
+            batched: the function gets a dict of arrays and returns a bool array.
+        """
+        if isinstance(predicate, ColumnPredicate):
+            return self._with(WhereColumn(predicate))
+        if callable(predicate) and not isinstance(predicate, pc.Expression):
+            if not fields:
+                raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
+            return self._with(WhereFunction(UserFunction(predicate), _names(fields), batched))
+        if fields is not None:
+            raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
+        return self._with(Where.of(as_expression(predicate)))
+
+    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Pipeline:
+        """Part ``index`` of a train/validation split: rows are dealt by a hash of ``field``, so each keeps its part."""
+        return self.where(hash_split(field, fractions, index, seed))
+
+    def nulls(self, policy: str, *names: str, value: Any = None) -> Pipeline:
+        """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).
+
+        Args:
+            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` puts ``value`` there; ``"mask"`` puts
+                zeros there and adds the bool field ``<name>__valid``.
+        """
+        return self._with(Nulls(policy, names or EVERY_FIELD, value))  # type: ignore[arg-type]  # checked there
+
+    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Pipeline:
+        """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.
+
+        Args:
+            shape: the padded shape; ``None`` axes (or no shape) grow to the largest value of each batch.
+            value: what to pad with; 0 (or an empty text) if not given.
+        """
+        wanted = None if shape is None else tuple(shape)
+        return self._with(Pad(_required("pad", names), wanted, value))
+
+    def fixed(self, *names: str, shape: Sequence[int]) -> Pipeline:
+        """Declares that every value of some fields has this shape; one that has not is an error."""
+        return self._with(Pad(_required("fixed", names), tuple(shape), None, False))
+
+    def permute(self, *names: str, dims: Sequence[str]) -> Pipeline:
+        """Puts the axes of fields that declare ``dims`` into another order, such as ``dims=("C", "H", "W")``."""
+        return self._with(Permute(_required("permute", names), tuple(dims)))
+
+    def decimals(self, form: str, *names: str) -> Pipeline:
+        """How decimal fields are delivered: exact ``"text"`` (the default), ``"float64"``, or ``"scaled"`` int64."""
+        return self._with(Decimals(form, _required("decimals", names)))  # type: ignore[arg-type]  # checked there
+
+    def ngram(
+        self,
+        fields: Mapping[int, Sequence[str]] | Sequence[str] | None = None,
+        timestamp: str | UnischemaField | None = None,
+        max_gap: Any = None,
+        group_by: str | Sequence[str] | None = None,
+        stride: int = 1,
+        overlap: bool = True,
+        span_row_groups: bool = True,
+        *,
+        length: int | None = None,
+    ) -> Pipeline:
+        """Windows over consecutive rows.
+
+        Args:
+            fields: ``{offset: [names or regexes]}`` gives ``{offset: {name: value}}``; with ``length`` every field (or
+                those of a list) is stacked to ``[T, ...]``.
+            timestamp: the field whose values must not decrease inside a sequence.
+            max_gap: largest difference of adjacent time stamps inside a window (inclusive): a number in the field's own
+                unit, or a ``timedelta``.
+            group_by: fields whose change ends a sequence, and whose equality continues it across files.
+            stride: rows between the starts that are tried, from the first row of each sequence.
+            overlap: whether windows may share rows.
+            span_row_groups: whether windows cross row-group boundaries.
+        """
+        base = self
+        offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
+        if isinstance(fields, Mapping):
+            try:
+                offsets = tuple(sorted((plain(offset), _names(names)) for offset, names in fields.items()))
+            except TypeError as error:
+                raise PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.") from error
+        elif fields is not None:
+            base = self.select(*_names(fields))
+        stamp = timestamp.name if isinstance(timestamp, UnischemaField) else timestamp
+        return base._with(
+            Ngram(
+                length=length,
+                offsets=offsets,
+                timestamp=stamp,
+                max_gap=normalise_gap(max_gap),
+                group_by=() if group_by is None else _names(group_by),
+                stride=stride,
+                overlap=overlap,
+                span_row_groups=span_row_groups,
+            )
+        )
+
+    def shard(
+        self,
+        num_shards: int | None = None,
+        index: int | None = None,
+        even: Even = "pad",
+        canonical_shards: int | None = None,
+        policy: Literal["global", "rowgroup_modulo"] = "global",
+    ) -> Pipeline:
+        """Part ``index`` of ``num_shards``; every part has the same number of rows.
+
+        Args:
+            num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
+                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that cannot fit it warn.
+            even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
+            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
+                each global batch stay the same.
+            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset,
+                whatever is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are
+                then as long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
+        """
+        return self._sharded(*resolve_rank(num_shards, index), even, canonical_shards, policy)
+
+    def shard_given_later(
+        self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
+    ) -> Pipeline:
+        """As `shard`, with a single part where the sidecar's request will say how many there are and which is wanted.
+
+        Such parts are put together again in one graph, not dealt to ranks: no row is repeated unless asked for.
+        """
+        return self._sharded(1, 0, even, canonical_shards, policy)
+
+    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:
+        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
+
+        ``seed=None`` draws a seed here and keeps it; 0 is a seed like any other.
+        """
+        drawn = seed is None
+        chosen = secrets.randbits(62) if seed is None else seed
+        return self._with(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
+
+    def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Pipeline:
+        """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``."""
+        return self._with(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))
+
+    def transform(
+        self,
+        fn: Callable[[Any], Any],
+        output: Sequence[UnischemaField] | Unischema | None = None,
+        remove: Sequence[str] = (),
+        batched: bool | Literal["arrow"] = False,
+        drops: bool = False,
+    ) -> Pipeline:
+        """Applies a function to every row (or batch) in the workers.
+
+        Args:
+            fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
+                ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
+            output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
+            remove: fields that do not remain.
+            drops: ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
+        """
+        declared = None if output is None else tuple(output)
+        return self._with(Transform(UserFunction(fn), declared, _names(remove), batched, drops))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
+        """Groups rows under a leading axis."""
+        return self._with(Batch(batch_size, drop_remainder))
+
+    def repeat(self, count: int | None = None) -> Pipeline:
+        """``count`` passes (``None`` or -1: endless)."""
+        return self._with(Repeat(None if count == -1 else count))
+
+    def take(self, rows: int) -> Pipeline:
+        """The first elements only (rows; batches after ``batch()``)."""
+        return self._with(Take(rows))
+
+    def skip(self, rows: int) -> Pipeline:
+        """All but the first elements."""
+        return self._with(Skip(rows))
+
+    def with_options(self, **options: Any) -> Pipeline:
+        """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
+        known = {"workers", "memory_limit", "executor"}
+        if options.keys() - known:
+            raise PipelineError(f"with_options: expected {sorted(known)}, got {sorted(options.keys() - known)}.")
+        merged = {name: getattr(self, name) for name in known} | options
+        merged["workers"], merged["memory_limit"] = _checked_options(**merged)
+        return self._replace(**merged)
+
+    def with_urls(self, url_or_urls: Urls) -> Pipeline:
+        """A copy that reads other files in the same way.
+
+        Raises:
+            PipelineError: a mix, a table, or a pipeline that is served.
+        """
+        self.check_movable()
+        urls = _as_urls(url_or_urls, local=self.filesystem is None)
+        return self._replace(urls=urls, _opened=_Opened())
+
+    def check_movable(self) -> Pipeline:
+        """This pipeline, if it reads the files that its URLs name and nothing else."""
+        others = {"a mix": self.mixture, "a table": self.table, "one that is served": self.address}
+        for what, value in others.items():
+            if value is not None:
+                raise PipelineError(f"other URLs for a pipeline: expected a pipeline over files, got {what}.")
+        return self
+
+    def with_stages(self, stages: Sequence[Stage]) -> Pipeline:
+        """A copy with other stages."""
+        order_stages(stages, mixed=self.mixture is not None)
+        return self._replace(stages=tuple(stages))
+
+    @property
+    def drawn_seed(self) -> int | None:
+        """The seed that was drawn because nobody gave one (see `shuffle`, `mix`); ``None`` if all were given."""
+        if self.mixture is not None:
+            return self.mixture.drawn_seed
+        if self.address is not None:
+            return self.plan().seed if self.plan().seed_is_drawn else None
+        shuffle = next((stage for stage in self.stages if isinstance(stage, Shuffle)), None)
+        if shuffle is None:
+            return drawn_image_seed(self.stages)
+        return shuffle.seed if shuffle.drawn else None
+
+    def with_seed(self, seed: int) -> Pipeline:
+        """A copy whose shuffle has this seed; of a mix, one whose drawn seeds follow it."""
+        if self.mixture is not None:
+            return self._replace(mixture=self.mixture.with_drawn_seed(seed))
+        if self.address is not None:
+            return self._replace(address=replace(self.address, seed=seed))
+        return self.with_stages(with_seed(self.stages, seed))
+
+    def with_canonical_shards(self, count: int) -> Pipeline:
+        """A copy in which a shard without ``canonical_shards`` has this many."""
+        return self.with_stages(with_canonical_shards(self.stages, count))
+
+    def _sharded(self, num_shards: int, index: int, even: Even, canonical_shards: int | None, policy: str) -> Pipeline:
+        """`shard` by numbers that need no comparison with the launcher's."""
+        if policy == "rowgroup_modulo":
+            return self._with(ShardRowGroups(num_shards, index, "none"))
+        if policy != "global":
+            raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
+        return self._with(Shard(num_shards, index, even, canonical_shards))
+
+    def accepts(self, verb: str) -> bool:
+        """Whether the verb may follow here."""
+        plan = None if self.address is None else self.plan()
+        if isinstance(plan, ServedPlan):
+            return verb in plan.accepts
+        return accepts(self.stages, verb, mixed=self.mixture is not None)
+
+    # --- what it gives ---
+
+    @property
+    def dataset(self) -> StoredDataset:
+        """The stored dataset; opened when first used, and shared by the pipelines derived from this one."""
+        if self.mixture is not None:
+            return self.mixture.sources[0].dataset
+        if self.address is not None:
+            raise PipelineError(
+                f"Pipeline(address={self.address.url!r}): expected what needs no dataset, got dataset or schema, "
+                "which only the server has. element says what arrives, explain() what the server reads."
+            )
+        if self._opened.dataset is None:
+            self._opened.dataset = StoredDataset(
+                self.urls,
+                filesystem=self.filesystem,
+                storage_options=dict(self.storage_options),
+                table=self.table,
+                listing=self._opened.listing,
+            )
+        return self._opened.dataset
+
+    @property
+    def schema(self) -> Unischema:
+        """The dataset's schema: every field that could be read (of a mix: that of its first source)."""
+        return self.dataset.schema
+
+    @property
+    def versions(self) -> list[str]:
+        """For each dataset (several in a mix), which version of its files was found when it was listed."""
+        sources = [self] if self.mixture is None else self.mixture.sources
+        return [source.dataset.version for source in sources]
+
+    def hold_to(self, versions: Sequence[str]) -> None:
+        """Checks that this process found the files that another one had found before.
+
+        Raises:
+            DatasetError: files were added, removed or written since.
+        """
+        sources = [self] if self.mixture is None else self.mixture.sources
+        for source, expected in zip(sources, versions, strict=True):
+            if source.dataset.version != expected:
+                raise DatasetError(
+                    f"dataset {', '.join(source.urls)}: expected the files that were there when it was opened, found "
+                    "others: some were added, removed or written since. Make the pipeline again to read them."
+                )
+
+    def plan(self) -> BasePlan:
+        """The plan; made once."""
+        if "plan" not in self._plans:
+            self._plans["plan"] = self._make_plan()
+        return self._plans["plan"]
+
+    def _make_plan(self) -> BasePlan:
+        if self.address is not None:
+            return ServedPlan(self.address, self.stages)
+        return Plan(self.dataset, self.stages) if self.mixture is None else MixedPlan(self.mixture, self.stages)
+
+    @property
+    def element(self) -> Element:
+        """What one step gives: fields, dtypes, shapes."""
+        return self.plan().element
+
+    def __len__(self) -> int:
+        """Elements in one iteration, exact.
+
+        Raises:
+            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
+        """
+        plan = self.plan()
+        if plan.recipe.drops:
+            raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
+        length = plan.length
+        if length is None:
+            raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
+        return length
+
+    def __iter__(self) -> PipelineIterator:
+        """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
+        return PipelineIterator(self, self._iterations.take())
+
+    def explain(self) -> str:
+        """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
+        plan = None if self.address is None else self.plan()
+        if isinstance(plan, ServedPlan):
+            return plan.explain()
+        from .explain import explain  # only when asked: it measures the shuffle
+
+        return explain(self)
+
+    # --- as a value ---
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object with everything that another process needs.
+
+        Raises:
+            PipelineError: a function or filesystem that cannot be pickled.
+        """
+        return {
+            "version": 1,
+            "urls": list(self.urls),
+            "stages": [stage.to_json() for stage in self.stages],
+            "storage_options": dict(self.storage_options),
+            "workers": self.workers,
+            "memory_limit": self.memory_limit,
+            "executor": self.executor,
+            "filesystem": None if self.filesystem is None else UserFunction(_Constant(self.filesystem)).to_json(),
+            "mixture": None if self.mixture is None else _mixture_to_json(self.mixture),
+            "table": None if self.table is None else self.table.to_json(),
+            "address": None if self.address is None else self.address.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Pipeline:
+        """The inverse of `to_json`."""
+        if value.get("version") != 1:
+            raise PipelineError(f"stored pipeline: expected version 1, got {value.get('version')!r}. Update parquetry.")
+        stored = value.get("filesystem")
+        pipeline = cls(
+            value["urls"] if value.get("address") is None else None,
+            address=value.get("address"),
+            filesystem=None if stored is None else UserFunction.from_json(stored)(),
+            storage_options=value["storage_options"],
+            workers=value["workers"],
+            memory_limit=value["memory_limit"],
+            executor=value["executor"],
+        )
+        mixture, table = value.get("mixture"), value.get("table")
+        return pipeline._replace(
+            stages=tuple(stage_from_json(stage) for stage in value["stages"]),
+            mixture=None if mixture is None else _mixture_from_json(mixture),
+            table=None if table is None else Table.from_json(table),
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        sources = [self] if self.mixture is None else self.mixture.sources
+        opened = [source._opened.dataset for source in sources]
+        starts_child = get_spawning_popen() is not None  # a child reads the versions that were planned here
+        listings = [None if dataset is None or not starts_child else dataset.listing for dataset in opened]
+        return _from_json, (self.to_json(), listings)
+
+    def __str__(self) -> str:
+        if self.mixture is not None:
+            sources = ", ".join(str(source) for source in self.mixture.sources)
+            shown = f"mix([{sources}], weights={list(self.mixture.weights)}, stop={self.mixture.stop!r})"
+        else:
+            where = repr(self.urls[0] if len(self.urls) == 1 else list(self.urls))
+            where = where if self.address is None else f"address={self.address.url!r}"
+            shown = f"Pipeline({where})" if self.table is None else f"Pipeline({where}, {self.table})"
+        return shown + "".join(f"\n  .{stage}" for stage in self.stages)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _with_stage(self, stage: Stage) -> Pipeline:
+        return self._with(stage)
+
+    def _with(self, stage: Stage) -> Pipeline:
+        if self.address is not None:
+            check_sendable(stage.verb)
+        stages = (*self.stages, stage)
+        order = order_stages(stages, mixed=self.mixture is not None)
+        if isinstance(stage, Shard | Shuffle):
+            _warn_of_drawn_seed(order, self.mixture)
+        return self._replace(stages=stages)
+
+    def _replace(self, **changes: Any) -> Pipeline:
+        result = object.__new__(Pipeline)
+        for item in fields(self):
+            object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))
+        if changes.keys() & {"urls", "stages", "mixture", "filesystem", "storage_options", "table", "address"}:
+            object.__setattr__(result, "_plans", {})
+        object.__setattr__(result, "_iterations", IterationCounter())
+        return result
+
+
+def mix(
+    pipelines: Sequence[Any],
+    weights: Sequence[float] | None = None,
+    seed: int | None = None,
+    stop: Stop = "first",
+) -> Pipeline:
+    """Rows of several pipelines in one deterministic, weighted order.
+
+    Args:
+        pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields.
+        weights: how often each is drawn, relative to the others; ``None`` = equally.
+        seed: of the draws; ``None`` draws one here and keeps it. Shuffles of the pipelines that were given no seed
+            follow the one that is drawn here, so that one number in a state brings all of them back.
+        stop: ``"first"`` ends where a drawn pipeline has no more rows, ``"all"`` when every one is used up.
+
+    Raises:
+        PipelineError: batched pipelines, weights that do not fit.
+    """
+    sources = tuple(getattr(item, "pipeline", item) for item in pipelines)
+    if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
+        raise PipelineError("mix: expected pipelines over files, got one that is served. Let the server serve the mix.")
+    if not sources or not all(isinstance(source, Pipeline) for source in sources):
+        raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
+    if seed is not None and integer(seed) is None:
+        raise PipelineError(f"mix: expected an integer seed or None, got {seed!r}.")
+    mixture = Mixture(
+        sources=sources,
+        weights=tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(sources))),
+        seed=0 if seed is None else plain(seed),
+        stop=stop,
+        drawn=seed is None,
+    )
+    if mixture.has_drawn_seeds:
+        mixture = mixture.with_drawn_seed(secrets.randbits(62))
+        if any(isinstance(stage, Shard) and stage.num_shards > 1 for source in sources for stage in source.stages):
+            _warn("mix", mixture.drawn_seed)
+    urls = [url for source in sources for url in source.urls]
+    return Pipeline(urls, filesystem=sources[0].filesystem)._replace(
+        mixture=mixture,
+        workers=sources[0].workers,
+        memory_limit=sources[0].memory_limit,
+        executor=sources[0].executor,
+    )
+
+
+def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
+    return {
+        "sources": [source.to_json() for source in mixture.sources],
+        "weights": list(mixture.weights),
+        "seed": mixture.seed,
+        "stop": mixture.stop,
+        "drawn": mixture.drawn,
+        "drawn_seed": mixture.drawn_seed,
+    }
+
+
+def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
+    sources = tuple(Pipeline.from_json(source) for source in value["sources"])
+    return Mixture(
+        sources=sources,
+        weights=tuple(value["weights"]),
+        seed=value["seed"],
+        stop=value["stop"],
+        drawn=value["drawn"],
+        drawn_seed=value["drawn_seed"],
+    )
+
+
+def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
+    if order.shard is None or order.shard.num_shards == 1:
+        return
+    if mixture is not None and mixture.drawn_seed is not None:
+        _warn("mix", mixture.drawn_seed)
+    elif order.shuffle is not None and order.shuffle.drawn:
+        _warn("shuffle", order.shuffle.seed)
+
+
+def _warn(verb: str, seed: int | None) -> None:
+    _LOGGER.warning(
+        "%s(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: "
+        "give all of them one seed.",
+        verb,
+        seed,
+    )
+
+
+class _Constant:
+    """A callable that gives one value; lets a filesystem travel the way functions do."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __call__(self) -> Any:
+        return self._value
+
+
+def _copy(source: Pipeline, target: Pipeline) -> None:
+    for item in fields(source):
+        object.__setattr__(target, item.name, getattr(source, item.name))
+
+
+def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = ()) -> Pipeline:
+    pipeline = Pipeline.from_json(value)
+    sources = [pipeline] if pipeline.mixture is None else pipeline.mixture.sources
+    for source, listing in zip(sources, listings, strict=False):  # pickles of before have none
+        source._opened.listing = listing
+    return pipeline
+
+
+def _required(verb: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        raise PipelineError(f"{verb}: expected one field name or regex or more, got none.")
+    return names
+
+
+def _fields(given: str | UnischemaField | Iterable[str | UnischemaField]) -> Iterable[str | UnischemaField]:
+    return (given,) if isinstance(given, str | UnischemaField) else given
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str | UnischemaField):
+        names = (names,)
+    return tuple(name.name if isinstance(name, UnischemaField) else name for name in names)
+
+
+def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
+    """The URLs as texts; local paths are made absolute, so that they mean the same in every process."""
+    if isinstance(url_or_urls, str | os.PathLike):
+        url_or_urls = [url_or_urls]
+    try:
+        urls = tuple(os.fspath(url) for url in url_or_urls)  # type: ignore[union-attr]  # None is no URL either
+    except TypeError as error:
+        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.") from error
+    if not urls or not all(isinstance(url, str) for url in urls):
+        raise PipelineError(f"Pipeline: expected a URL, a path, or a list of them, got {url_or_urls!r}.")
+    if not local:
+        return urls
+    return tuple(url if "://" in url else os.path.abspath(os.path.expanduser(url)) for url in urls)
+
+
+def _checked_options(workers: Any, memory_limit: Any, executor: Any) -> tuple[int | None, int | None]:
+    """``workers`` and ``memory_limit`` as plain integers."""
+    for name, value in (("workers", workers), ("memory_limit", memory_limit)):
+        if value is not None and integer(value, least=1) is None:
+            raise PipelineError(f"Pipeline: expected {name} to be an integer >= 1 or None, got {value!r}.")
+    if executor is not None and executor not in EXECUTORS:
+        raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
+    return plain(workers), plain(memory_limit)

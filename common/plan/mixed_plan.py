@@ -1,0 +1,186 @@
+"""`MixedPlan`: the plan of a mix of pipelines; each source keeps its own plan, the mix decides whose row comes next."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..engine.read.fetch import Fetcher
+from ..engine.run.window import WindowRows
+from ..errors import PipelineError, SchemaError
+from ..order.keyed import raw_words
+from ..order.mixing import SOURCE_SHIFT, MixView, Stop
+from ..order.positions import RowView
+from ..schema.element import OutputField
+from ..stages.values import Stage, positive_integer, with_canonical_shards
+from .flow import mixed_steps
+from .plan import BasePlan, Draw, Plan, WindowKey, row_stages, rows_viewed
+from .recipe import MixedRecipe
+from .stage_order import order_stages
+
+if TYPE_CHECKING:
+    from ..pipeline.pipeline import Pipeline
+
+_SOURCE_KEY = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixture:
+    """What is mixed: unbatched pipelines with equal elements.
+
+    Attributes:
+        weights: how often each source is drawn, relative to the others.
+        seed: of the draws.
+        stop: ``"first"``: end where a drawn source has no more rows; ``"all"``: go on with the others.
+        drawn: nobody chose ``seed``, so other processes have another.
+        drawn_seed: what every seed that nobody chose is made of: that of the draws, and those of the sources' shuffles;
+            ``None`` if all of them were given.
+    """
+
+    sources: tuple[Pipeline, ...]
+    weights: tuple[float, ...]
+    seed: int
+    stop: Stop
+    drawn: bool = field(default=False, compare=False, repr=False)
+    drawn_seed: int | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        positive_integer("mix", "number of pipelines", len(self.sources))
+        if len(self.weights) != len(self.sources) or not all(0 < weight < float("inf") for weight in self.weights):
+            raise PipelineError(
+                f"mix: expected one positive weight for each of {len(self.sources)} pipelines, got {self.weights}."
+            )
+        if self.stop not in ("first", "all"):
+            raise PipelineError(f"mix: expected stop='first' or 'all', got {self.stop!r}.")
+        for source in self.sources:
+            if any(stage.verb == "batch" for stage in source.stages):
+                raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
+            if source.mixture is not None:
+                raise PipelineError("mix: expected pipelines of files, got another mix. Mix all sources at once.")
+
+    @property
+    def has_drawn_seeds(self) -> bool:
+        """Whether some seed in the mix was chosen by nobody."""
+        return self.drawn or any(source.drawn_seed is not None for source in self.sources)
+
+    def with_drawn_seed(self, seed: int) -> Mixture:
+        """A copy in which every seed that nobody chose follows ``seed``."""
+        sources = tuple(
+            source if source.drawn_seed is None else source.with_seed(_seed_of_source(seed, number))
+            for number, source in enumerate(self.sources)
+        )
+        return replace(self, sources=sources, seed=seed if self.drawn else self.seed, drawn_seed=seed)
+
+
+def _seed_of_source(seed: int, number: int) -> int:
+    return int(raw_words(1, _SOURCE_KEY, seed, number)[0] >> np.uint64(2))
+
+
+class MixedPlan(BasePlan):
+    """The plan of a mix and the stages after it.
+
+    Raises:
+        SchemaError: sources whose elements differ; names the field.
+    """
+
+    def __init__(self, mixture: Mixture, stages: Sequence[Stage]) -> None:
+        self.stages = tuple(stages)
+        self.order = order_stages(stages, mixed=True)
+        self.mixture = mixture
+        self.plans: list[Plan] = [source.plan() for source in mixture.sources]  # type: ignore[misc]  # not mixes
+
+    @cached_property
+    def recipe(self) -> MixedRecipe:  # type: ignore[override]  # computed once
+        """Each source's recipe, and what follows the mix."""
+        sources = tuple(plan.recipe for plan in self.plans)
+        outputs = sources[0].outputs
+        for number, source in enumerate(sources[1:], 1):
+            _check_same(outputs, source.outputs, number)
+        nullable = [any(source.outputs[k].nullable for source in sources) for k in range(len(outputs))]
+        outputs = tuple(replace(output, nullable=flag) for output, flag in zip(outputs, nullable, strict=True))
+        steps, outputs = mixed_steps(self.order.flow, outputs, self.mixture.drawn_seed or self.mixture.seed)
+        return MixedRecipe(sources=sources, item_steps=steps, outputs=outputs)
+
+    @cached_property
+    def mix_view(self) -> MixView:
+        """The mixed rows."""
+        mixture = self.mixture
+        return MixView([plan.row_view for plan in self.plans], mixture.weights, mixture.seed, mixture.stop)
+
+    @cached_property
+    def row_view(self) -> RowView:  # type: ignore[override]  # computed once
+        """The rows of this rank."""
+        return rows_viewed(row_stages(self.order), self.mix_view)
+
+    @property
+    def seed(self) -> int | None:
+        return self.mixture.drawn_seed
+
+    @property
+    def seed_is_drawn(self) -> bool:
+        return self.mixture.drawn_seed is not None
+
+    def with_seed(self, seed: int) -> MixedPlan:
+        return MixedPlan(self.mixture.with_drawn_seed(seed), self.stages)
+
+    def with_canonical_shards(self, count: int) -> MixedPlan:
+        return MixedPlan(self.mixture, with_canonical_shards(self.stages, count))
+
+    @property
+    def fingerprint(self) -> str:
+        return hashlib.blake2b("".join(plan.fingerprint for plan in self.plans).encode(), digest_size=16).hexdigest()
+
+    def check_not_empty(self) -> None:
+        for plan in self.plans:
+            plan.check_not_empty()
+
+    @property
+    def remote(self) -> bool:
+        return any(plan.remote for plan in self.plans)
+
+    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
+        return [plan.fetchers(partly=partly)[0] for plan in self.plans]
+
+    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+        source = index >> SOURCE_SHIFT
+        local = index & ((1 << SOURCE_SHIFT) - 1)
+        first = iteration * ((self.batch_view or self.row_view).passes or 1)
+        result = []
+        for number in np.unique(source).tolist():
+            mine = np.flatnonzero(source == number)
+            for draw in self.plans[number].draws(0, passes[mine] + first, local[mine]):
+                places = mine if draw.places is None else mine[draw.places]
+                result.append(replace(draw, key=draw.key._replace(source=number), places=places))
+        return result
+
+    def window_rows(self, key: WindowKey) -> WindowRows:
+        return self.plans[key.source].window_rows(key)
+
+    def window_bytes(self, key: WindowKey) -> int:
+        return self.plans[key.source].window_bytes(key)
+
+    def next_window(self, key: WindowKey) -> WindowKey | None:
+        return self.plans[key.source].next_window(key)
+
+
+def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:
+    def essence(output: OutputField) -> tuple[object, ...]:
+        return output.path, output.kind, output.dtype, output.shape, output.window
+
+    for left, right in zip(expected, found, strict=False):
+        if essence(left) != essence(right):
+            raise SchemaError(
+                f"mix: expected equal fields in all pipelines, got '{left.name}' {left.dtype} {left.element_shape} in "
+                f"pipeline 0 and '{right.name}' {right.dtype} {right.element_shape} in pipeline {number}. "
+                "Make them equal with select() or transform()."
+            )
+    if len(expected) != len(found):
+        raise SchemaError(
+            f"mix: expected equal fields in all pipelines, got {[item.name for item in expected]} in pipeline 0 and "
+            f"{[item.name for item in found]} in pipeline {number}. Make them equal with select()."
+        )

@@ -1,0 +1,668 @@
+"""`Plan`: everything about a pipeline that is decided before the first row is decoded.
+
+In: the stored dataset and the stages. Out: the element's description (from the schema alone), the exact selection, the
+order, and for any element the windows it needs and the rows it takes from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ..engine.read.disk_cache import DiskCache
+from ..engine.read.fetch import Fetcher
+from ..engine.run.rebatch import Rebatcher
+from ..engine.run.where_function import test_rows
+from ..engine.run.window import WindowRows
+from ..engine.steps.shaping import PadStep
+from ..errors import EmptySelectionError, StateError
+from ..layout.dataset import StoredDataset
+from ..order.epoch import EpochOrder, OrderSpec
+from ..order.positions import Batches, BatchView, Epoch, Repeat, Resumed, RowView, Shard, Slice, Strided
+from ..schema.declared import declared_as
+from ..schema.element import Element
+from ..schema.field import UnischemaField
+from ..selection.select import Selection, evaluate
+from ..selection.statistics import decoded_bytes
+from ..selection.store import load_selection, save_selection, selection_key
+from ..stages.image_values import drawn_seed, with_seed
+from ..stages.values import Batch, Ngram, Select, Skip, Stage, Take, WhereFunction, with_canonical_shards
+from ..stages.values import Repeat as RepeatStage
+from ..stages.values import Shard as ShardStage
+from .flow import build_recipe, element_of
+from .recipe import Recipe, TransformStep
+from .stage_order import StageOrder, order_stages
+
+_CHUNK_BYTES = 4 << 20
+_MAX_CHUNK_ROWS = 256
+_SELECT_THREADS = 8
+_REMOTE_READS = 16
+_MERGED_BYTES = 4 << 20
+_MOST_MERGED = 32
+_FEW_WINDOWS = 8  # to look for in turn; finding the distinct ones of more takes a sort
+
+
+class WindowKey(NamedTuple):
+    """Names a shuffle window: the epoch, the stream, the number of the window in it, and the source (of a mix).
+
+    A tuple, because every step looks up windows by it.
+    """
+
+    epoch: int
+    stream: int
+    window: int
+    source: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all).
+
+    ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
+    """
+
+    key: WindowKey
+    items: np.ndarray
+    places: np.ndarray | None
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A global position: ``rows`` of pass ``passes`` were handed out by all ranks together."""
+
+    passes: int = 0
+    rows: int = 0
+
+
+START = Origin()
+INFINITE = -1
+UNKNOWN = -2
+
+
+class BasePlan:
+    """What plans of one dataset and of a mix share: the element, and the steps as views over rows.
+
+    Subclasses say what the rows are (``recipe``, ``row_view``) and where they lie (``draws`` and the ``window_``
+    methods).
+    """
+
+    stages: tuple[Stage, ...]
+    order: StageOrder
+    recipe: Recipe
+    row_view: RowView
+    hashes: tuple[str, str] | None = None
+    """Names of all stages, and of those that decide the order, where another process has them; see `state`."""
+
+    @cached_property
+    def element(self) -> Element:
+        """What one step gives."""
+        batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
+        if batch is None:
+            return element_of(self.recipe, None, static_batch=False)
+        return element_of(self.recipe, batch, static_batch=batch.drop_remainder or self._endless_before_batch())
+
+    def _endless_before_batch(self) -> bool:
+        endless = False
+        for view in self.order.views:
+            if isinstance(view, Batch):
+                break
+            endless = (endless or (isinstance(view, RepeatStage) and view.count is None)) and not isinstance(view, Take)
+        return endless
+
+    @cached_property
+    def batch_view(self) -> BatchView | None:
+        """The batches of this rank, or ``None`` for an unbatched pipeline."""
+        return self._batches(self.row_view)
+
+    def _batches(self, rows: RowView) -> BatchView | None:
+        result: BatchView | None = None
+        if self.recipe.drops:  # batches are made of what is left; see `engine.rebatch`
+            return None
+        for stage in self.order.views:
+            if isinstance(stage, Batch):
+                result = Batches(rows, stage.batch_size, stage.drop_remainder)
+            elif result is not None:
+                result = _viewed(stage, result)  # type: ignore[assignment]  # batches over batches
+        return result
+
+    @property
+    def length(self) -> int | None:
+        """Elements in one iteration; ``None`` = endless. With a function that drops rows: the rows that it is given."""
+        view = self.batch_view
+        return self.row_view.length if view is None else view.length
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """About how much memory a row takes once decoded; a guess for what varies."""
+        total = 64
+        for output in self.element.outputs:
+            size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
+            total += size * (output.dtype.itemsize if output.kind == "dense" else 32)
+        return total
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
+        return int(np.clip(_CHUNK_BYTES // self.row_bytes, 1, _MAX_CHUNK_ROWS))
+
+    @property
+    def step_bytes(self) -> int:
+        """About how much memory a step takes: a batch, or a chunk of rows."""
+        return self.row_bytes * (self.element.batch_size or self.chunk_rows)
+
+    @property
+    def cardinality(self) -> int:
+        """Elements in one iteration, as the protocol says it: -1 endless, -2 unknown."""
+        return self.cardinality_of(self.length)
+
+    def cardinality_of(self, length: int | None) -> int:
+        """A number of elements as the protocol says it."""
+        if length is None:
+            return INFINITE
+        return UNKNOWN if self.recipe.drops else length
+
+    def rebatcher(self, start: int) -> Rebatcher:
+        """What makes elements of the rows that functions leave."""
+        batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
+        return Rebatcher(
+            None if batch is None else batch.batch_size,
+            drop_remainder=batch is not None and batch.drop_remainder,
+            start=start,
+        )
+
+    def rows_from(self, origin: Origin) -> RowView:
+        """The rows of this rank that are left at a global position that other ranks reached together.
+
+        Raises:
+            StateError: stages (``take``, ``skip``) that give ranks no common position.
+        """
+        if origin == START:
+            return self.row_view
+        raise StateError("state: a mix cannot go on with another number of ranks. Use as many as before.")
+
+    def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
+        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        raise NotImplementedError
+
+    def elements_from(self, origin: Origin) -> int | None:
+        """Elements that are left at a global position; ``None`` = endless."""
+        if origin == START:
+            return self.length
+        rows = self.rows_from(origin)
+        batches = self._batches(rows)
+        return rows.length if batches is None else batches.length
+
+    def steps(self, *, origin: Origin = START, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
+        """What the engine makes, step by step: batches, or chunks of rows.
+
+        Args:
+            origin: the global position to count from.
+            start: elements to leave out after it.
+            worker, workers: this loader worker takes every ``workers``-th batch (or row) from ``worker``.
+        """
+        rows = self.rows_from(origin)
+        batches = self._batches(rows)
+        if batches is not None:
+            mine = batches if workers == 1 else Strided(batches, worker, workers)
+            return Slice(mine, start, None) if start else mine
+        part: RowView = rows if workers == 1 else Shard(rows, workers, worker, "none")
+        return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
+
+    @cached_property
+    def merged_steps(self) -> int:
+        """How many full batches the engine makes at once where they are small; a matter of speed, not of meaning.
+
+        One, where a step looks at the batch as a whole (a user function on batches, padding to the largest value).
+        """
+        for step in self.recipe.item_steps:
+            whole = isinstance(step, PadStep) and None in step.shape
+            if whole or (isinstance(step, TransformStep) and step.form != "row"):
+                return 1
+        return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
+
+    @property
+    def seed(self) -> int | None:
+        """The seed that a state carries: of the shuffle; of a mix, that of all seeds which nobody chose."""
+        return drawn_seed(self.stages) if self.order.shuffle is None else self.order.shuffle.seed
+
+    @property
+    def seed_is_drawn(self) -> bool:
+        """Whether nobody chose that seed, so that another process has another."""
+        shuffle = self.order.shuffle
+        return self.seed is not None if shuffle is None else shuffle.drawn
+
+    # --- what subclasses add ---
+
+    def with_seed(self, seed: int) -> BasePlan:
+        """The same plan with another seed."""
+        raise NotImplementedError
+
+    def with_canonical_shards(self, count: int) -> BasePlan:
+        """The same plan; a shard without ``canonical_shards`` has this many."""
+        raise NotImplementedError
+
+    @property
+    def fingerprint(self) -> str:
+        """What the data are, wherever they lie."""
+        raise NotImplementedError
+
+    def check_not_empty(self) -> None:
+        """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
+        raise NotImplementedError
+
+    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
+        """New fetchers, one for each source; ``partly`` if most rows of a window are for other processes."""
+        raise NotImplementedError
+
+    @property
+    def remote(self) -> bool:
+        """Whether files lie beyond a network, so that many reads must be under way at once."""
+        raise NotImplementedError
+
+    def fetch_threads(self, workers: int) -> int:
+        """How many row groups are read at once."""
+        return max(workers, _REMOTE_READS) if self.remote else max(workers, 2)
+
+    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+        """Where the rows of one element come from.
+
+        Args:
+            iteration: which iterator of the pipeline it is, from 0.
+            passes, index: as `BatchView.rows` gives them.
+        """
+        raise NotImplementedError
+
+    def window_rows(self, key: WindowKey) -> WindowRows:
+        """The rows that a window needs; each once, in storage order."""
+        raise NotImplementedError
+
+    def window_bytes(self, key: WindowKey) -> int:
+        """About how much memory the encoded columns of a window take."""
+        raise NotImplementedError
+
+    def next_window(self, key: WindowKey) -> WindowKey | None:
+        """The window after this one in its stream and epoch."""
+        raise NotImplementedError
+
+
+class Plan(BasePlan):
+    """The plan of one pipeline; every part is computed when it is first asked for, and once.
+
+    Raises:
+        ParquetryError: whatever does not fit, before anything is decoded.
+    """
+
+    def __init__(self, dataset: StoredDataset, stages: Sequence[Stage]) -> None:
+        self.dataset = dataset
+        self.stages = tuple(stages)
+        self.order: StageOrder = order_stages(stages)
+        self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
+        self._unit_bytes = lru_cache(maxsize=65536)(self._bytes_of_unit)
+
+    # --- from the schema alone ---
+
+    @cached_property
+    def recipe(self) -> Recipe:  # type: ignore[override]  # computed once
+        """How rows become elements."""
+        recipe = build_recipe(self.order.flow, self._resolve, self.seed)
+        for step in self.order.selection:
+            if isinstance(step, WhereFunction):
+                self._resolve(step.fields)
+            elif isinstance(step, Ngram):
+                for name in (*step.group_by, *([step.timestamp] if step.timestamp else [])):
+                    self.dataset.schema[name]
+        return recipe
+
+    def _resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
+        return [self._field(name) for name in self.dataset.match(patterns)]
+
+    def _field(self, name: str) -> UnischemaField:
+        """A field as the pipeline declares it, else as the dataset does."""
+        stored = self.dataset.schema[name]
+        given = [item for stage in self.stages if isinstance(stage, Select) for item in stage.declared]
+        declared = next((item for item in given if item.name == name), None)
+        return stored if declared is None else declared_as(stored, self.dataset.types[name], declared)
+
+    # --- the selection ---
+
+    @cached_property
+    def selection(self) -> Selection:
+        """Exactly which rows or windows are wanted."""
+        selection = self.whole_selection
+        return self._fixed_part(selection) if self.order.part else selection
+
+    def adopt(self, selection: Selection) -> None:
+        """Takes a `whole_selection` that was computed elsewhere, before this plan computes its own."""
+        self.__dict__["whole_selection"] = selection
+
+    @cached_property
+    def whole_selection(self) -> Selection:
+        """What the selection's steps leave, before ``shard().take()`` cuts a fixed part of it."""
+        key = selection_key(self.dataset, self.order.selection)
+        selection = load_selection(key) if key is not None else None
+        if selection is None:
+            selection = evaluate(
+                self.dataset,
+                self.order.selection,
+                read=self._read_stored,
+                test=self._test_rows,
+                threads=self.fetch_threads(_SELECT_THREADS),
+            )
+            if key is not None:
+                save_selection(key, selection)
+        return selection
+
+    def _read_stored(self, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+        return Fetcher(self.dataset, fields).stored(unit)
+
+    def _test_rows(self, step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
+        return test_rows(
+            Fetcher(self.dataset, self._resolve(step.fields)), self._resolve(step.fields), step, unit, rows
+        )
+
+    def _fixed_part(self, selection: Selection) -> Selection:
+        """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
+        shard = self.order.shard
+        assert shard is not None
+        spec = OrderSpec(streams=shard.canonical_shards or shard.num_shards, even=shard.even)
+        epoch = EpochOrder(selection.items_before, spec, 0)
+        view = _row_view(self.order.part, selection.num_items, spec)
+        _, index = view.resolve(np.arange(view.length or 0, dtype=np.int64))
+        items = np.empty(len(index), dtype=np.int64)
+        for stream, window, local, places in _by_window(epoch, index):
+            items[slice(None) if places is None else places] = epoch.window_items(stream, window)[local]
+        items.sort()
+        return replace(selection, starts=items if selection.starts is None else selection.starts[items])
+
+    # --- the order ---
+
+    @cached_property
+    def order_spec(self) -> OrderSpec:
+        """What the global order is made of."""
+        shuffle, shard = self.order.shuffle, None if self.order.part else self.order.shard
+        before = self.order.views[: self.order.views.index(shard)] if shard is not None else []
+        # What take() and skip() cut off before the shard must not depend on how many shards there are.
+        cut = any(isinstance(view, Take | Skip) for view in before)
+        return OrderSpec(
+            seed=0 if shuffle is None else shuffle.seed,
+            buffer_size=None if shuffle is None else shuffle.buffer_size,
+            streams=1 if shard is None else shard.canonical_shards or (1 if cut else shard.num_shards),
+            even=shard.even if shard is not None and self.order.views[:1] == [shard] else "none",
+            shard_first=self.order.shard_first,
+        )
+
+    @cached_property
+    def row_view(self) -> RowView:  # type: ignore[override]  # computed once
+        """The rows of this rank, over all passes, before batching."""
+        return _row_view(row_stages(self.order), self.selection.num_items, self.order_spec)
+
+    def check_not_empty(self) -> None:
+        """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
+        files, groups = len(self.dataset.files), len(self.dataset.row_groups)
+        if self.selection.matched == 0:
+            steps = "".join(f" Then {report.step} left {report.rows_after}." for report in self.selection.reports)
+            raise EmptySelectionError(
+                f"pipeline: expected at least one item, got none from {files} files with {groups} row groups and "
+                f"{int(self.dataset.row_groups.rows.sum())} rows.{steps} Loosen the filter, or check the URL; "
+                "explain() shows the plan."
+            )
+        shard = self.order.shard
+        if shard is not None and shard.even == "drop" and self.selection.num_items and self.row_view.length == 0:
+            raise EmptySelectionError(
+                f"pipeline: even='drop' leaves nothing, because {self.selection.num_items} items are fewer than "
+                f"{max(self.order_spec.streams, shard.num_shards)} shards. Use even='pad', or fewer shards."
+            )
+
+    @property
+    def fingerprint(self) -> str:
+        return self.dataset.fingerprint
+
+    def with_seed(self, seed: int) -> Plan:
+        return Plan(self.dataset, with_seed(self.stages, seed))
+
+    def with_canonical_shards(self, count: int) -> Plan:
+        return Plan(self.dataset, with_canonical_shards(self.stages, count))
+
+    @property
+    def remote(self) -> bool:
+        return self.dataset.filesystem.type_name != "local"
+
+    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
+        cache = self.order.cache
+        kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
+        recipe = self.recipe
+        deal = recipe.deal if self.order.shuffle is not None else ()  # else rows are in order as they are
+        fetcher = Fetcher(
+            self.dataset,
+            recipe.fields,
+            kept,
+            reuse=recipe.shares_rows,
+            packs=recipe.packs,
+            deal=deal,
+            partly=partly,
+        )
+        return [fetcher]
+
+    def epoch_order(self, epoch: int) -> EpochOrder:
+        """The global order of an epoch."""
+        return self._epoch_order(epoch)
+
+    def _make_epoch_order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self._items_before, self.order_spec, epoch)
+
+    def rows_from(self, origin: Origin) -> RowView:
+        if origin == START:
+            return self.row_view
+        shard, repeat = self._elastic_stages()
+        epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
+        count = 1 if not repeat else repeat[0].count
+        left = None if count is None else count - origin.passes - 1
+        # Past the last pass nothing is left.
+        rest = rows_viewed(shard, Slice(epoch, origin.rows, 0 if left is not None and left < 0 else None))
+        if left is not None and left <= 0:
+            return Resumed(rest, origin.passes, None)
+        return Resumed(rest, origin.passes, Repeat(rows_viewed(shard, epoch), left))
+
+    def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
+        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        _, repeat = self._elastic_stages()
+        epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
+        even = "none" if self.order.shard is None else self.order.shard.even
+        first = Shard(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
+        if rows < first:
+            return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
+        later = any(stage.count is None or stage.count > origin.passes + 1 for stage in repeat)
+        if even == "none" and later and (epoch.length - origin.rows) % num_shards:
+            raise StateError(
+                "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size "
+                "after the first pass: with even='none' ranks whose passes differ in length stand at different rows."
+            )
+        each = max(Shard(epoch, num_shards, 0, even).length or 0, 1)
+        passes, left = divmod(rows - first, each)
+        return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
+
+    def _elastic_stages(self) -> tuple[list[ShardStage], list[RepeatStage]]:
+        """The shard and the repeat; raises `StateError` if other views stand beside them."""
+        rows = row_stages(self.order)
+        after = self.order.views[len(rows) + 1 :]
+        shard = [stage for stage in rows if isinstance(stage, ShardStage)]
+        repeat = [stage for stage in rows if isinstance(stage, RepeatStage)]
+        if after or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
+            raise StateError(
+                "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
+                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no "
+                "common position."
+            )
+        return shard, repeat
+
+    @cached_property
+    def _items_before(self) -> np.ndarray:
+        return self.selection.items_before
+
+    def epoch_of(self, iteration: int, passes: int) -> int:
+        """The epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
+        shuffle = self.order.shuffle
+        if shuffle is None or not shuffle.reshuffle_each_iteration:
+            return 0
+        return self._turn(iteration, passes)
+
+    def _turn(self, iteration: int, passes: int) -> int:
+        return iteration * ((self.batch_view or self.row_view).passes or 1) + passes
+
+    # --- elements ---
+
+    def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
+        """Where the rows of one element come from.
+
+        Args:
+            passes, index: as `BatchView.rows` gives them.
+        """
+        result = []
+        for number, chosen in distinct(passes):
+            epoch = self.epoch_of(iteration, number)
+            part = index if chosen is None else index[chosen]
+            for stream, window, local, places in _by_window(self.epoch_order(epoch), part):
+                key = WindowKey(epoch=epoch, stream=stream, window=window)
+                where = _some_of(chosen, places)
+                result.append(Draw(key=key, items=local, places=where, turn=self._turn(iteration, number)))
+        return result
+
+    def window_rows(self, key: WindowKey) -> WindowRows:
+        """The rows that a window needs; each once, in storage order."""
+        order = self.epoch_order(key.epoch)
+        if self.selection.starts is None:
+            return self._rows_of_segments(order, key)
+        items = order.window_items(key.stream, key.window)
+        cells = self.selection.cells(items)
+        positions, inverse = np.unique(cells, return_inverse=True)
+        unit, row = self.selection.rows.locate(positions)
+        bounds = np.flatnonzero(np.diff(unit, prepend=-1, append=-1))
+        return WindowRows(
+            units=tuple(unit[bounds[:-1]].tolist()),
+            rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
+            cells=inverse.reshape(cells.shape),
+        )
+
+    def _rows_of_segments(self, order: EpochOrder, key: WindowKey) -> WindowRows:
+        """The rows of a window whose items are rows: whole stretches of row groups, found without sorting rows."""
+        unit, first, length = order.window_segments(key.stream, key.window)
+        by_place = np.argsort(first)
+        ends = np.cumsum(length)
+        count = int(ends[-1]) if len(ends) else 0
+        permutation = order.window_permutation(key.stream, key.window, count)
+        if permutation is not None and (np.diff(by_place) == 1).all():  # laid as stored: an item's number is its row's
+            cells, permutation = permutation, None
+        else:
+            begins = np.empty_like(length)
+            begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
+            cells = np.repeat(begins - (ends - length), length)
+            cells += np.arange(count)
+        rows = self.selection.rows
+        skipped = (first - rows.before[unit]).tolist()
+        chosen = [(u, rows.of(u)[s : s + n]) for u, s, n in zip(unit.tolist(), skipped, length.tolist(), strict=True)]
+        return WindowRows(
+            units=tuple(chosen[place][0] for place in by_place),
+            rows=tuple(chosen[place][1] for place in by_place),
+            cells=(cells if permutation is None else cells[permutation])[:, None],
+        )
+
+    def window_bytes(self, key: WindowKey) -> int:
+        """About how much memory the encoded columns of a window take."""
+        stream = self.epoch_order(key.epoch).stream(key.stream)
+        lo, hi = stream.window_segment[key.window], stream.window_segment[key.window + 1]
+        items = self._items_before
+        total = 0
+        for unit, taken in zip(
+            stream.unit[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True
+        ):
+            share = min(1.0, taken / max(int(items[unit + 1] - items[unit]), 1))
+            wanted = int(self.selection.rows.before[unit + 1] - self.selection.rows.before[unit])
+            total += int(self._unit_bytes(unit) * share * wanted / max(int(self.dataset.row_groups.rows[unit]), 1))
+        return total
+
+    def next_window(self, key: WindowKey) -> WindowKey | None:
+        """The window after this one in its stream and epoch."""
+        windows = len(self.epoch_order(key.epoch).stream(key.stream).window_segment) - 1
+        return key._replace(window=key.window + 1) if key.window + 1 < windows else None
+
+    def _bytes_of_unit(self, unit: int) -> int:
+        return decoded_bytes(self.dataset, unit, [field.name for field in self.recipe.fields])
+
+
+def row_stages(order: StageOrder) -> list[Stage]:
+    """The views before the batch."""
+    before: list[Stage] = []
+    for view in order.views:
+        if isinstance(view, Batch):
+            break
+        before.append(view)
+    return before
+
+
+def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
+    return rows_viewed(stages, Epoch(items, spec.streams, spec.even))
+
+
+def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
+    """``shard``, ``take``, ``skip`` and ``repeat`` over rows."""
+    for stage in stages:
+        view = _viewed(stage, view)  # type: ignore[assignment]  # rows over rows
+    return view
+
+
+def _viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
+    if isinstance(stage, Take):
+        return Slice(inner, 0, stage.count)
+    if isinstance(stage, Skip):
+        return Slice(inner, stage.count, None)
+    if isinstance(stage, RepeatStage):
+        return Repeat(inner, stage.count)
+    assert isinstance(stage, ShardStage)
+    return Shard(inner, stage.num_shards, stage.index, stage.even)  # type: ignore[arg-type]  # rows over rows
+
+
+def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
+    """Groups global positions by window: ``(stream, window, item numbers in the window, places in index)``.
+
+    Places are ``None`` where all of ``index`` lies in one window.
+    """
+    stream, position = epoch.locate(index)
+    result: list[tuple[int, int, np.ndarray, np.ndarray | None]] = []
+    for number, mine in distinct(stream):
+        own = position if mine is None else position[mine]
+        starts = epoch.stream(number).window_position
+        first, last = (np.searchsorted(starts, (own.min(), own.max()), side="right") - 1).tolist()
+        if first == last:
+            result.append((number, first, own - starts[first], mine))
+            continue
+        window = np.searchsorted(starts, own, side="right") - 1
+        for found in range(first, last + 1) if last - first < _FEW_WINDOWS else np.unique(window).tolist():
+            places = np.flatnonzero(window == found)
+            if not len(places):
+                continue
+            result.append((number, found, own[places] - starts[found], _some_of(mine, places)))
+    return result
+
+
+def distinct(numbers: np.ndarray) -> list[tuple[int, np.ndarray | None]]:
+    """Each distinct number, ascending, with its places (ascending; ``None`` = all of them)."""
+    if not len(numbers):
+        return []
+    lowest = int(numbers.min())
+    if lowest == int(numbers.max()):  # the usual case, without sorting
+        return [(lowest, None)]
+    return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+
+
+def _some_of(chosen: np.ndarray | None, places: np.ndarray | None) -> np.ndarray | None:
+    """Places among chosen places; ``None`` = all."""
+    if chosen is None or places is None:
+        return chosen if places is None else places
+    return chosen[places]

@@ -1,0 +1,165 @@
+"""`Recipe`: how the rows of a loaded window become elements; a value that also travels to worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..engine.steps.images import ImageStep
+from ..engine.steps.pack import PackStep
+from ..engine.steps.shaping import NullStep, PadStep, PermuteStep
+from ..schema.element import OutputField, Path
+from ..schema.field import UnischemaField
+
+Form = Literal["row", "batch", "arrow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformStep:
+    """One user function.
+
+    Attributes:
+        function: row dict -> row dict; dict of arrays with a leading row axis -> the same; or Arrow batch -> the same.
+        inputs: what the function gets.
+        outputs: what remains after it.
+        form: which of the three.
+        drops: whether the function may return ``None`` for a row, which is then left out (``"row"`` only).
+        name: for messages.
+    """
+
+    function: Callable[[Any], Any]
+    inputs: tuple[OutputField, ...]
+    outputs: tuple[OutputField, ...]
+    form: Form
+    name: str
+    drops: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """Keeping only the columns at positions ``keep``."""
+
+    keep: tuple[int, ...]
+
+
+Step = TransformStep | Projection | NullStep | PadStep | PermuteStep | ImageStep | PackStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """One column as it comes out of storage.
+
+    Attributes:
+        leaves: which fields (of windows: which of `WindowStep.leaves`): one, or those of a ``PackStep``.
+        step: what they go straight through, without a column of their own before it.
+    """
+
+    leaves: tuple[int, ...]
+    step: ImageStep | PackStep | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStep:
+    """Forming windows out of rows.
+
+    Attributes:
+        offsets: the offset of each step of the window, ascending; negative ones come before the anchor.
+        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of
+            them, stacked).
+    """
+
+    offsets: tuple[int, ...]
+    leaves: tuple[tuple[Path, int, int | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``.
+
+    ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any).
+    """
+
+    fields: tuple[UnischemaField, ...]
+    row_steps: tuple[Step, ...]
+    window: WindowStep | None
+    item_steps: tuple[Step, ...]
+    outputs: tuple[OutputField, ...]
+    inputs: tuple[Input, ...]
+
+    @property
+    def drops(self) -> bool:
+        """Whether a user function may leave rows out."""
+        return any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+
+    @property
+    def packs(self) -> tuple[tuple[PackStep, tuple[int, ...]], ...]:
+        """The steps that pack stored columns, and the fields that they take."""
+        window = None if self.row_steps else self.window
+        found = [(each.step, each.leaves) for each in self.inputs if isinstance(each.step, PackStep)]
+        if window is None:
+            return tuple(found)
+        return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in found)
+
+    @property
+    def deal(self) -> tuple[int, ...]:
+        """Fields that go straight into items, one row each, so that shuffled windows may hold them by item."""
+        if self.window is not None or self.row_steps:
+            return ()
+        return tuple(sorted({each.leaves[0] for each in self.inputs if each.step is None}))
+
+    @property
+    def shares_rows(self) -> bool:
+        """Whether several items need the same row."""
+        return self.window is not None and len(self.window.offsets) > 1
+
+    @property
+    def has_user_code(self) -> bool:
+        """Whether user Python runs for every row or batch."""
+        return any(isinstance(step, TransformStep) for step in (*self.row_steps, *self.item_steps))
+
+    @property
+    def costly(self) -> bool:
+        """Whether decoding costs far more than copying."""
+        return any(field.storage.costly for field in self.fields)
+
+    @property
+    def frees_interpreter(self) -> bool:
+        """Whether nothing costly holds the interpreter lock for long."""
+        return not any(field.storage.costly and not field.storage.frees_interpreter for field in self.fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedRecipe:
+    """Rows of several sources, each made by its own recipe; then ``item_steps`` over all of them."""
+
+    sources: tuple[Recipe, ...]
+    item_steps: tuple[Step, ...]
+    outputs: tuple[OutputField, ...]
+
+    @property
+    def drops(self) -> bool:
+        """Whether a user function may leave rows out."""
+        own = any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+        return own or any(source.drops for source in self.sources)
+
+    @property
+    def has_user_code(self) -> bool:
+        """Whether user Python runs for every row or batch."""
+        own = any(isinstance(step, TransformStep) for step in self.item_steps)
+        return own or any(source.has_user_code for source in self.sources)
+
+    @property
+    def costly(self) -> bool:
+        """Whether decoding costs far more than copying."""
+        return any(source.costly for source in self.sources)
+
+    @property
+    def frees_interpreter(self) -> bool:
+        """Whether nothing costly holds the interpreter lock for long."""
+        return all(source.frees_interpreter for source in self.sources)
+
+
+def source_recipe(recipe: Recipe | MixedRecipe, source: int) -> Recipe:
+    """The recipe of one source's rows."""
+    return recipe.sources[source] if isinstance(recipe, MixedRecipe) else recipe

@@ -1,0 +1,1 @@
+"""What you can ask of a row: expressions, tuples, and conditions on one column."""

@@ -1,0 +1,189 @@
+"""Predicates over one column that Arrow expressions cannot say: membership in lists, and hash splits.
+
+They are values (comparable, JSON), are evaluated on whole columns, and are given to ``where``. A null is in no list;
+for a split it is a value like any other, so that every row is in exactly one part.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import PipelineError
+from ..schema.plain import PlainFields, Seed
+
+_KINDS: dict[str, type[ColumnPredicate]] = {}
+_WORD = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+class ColumnPredicate(PlainFields):
+    """Base: a condition on one field, evaluated on a whole stored column."""
+
+    kind: ClassVar[str]
+    field: str
+
+    @property
+    def called(self) -> str:
+        return f"{self.kind}('{self.field}')"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _KINDS[cls.kind] = cls
+
+    def mask(self, column: pa.Array) -> np.ndarray:
+        """Which rows are wanted, bool ``[rows]``."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """``{"kind": ..., **parameters}``."""
+        names = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses are dataclasses
+        return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
+
+
+def predicate_from_json(value: dict[str, Any]) -> ColumnPredicate:
+    """The inverse of `ColumnPredicate.to_json`."""
+    parameters = dict(value)
+    return _KINDS[parameters.pop("kind")](**parameters)
+
+
+@dataclass(frozen=True)
+class Contains(ColumnPredicate):
+    """Rows whose list holds any (or all) of some values."""
+
+    kind: ClassVar[str] = "contains"
+    field: str
+    values: tuple[Any, ...]
+    every: bool = False
+
+    def check(self) -> None:
+        if not self.values or not all(isinstance(value, str | int | float | bool) for value in self.values):
+            raise PipelineError(
+                f"contains('{self.field}'): expected one text, number or bool or more to look for, got {self.values!r}."
+            )
+
+    def mask(self, column: pa.Array) -> np.ndarray:
+        if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+            if not pa.types.is_fixed_size_list(column.type):
+                raise PipelineError(f"contains('{self.field}'): expected a field of lists, got {column.type}.")
+            column = column.cast(pa.large_list(column.type.value_type))
+        flat = column.flatten()
+        owner = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+        if pa.types.is_dictionary(flat.type):
+            flat = flat.dictionary_decode()
+        result = np.full(len(column), self.every)
+        for value in self.values:
+            try:
+                wanted = pa.scalar(value).cast(flat.type)
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise PipelineError(
+                    f"contains('{self.field}'): expected values of type {flat.type}, got {value!r}."
+                ) from error
+            hits = pc.fill_null(pc.equal(flat, wanted), False).to_numpy(zero_copy_only=False)
+            found = np.zeros(len(column), dtype=bool)
+            found[owner[hits]] = True
+            result = result & found if self.every else result | found
+        return result
+
+
+@dataclass(frozen=True)
+class HashSplit(ColumnPredicate):
+    """Rows whose value of a field hashes into part ``index`` of ``fractions``.
+
+    The hash depends on the value and the seed alone, so a row stays in its part whatever happens to the dataset's
+    files.
+    """
+
+    kind: ClassVar[str] = "hash_split"
+    field: str
+    fractions: tuple[float, ...]
+    index: int
+    seed: Seed = 0
+
+    def check(self) -> None:
+        numbers = all(isinstance(part, int | float) and 0 <= part <= 1 for part in self.fractions)
+        if not self.fractions or not numbers or sum(self.fractions) > 1 + 1e-9:
+            raise PipelineError(
+                f"hash_split('{self.field}'): expected fractions from 0 to 1 that sum to at most 1, "
+                f"got {self.fractions}."
+            )
+        if type(self.index) is not int or not 0 <= self.index < len(self.fractions):
+            raise PipelineError(
+                f"hash_split('{self.field}'): expected index from 0 to {len(self.fractions) - 1}, got {self.index!r}."
+            )
+
+    def mask(self, column: pa.Array) -> np.ndarray:
+        bounds = [min(1.0, math.fsum(self.fractions[:count])) for count in range(len(self.fractions) + 1)]
+        position = (hash_column(column, self.seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+        last = 1.0 + 1e-9 if bounds[self.index + 1] > 1 - 1e-9 else bounds[self.index + 1]
+        return (position >= bounds[self.index]) & (position < last)
+
+
+def hash_column(column: pa.Array, seed: int) -> np.ndarray:
+    """A stable 64-bit hash of every value (uint64): splitmix64 for integers, BLAKE2b of a canonical text for others."""
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        values = column.to_numpy(zero_copy_only=False)
+        return _splitmix(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64), seed)
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    table = np.array([_hash_value(value, seed) for value in encoded.dictionary.to_pylist()], dtype=np.uint64)
+    table = np.append(table, np.uint64(_hash_value(None, seed)))
+    return table[encoded.indices.fill_null(len(table) - 1).to_numpy(zero_copy_only=False)]
+
+
+def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:
+    """Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014."""
+    mixed = values + np.uint64(_GOLDEN * (seed + 1) & _WORD)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _hash_value(value: Any, seed: int) -> int:
+    value = _before_widening(value)
+    if isinstance(value, bool) or value is None:
+        text = repr(value)
+    elif isinstance(value, int):
+        return int(_splitmix(np.array([value & _WORD], dtype=np.uint64), seed)[0])
+    elif isinstance(value, bytes):
+        text = "b" + value.hex()
+    elif isinstance(value, decimal.Decimal):
+        text = format(value.normalize(), "f")
+    elif isinstance(value, datetime.date | datetime.time):
+        text = value.isoformat()
+    else:
+        text = str(value)
+    digest = hashlib.blake2b(f"{seed}\0{text}".encode(), digest_size=8, person=b"parquetry").digest()
+    return int.from_bytes(digest, "little")
+
+
+def _before_widening(value: Any) -> Any:
+    """The integer or the day that a value is: a column may widen to floats, decimals or times, and no row may change
+    its part.
+    """
+    if isinstance(value, float | decimal.Decimal) and math.isfinite(value) and value.as_integer_ratio()[1] == 1:
+        number = int(value)
+        return number if abs(number) <= _WORD else value
+    if isinstance(value, datetime.datetime) and value.tzinfo is None and value.time() == datetime.time():
+        return value.date()
+    return value
+
+
+def contains(field: str, *values: Any, every: bool = False) -> Contains:
+    """A predicate for ``where``: the list in ``field`` holds any of ``values`` (``every``: all of them)."""
+    return Contains(field, tuple(values), every)
+
+
+def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> HashSplit:
+    """A predicate for ``where``: part ``index`` of a train/validation split by a field's hash (seed ``None`` is 0)."""
+    return HashSplit(field, tuple(fractions), index, 0 if seed is None else seed)

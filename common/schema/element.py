@@ -1,0 +1,112 @@
+"""`OutputField` and `Element`: what a pipeline hands out, known before anything but the schema is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from .dtypes import delivered_dtype, is_bytes, is_text
+from .field import Shape, UnischemaField
+
+Kind = Literal["dense", "text", "bytes"]
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputField:
+    """One leaf of the element.
+
+    Attributes:
+        path: where it stands in the element's dict: ``(name,)``, or ``(offset, name)`` in windows with fields per
+            offset.
+        kind: numbers, text, or byte strings.
+        dtype: of the delivered array (``object`` for text and bytes).
+        shape: of one value, without batch and window axes; ``None`` = variable.
+        window: steps T of the window axis, or ``None``.
+        nullable: whether a value may be missing.
+        dims: names of the axes of ``shape``, if the field has them.
+        padded: whether ``None`` axes are padded to the largest value of each batch, so that a batch is one array.
+    """
+
+    path: Path
+    kind: Kind
+    dtype: np.dtype[Any]
+    shape: Shape
+    window: int | None = None
+    nullable: bool = False
+    dims: tuple[str, ...] | None = None
+    padded: bool = False
+
+    @property
+    def ragged(self) -> bool:
+        """Whether values differ in shape and a batch is ragged."""
+        return None in self.shape and not self.padded
+
+    @property
+    def name(self) -> str:
+        """The path as text, for messages."""
+        return ".".join(str(part) for part in self.path)
+
+    @property
+    def element_shape(self) -> Shape:
+        """The shape in an unbatched element: the window axis, then the value's axes."""
+        return self.shape if self.window is None else (self.window, *self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Element:
+    """What one step of the pipeline gives.
+
+    Attributes:
+        outputs: the leaves, in the order of the protocol's field numbers.
+        batch_size: rows in a full batch; ``None`` for unbatched rows.
+        static_batch: whether every batch is full.
+    """
+
+    outputs: tuple[OutputField, ...]
+    batch_size: int | None = None
+    static_batch: bool = False
+
+    @property
+    def batched(self) -> bool:
+        """Whether an element is a batch."""
+        return self.batch_size is not None
+
+
+def output_of(field: UnischemaField, *, window: int | None = None, offset: int | None = None) -> OutputField:
+    """The output that a field becomes."""
+    kind: Kind = "text" if is_text(field.dtype) else "bytes" if is_bytes(field.dtype) else "dense"
+    return OutputField(
+        path=(field.name,) if offset is None else (offset, field.name),
+        kind=kind,
+        dtype=delivered_dtype(field.dtype),
+        shape=field.shape,
+        window=window,
+        nullable=field.nullable,
+        dims=field.dims,
+    )
+
+
+def nest(outputs: Sequence[OutputField], values: Sequence[Any]) -> dict[Any, Any]:
+    """Puts one value for each output into the element's dict."""
+    result: dict[Any, Any] = {}
+    for output, value in zip(outputs, values, strict=True):
+        place = result
+        for part in output.path[:-1]:
+            place = place.setdefault(part, {})
+        place[output.path[-1]] = value
+    return result
+
+
+def flatten(outputs: Sequence[OutputField], element: Mapping[Any, Any]) -> list[Any]:
+    """The inverse of `nest`."""
+    values = []
+    for output in outputs:
+        value: Any = element
+        for part in output.path:
+            value = value[part]
+        values.append(value)
+    return values

@@ -1,0 +1,1 @@
+"""What was asked for: one file for each verb, as values."""

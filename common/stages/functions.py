@@ -1,0 +1,226 @@
+"""`UserFunction`: a Python callable inside an immutable pipeline: comparable, hashable, and able to travel by
+cloudpickle.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import hashlib
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from pathlib import PurePath
+from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from ..errors import PipelineError
+
+_EXACT = (
+    bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath
+    | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal
+)  # fmt: skip
+"""Types whose ``repr`` says all."""
+
+
+class UserFunction:
+    """A callable given by the user.
+
+    Two are equal if they hold the same callable, or pickle to the same bytes. ``digest`` names what it does, see
+    `digest_of`; it is made here, because calls may change what a function holds, and travels with it.
+    """
+
+    def __init__(self, function: Callable[..., Any], digest: str | None = None) -> None:
+        if not callable(function):
+            raise PipelineError(f"user function: expected a callable, got {type(function).__name__}.")
+        self.function = function
+        self.digest = digest or digest_of(function)
+
+    @property
+    def name(self) -> str:
+        """The callable's qualified name."""
+        return getattr(self.function, "__qualname__", type(self.function).__qualname__)
+
+    @cached_property
+    def pickled(self) -> bytes:
+        """The callable by cloudpickle.
+
+        Raises:
+            PipelineError: it cannot be pickled; says why.
+        """
+        try:
+            return cloudpickle.dumps(self.function)
+        except Exception as error:
+            raise PipelineError(
+                f"user function {self.name}: cannot travel to another process: {error!r}. Keep open files, locks and "
+                "sessions out of it (open them inside the function), or use executor='threads'."
+            ) from error
+
+    def to_json(self) -> dict[str, str]:
+        """The pickled callable, with its name for people."""
+        return {"name": self.name, "digest": self.digest, "pickle": base64.b64encode(self.pickled).decode("ascii")}
+
+    @classmethod
+    def from_json(cls, value: dict[str, str]) -> UserFunction:
+        """The inverse of `to_json`; runs what the pickle says, so only for pipelines that this user made."""
+        return cls(cloudpickle.loads(base64.b64decode(value["pickle"])), value.get("digest"))
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, UserFunction):
+            return NotImplemented
+        return self.function is other.function or self.function == other.function or self.pickled == other.pickled
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (self.pickled, self.digest)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class FunctionLock:
+    """Held while a function runs and what it returned is copied: functions return their own memory again, and few may
+    be called by two threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class _FunctionLocks:
+    """The locks that somebody uses now, by the function's number."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """In a forked child: whoever held a lock is not there."""
+        self._guard = threading.Lock()
+        self._locks: weakref.WeakValueDictionary[int, FunctionLock] = weakref.WeakValueDictionary()
+
+    def of(self, function: Callable[..., Any]) -> FunctionLock:
+        """One lock for all who call this function."""
+        with self._guard:
+            return self._locks.setdefault(id(function), FunctionLock())
+
+
+_LOCKS = _FunctionLocks()
+lock_of = _LOCKS.of
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_LOCKS.reset)
+
+
+def _unpickle(pickled: bytes, digest: str) -> UserFunction:
+    return UserFunction(cloudpickle.loads(pickled), digest)
+
+
+def digest_of(function: Callable[..., Any]) -> str:
+    """A short name of what a function does, the same in every process that runs the same source.
+
+    It covers the code, defaults, what the function closes over, arguments of ``partial``, attributes of a callable
+    object, and the numbers, texts and functions of its module that it names. Other objects count by their type.
+    """
+    hasher = hashlib.blake2b(digest_size=8)
+    _feed(function, hasher.update, (), callee=True)
+    return hasher.hexdigest()
+
+
+def _feed(value: Any, put: Callable[[bytes], None], above: tuple[int, ...], *, callee: bool = False) -> None:
+    put(f"{type(value).__qualname__}\0".encode())
+    if id(value) in above:
+        return
+    above = (*above, id(value))
+    if isinstance(value, set | frozenset):
+        put(b"".join(sorted(_feed_alone(item, above) for item in value)))
+        return
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        put(f"{value.dtype.str} {value.shape}\0".encode())
+        put(np.ascontiguousarray(value).tobytes())
+        return
+    for part in _parts(value, callee=callee):
+        if isinstance(part, _Text):
+            put(part.encode() + b"\0")
+        else:
+            _feed(part, put, above)
+
+
+def _feed_alone(value: Any, above: tuple[int, ...]) -> bytes:
+    hasher = hashlib.blake2b(digest_size=16)
+    _feed(value, hasher.update, above)
+    return hasher.digest()
+
+
+class _Text(str):
+    """What stands for a value, not a value."""
+
+
+def _parts(value: Any, *, callee: bool) -> Iterator[Any]:
+    """What a value is made of."""
+    if isinstance(value, _EXACT):
+        yield _Text(repr(value))
+    elif isinstance(value, tuple | list):
+        yield _Text(len(value))
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.items()
+    elif isinstance(value, CodeType):
+        yield _Text(value.co_code.hex())
+        yield from (value.co_consts, value.co_names)
+    elif isinstance(value, FunctionType):
+        yield _Text(value.__qualname__)
+        yield from (value.__code__, value.__defaults__, value.__kwdefaults__)
+        yield [cell.cell_contents for cell in value.__closure__ or () if not _is_empty(cell)]
+        yield _globals_of(value)
+    elif isinstance(value, MethodType):
+        yield value.__func__
+        yield from _parts(value.__self__, callee=True)
+    elif isinstance(value, partial):
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, re.Pattern):
+        yield from (value.pattern, value.flags)
+    elif isinstance(value, type | ModuleType | BuiltinFunctionType):
+        yield _Text(getattr(value, "__qualname__", value.__name__))
+    elif callee:
+        yield vars(type(value)).get("__call__")
+        yield getattr(value, "__dict__", None)
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:  # not filled yet
+        return True
+
+
+def _globals_of(function: FunctionType) -> dict[str, Any]:
+    """The plain values and own functions of its module that a function names."""
+    pending, names = [function.__code__], set[str]()
+    while pending:
+        code = pending.pop()
+        names.update(code.co_names)
+        pending += [item for item in code.co_consts if isinstance(item, CodeType)]
+    found = {name: function.__globals__[name] for name in sorted(names & function.__globals__.keys())}
+    own = {name for name, value in found.items() if getattr(value, "__module__", None) == function.__module__}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, _EXACT | tuple | frozenset) or (name in own and isinstance(value, FunctionType))
+    }

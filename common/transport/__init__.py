@@ -1,0 +1,1 @@
+"""Where the engine runs: in this process, in a sidecar, or at a server."""

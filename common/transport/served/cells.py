@@ -1,0 +1,132 @@
+"""From a step of the engine to the record batches that ``tensorflow_io.arrow.ArrowStreamDataset`` can read.
+
+It knows scalars, strings, and lists of them, one list to a row; no tensors, no nulls, no lists of different lengths in
+a batch. So here an Arrow row is one *element*, a whole batch of a batched pipeline, and each tensor of it is a list of
+its values. `tf_plugin.arrow` puts them into their shapes again, in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ...engine.columns.batch import Column, Dense, Ragged, Strings
+from ...schema.element import Element, OutputField
+from .arrays import even_offsets, flat_array, list_array, string_array
+from .encode import dense_shape, item_type
+
+LEADING = ("error", "rows")
+"""The first columns: the text of an error that ends the stream (empty otherwise), and the rows of the element."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One column: a list (or a scalar) for each element.
+
+    Attributes:
+        field: number of the output field.
+        part: ``"values"`` in C order; ``"shape"`` of the element where nobody can know it; ``"splits"`` of a ragged
+            value along ``axis``.
+        type: Arrow type of an item.
+        scalar: one item instead of a list.
+    """
+
+    field: int
+    part: str
+    type: pa.DataType
+    axis: int = -1
+    scalar: bool = False
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The column's type."""
+        return self.type if self.scalar else pa.list_(self.type)
+
+
+def cells_of(element: Element) -> list[Cell]:
+    """The columns after `LEADING`, in order."""
+    cells: list[Cell] = []
+    for number, output in enumerate(element.outputs):
+        scalar = not element.batched and output.element_shape == ()
+        cells.append(Cell(field=number, part="values", type=item_type(output), scalar=scalar))
+        if output.ragged and has_splits(element, output):
+            axes = [axis for axis, size in enumerate(output.shape) if not size and axis <= last_variable(output)]
+            cells += [Cell(field=number, part="splits", type=pa.int64(), axis=axis) for axis in axes]
+        elif output.ragged or output.padded:
+            cells.append(Cell(field=number, part="shape", type=pa.int64()))
+    return cells
+
+
+def has_splits(element: Element, output: OutputField) -> bool:
+    """Whether a ragged field has several cells in an element: rows of a batch, steps of a window."""
+    return element.batched or output.window is not None
+
+
+def last_variable(output: OutputField) -> int:
+    """The last axis of variable length."""
+    return max(axis for axis, size in enumerate(output.shape) if size is None)
+
+
+def cells_schema(element: Element) -> pa.Schema:
+    """The schema of a stream of elements."""
+    names = [f"{element.outputs[cell.field].name}.{cell.part}{max(cell.axis, 0) or ''}" for cell in cells_of(element)]
+    types = [cell.arrow for cell in cells_of(element)]
+    return pa.schema(list(zip([*LEADING, *names], [pa.string(), pa.int64(), *types], strict=True)))
+
+
+def encode_cells(element: Element, schema: pa.Schema, columns: Sequence[Column], count: int) -> pa.RecordBatch:
+    """A step as one row (a batch), or as a row for each of its rows."""
+    groups = 1 if element.batched else count
+    rows = np.full(groups, count if element.batched else 1, np.int64)
+    arrays = [pa.array([""] * groups, pa.string()), pa.array(rows)]
+    for cell in cells_of(element):
+        arrays.append(_array(cell, element, columns[cell.field], groups))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def error_cells(element: Element, schema: pa.Schema, text: str) -> pa.RecordBatch:
+    """A row that holds nothing but the text of an error."""
+    arrays = [pa.array([text]), pa.array([0], pa.int64())]
+    for cell in cells_of(element):
+        nothing = b"" if pa.types.is_binary(cell.type) else "" if pa.types.is_string(cell.type) else 0
+        item = pa.array([nothing], pa.int64()).cast(cell.type) if nothing == 0 else pa.array([nothing], cell.type)
+        arrays.append(item if cell.scalar else pa.array([[]], cell.arrow))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(cell: Cell, element: Element, column: Column, groups: int) -> pa.Array:
+    if cell.part == "splits":
+        assert isinstance(column, Ragged)
+        splits = [_splits(shapes, cell.axis) for shapes in np.split(column.shapes, groups)]
+        return list_array(flat_array(np.concatenate(splits)), _ends([len(part) for part in splits]))
+    if cell.part == "shape":
+        shapes = column.shapes if isinstance(column, Ragged) else _dense_shapes(element, column, groups)
+        return list_array(flat_array(shapes), even_offsets(groups, shapes.shape[1]))
+    if isinstance(column, Ragged):
+        sizes = np.prod(column.shapes, axis=1, dtype=np.int64).reshape(groups, -1).sum(axis=1)
+        return list_array(_items(cell, column.values), _ends(sizes))
+    items = _items(cell, column.values if isinstance(column, Dense) else column)
+    return items if cell.scalar else list_array(items, even_offsets(groups, len(items) // groups))
+
+
+def _items(cell: Cell, values: np.ndarray | Strings) -> pa.Array:
+    return string_array(values, cell.type) if isinstance(values, Strings) else flat_array(values)
+
+
+def _dense_shapes(element: Element, column: Column, groups: int) -> np.ndarray:
+    """The shape of each element of a padded field."""
+    shape = dense_shape(column)
+    return np.tile(np.array(shape if element.batched else shape[1:], np.int64), (groups, 1))
+
+
+def _splits(shapes: np.ndarray, axis: int) -> np.ndarray:
+    """Where the parts along one axis begin and end, counted in parts of the next axis, as in `tf.RaggedTensor`."""
+    outer = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)
+    return _ends(np.repeat(shapes[:, axis], outer))
+
+
+def _ends(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)

@@ -1,0 +1,207 @@
+"""The client's side: requests to a server, and `ServedSource`, which gives the steps of one iteration."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...engine.columns.batch import Column, leading
+from ...errors import SidecarError, error_class
+from .address import ServerAddress
+from .decode import decode_rows, element_of_schema
+from .numbers import Layout, Numbers
+from .security import client_context, read_token
+from .wire import ERROR_KEY, POSITION_KEY, VERSION, SocketReader, receive_json, send_json
+
+if TYPE_CHECKING:
+    from ...pipeline.iteration import StepIterator
+    from ...stages.values import Stage
+
+_CONNECT_S = 10.0
+
+
+class Connection:
+    """A connection to a server; requests on it are answered one after another.
+
+    Raises:
+        SidecarError: nobody listens there, or the TLS certificate does not fit.
+    """
+
+    def __init__(self, address: ServerAddress) -> None:
+        self.address = address
+        self.pid = os.getpid()
+        self._token = None if address.token_file is None else read_token(address.token_file)
+        self.socket = _connect(address)
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request.
+
+        Raises:
+            ParquetryError: what the server raised, by its class.
+            SidecarError: the server is gone.
+        """
+        if self._token is not None:
+            request = {"token": self._token, **request}
+        try:
+            send_json(self.socket, {"version": VERSION, **request})
+            answer = receive_json(self.socket)
+        except OSError as error:
+            raise self.lost(str(error)) from error
+        if answer is None:
+            raise self.lost("it closed the connection")
+        raise_error(answer)
+        return answer
+
+    def lost(self, how: str) -> SidecarError:
+        """The error of a server that went away."""
+        return SidecarError(
+            f"server at {self.address.url}: expected it to go on, got the end of the connection ({how}). "
+            "Start it again, and resume from a saved state if you have one."
+        )
+
+    def close(self) -> None:
+        """Leaves. Idempotent."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+def request_of(address: ServerAddress, stages: Sequence[Stage]) -> dict[str, Any]:
+    """What every request says about the pipeline that is meant."""
+    return {"stages": [stage.to_json() for stage in stages], "seed": address.seed}
+
+
+def ask_once(address: ServerAddress, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to one request, on a connection of its own."""
+    connection = Connection(address)
+    try:
+        return connection.ask(request)
+    finally:
+        connection.close()
+
+
+def open_stream(
+    address: ServerAddress, stages: Sequence[Stage], numbers: Numbers, *, layout: Layout, strict_nulls: bool
+) -> Connection:
+    """A connection on which an Arrow stream follows."""
+    connection = Connection(address)
+    try:
+        connection.ask(
+            {
+                "do": "stream",
+                **request_of(address, stages),
+                **numbers.to_json(),
+                "shared": address.shared,
+                "layout": layout,
+                "strict_nulls": strict_nulls,
+            }
+        )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def raise_error(answer: dict[str, Any]) -> None:
+    """Raises the error that an answer carries, if it does."""
+    if "error" in answer:
+        raise error_class(str(answer["error"]))(str(answer.get("message")))
+
+
+class ServedSource:
+    """The steps of one iteration, made by a server elsewhere."""
+
+    def __init__(self, steps: StepIterator, *, strict_nulls: bool) -> None:
+        address = steps.pipeline.address
+        assert address is not None
+        self.position = steps.start
+        numbers = Numbers(
+            iteration=steps.iteration,
+            origin=(steps.origin.passes, steps.origin.rows),
+            start=steps.start,
+            worker=steps.worker,
+            workers=steps.workers,
+        )
+        self._connection: Connection | None = open_stream(
+            address, steps.pipeline.stages, numbers, layout="rows", strict_nulls=strict_nulls
+        )
+        self._shared = address.shared
+        self._ask_for_one()
+        self._outputs = steps.pipeline.element.outputs
+        self._reader: Any = None
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        connection = self._connection
+        if connection is None or connection.pid != os.getpid():
+            raise StopIteration
+        try:
+            if self._reader is None:
+                self._reader = pa.ipc.open_stream(pa.PythonFile(SocketReader(connection.socket), mode="r"))
+                self._check_fields()
+            batch, metadata = self._reader.read_next_batch_with_custom_metadata()
+        except StopIteration:
+            self.close()
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self.close()
+            raise connection.lost(str(error)) from error
+        known = {} if metadata is None else {bytes(key): bytes(metadata[key]) for key in metadata}
+        if ERROR_KEY in known:
+            self.close()
+            raise_error(json.loads(known[ERROR_KEY]))
+        self._ask_for_one()
+        columns = decode_rows(self._outputs, batch, known)
+        self.position = int(known[POSITION_KEY])
+        return leading(columns[0]), columns
+
+    def _ask_for_one(self) -> None:
+        """Of a shared epoch each client asks for every batch, one ahead: none may lie in the buffer of a slow one."""
+        if self._shared and self._connection is not None:
+            with contextlib.suppress(OSError):  # the server ended the stream; its last message says how
+                self._connection.socket.sendall(b"n")
+
+    def _check_fields(self) -> None:
+        """The server may have been started again, with another pipeline."""
+        found = element_of_schema(self._reader.schema).outputs
+        if found != self._outputs:
+            raise SidecarError(
+                f"server: expected a stream of the fields {[output.name for output in self._outputs]} as they were "
+                f"when this pipeline was made, got {[output.name for output in found]}. Make the pipeline anew."
+            )
+
+    def close(self) -> None:
+        """Leaves the server, which stops making batches for this client. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _connect(address: ServerAddress) -> socket.socket:
+    endpoint = address.endpoint
+    context = client_context(address)
+    result = None
+    try:
+        if endpoint.kind == "unix":
+            result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            result.connect(endpoint.path)
+        else:
+            result = socket.create_connection((endpoint.host, endpoint.port), timeout=_CONNECT_S)
+            if context is not None:
+                result = context.wrap_socket(result, server_hostname=endpoint.host)
+            result.settimeout(None)
+    except OSError as error:
+        if result is not None:
+            result.close()
+        what = "a certificate that its --tls-ca file vouches for" if isinstance(error, ssl.SSLError) else "a server"
+        raise SidecarError(
+            f"server at {address.url}: expected {what}, got {error}. Start one with: "
+            "python -m parquetry.common.sidecar serve --listen ... PIPELINE.json."
+        ) from error
+    return result

@@ -1,0 +1,98 @@
+"""`ServedPlan`: the plan of a pipeline that a server has; what it says of it, and what it is asked when needed.
+
+States are those of the server's own plan, so they fit every face; what needs the dataset is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ...plan.plan import BasePlan, Origin
+from ...plan.stage_order import StageOrder
+from ...schema.element import Element
+from ...stages.values import Shard, Stage, stage_from_json
+from .address import ServerAddress
+from .client import ask_once, request_of
+from .description import element_from_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRecipe:
+    """What matters of the server's recipe here: whether functions leave rows out; they run there, not here."""
+
+    drops: bool
+    has_user_code: bool = False
+    costly: bool = False
+    frees_interpreter: bool = True
+
+
+class ServedPlan(BasePlan):
+    """The plan of a server's pipeline with this client's stages.
+
+    Raises:
+        SidecarError: the server is not there.
+        ParquetryError: what the server raised when it planned.
+    """
+
+    def __init__(self, address: ServerAddress, stages: Sequence[Stage]) -> None:
+        self.address = address
+        self.stages = tuple(stages)
+        self._request = request_of(address, stages)
+        self._said = self._ask("describe")
+        shard = self._said["shard"]
+        order = StageOrder(mixed=self._said["mixed"])
+        order.shard = None if shard is None else _shard(shard)
+        self.order = order
+        self.hashes = (self._said["hashes"][0], self._said["hashes"][1])
+        self.recipe = ServedRecipe(drops=self._said["drops"])  # type: ignore[assignment]  # as much as is known here
+
+    @cached_property
+    def element(self) -> Element:
+        return element_from_json(self._said["element"])
+
+    @property
+    def accepts(self) -> Sequence[str]:
+        """The verbs that may follow."""
+        return list(self._said["accepts"])
+
+    @property
+    def fingerprint(self) -> str:
+        return str(self._said["fingerprint"])
+
+    @property
+    def seed(self) -> int | None:
+        seed: int | None = self._said["seed"]
+        return seed
+
+    @property
+    def seed_is_drawn(self) -> bool:
+        return bool(self._said["seed_is_drawn"])
+
+    @cached_property
+    def length(self) -> int | None:  # type: ignore[override]  # asked for once
+        length: int | None = self._ask("length")["length"]
+        return length
+
+    def explain(self) -> str:
+        """The plan in the server's words."""
+        return str(self._ask("explain")["text"])
+
+    def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
+        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        after = self._ask("origin_after", origin=[origin.passes, origin.rows], num_shards=num_shards, rows=rows)
+        return Origin(passes=after["origin"][0], rows=after["origin"][1])
+
+    def check_not_empty(self) -> None:
+        """The server does, when it begins."""
+
+    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        return ask_once(self.address, {"do": do, **self._request, **arguments})
+
+
+def _shard(value: dict[str, Any]) -> Shard:
+    stage = stage_from_json(value)
+    assert isinstance(stage, Shard)
+    return stage

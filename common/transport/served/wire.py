@@ -1,0 +1,134 @@
+"""What stands before the Arrow stream: one JSON message each way, with its length in front.
+
+A connection begins with the client's request, ``b"PQA1"``, uint32 length (little endian), JSON; the server answers in
+the same form. After the answer to ``{"do": "stream"}`` the server sends one Arrow IPC stream and closes; every other
+connection may go on with further requests. See `docs/arrow-stream.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from typing import Any
+
+import numpy as np
+
+from ...errors import SidecarError
+
+MAGIC = b"PQA1"
+VERSION = 1
+_HEAD = struct.Struct("<4sI")
+_MOST_BYTES = 16 << 20
+POSITION_KEY = b"parquetry.position"
+SHAPES_KEY = b"parquetry.shapes"
+SCHEMA_KEY = b"parquetry.stream"
+ERROR_KEY = b"parquetry.error"
+
+
+def send_json(connection: socket.socket, value: dict[str, Any]) -> None:
+    """Sends one message.
+
+    Raises:
+        OSError: the other side is gone.
+    """
+    body = json.dumps(value).encode()
+    connection.sendall(_HEAD.pack(MAGIC, len(body)) + body)
+
+
+def receive_json(connection: socket.socket, *, most_bytes: int = _MOST_BYTES) -> dict[str, Any] | None:
+    """The next message; ``None`` at the end of the connection.
+
+    Raises:
+        SidecarError: bytes that are no message.
+        OSError: the connection broke.
+    """
+    head = receive_exactly(connection, _HEAD.size)
+    if len(head) == 0:
+        return None
+    if len(head) < _HEAD.size:
+        raise SidecarError(f"connection: expected a message of parquetry, got {bytes(head)!r} and the end.")
+    magic, length = _HEAD.unpack(head.tobytes())
+    if magic != MAGIC or length > most_bytes:
+        raise SidecarError(
+            f"connection: expected a message of parquetry (it begins with {MAGIC!r}), got {bytes(head)!r}. "
+            "Check the address: something else speaks there, or with TLS on one side only."
+        )
+    body = receive_exactly(connection, length)
+    try:
+        value = json.loads(bytes(body)) if len(body) == length else None
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise SidecarError(f"connection: expected a JSON object of {length} bytes, got {bytes(body[:80])!r}.")
+    return value
+
+
+def receive_exactly(connection: socket.socket, count: int) -> np.ndarray:
+    """``count`` bytes, or fewer at the end of the connection; writable, and nobody else's."""
+    buffer = np.empty(count, np.uint8)
+    view = buffer.data
+    at = 0
+    while at < count:
+        got = connection.recv_into(view[at:])
+        if not got:
+            return buffer[:at]
+        at += got
+    return buffer
+
+
+class SocketWriter:
+    """A connection as the file that Arrow writes to; big buffers go out without a copy."""
+
+    closed = False
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.broken = False
+
+    def write(self, data: Any) -> int:
+        """Sends all of it; waits while the receiver is slower (this is the back-pressure)."""
+        view = memoryview(data).cast("B")
+        try:
+            self._connection.sendall(view)
+        except OSError:
+            self.broken = True
+            raise
+        return len(view)
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """The connection belongs to somebody else."""
+
+
+class SocketReader:
+    """A connection as the file that Arrow reads from."""
+
+    closed = False
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def read(self, count: int) -> np.ndarray:
+        """The next ``count`` bytes.
+
+        Raises:
+            ConnectionError: the connection ended; a stream says its end before that, and then Arrow asks for no more.
+        """
+        found = receive_exactly(self._connection, count)
+        if len(found) < count:
+            raise ConnectionError("the stream was cut off")
+        return found
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def close(self) -> None:
+        """The connection belongs to somebody else."""

@@ -1,0 +1,1 @@
+"""The sidecar: separate processes that make batches in shared memory; see `docs/protocol.md`."""

@@ -1,0 +1,400 @@
+"""The Python client of the sidecar: starts it, maps its slots, and gives its batches without a copy.
+
+`SidecarSource` makes the steps of one iteration. Sidecars whose iteration ended are kept a while for the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...engine.columns.batch import Column, leading, split_column
+from ...errors import ELEMENT_ERRORS, SidecarError, error_class
+from ...schema.element import OutputField
+from ..processes.python_child import python_command
+from ..processes.vital import report, start_vital
+from .channel import Channel, memory_file
+from .protocol import BatchHeader, Message, MessageType
+from .request import open_request
+from .slots import read_table
+
+if TYPE_CHECKING:
+    from ...pipeline.iteration import StepIterator
+
+IDLE_S = 30.0
+FEWEST_KEPT = 4
+"""Idle sidecars that are kept however few are in use at once: training and validation take turns."""
+_DEATH_S = 2.0
+_STDERR_LINES = 20
+
+
+class SidecarClient:
+    """One connection to one sidecar process.
+
+    Args:
+        request: the OPEN request, JSON.
+
+    Raises:
+        SidecarError: the process could not be started, or died.
+        ParquetryError: what planning raised.
+    """
+
+    def __init__(self, request: bytes) -> None:
+        self.request = request
+        self.pid = os.getpid()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = python_command("parquetry.common.sidecar", "--fd", str(theirs.fileno()))
+        try:
+            self._process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+        except OSError as error:
+            ours.close()
+            raise SidecarError(f"sidecar could not be started with {command}: {error}.") from error
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._drain = start_vital(self._drain_stderr, name="parquetry-stderr", failed=report)
+        self._generation = 0
+        self._most_slots = 0
+        self._slots: dict[int, _MappedSlot] = {}
+        self._outstanding: set[int] = set()  # slots that the user holds; adding and discarding need no lock
+        self._closed = False
+        self.failed_at: int | None = None  # the position behind the element whose error was raised last
+        self._open()
+
+    def start(self, options: dict[str, Any]) -> None:
+        """Begins an iteration; see START in the protocol."""
+        self._generation += 1
+        body = json.dumps(options).encode()
+        self._send(Message(type=MessageType.START, generation=self._generation, body=body))
+        started = json.loads(self._next().body)
+        self._most_slots = started["slots"]
+
+    def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
+        """The next batch as views into its slot; ``None`` at the end."""
+        message = self._next()
+        if message.type == MessageType.END:
+            return None
+        header = BatchHeader.unpack(message.body)
+        slot = self._slots[message.a]
+        lease = slot.lease(header.slot_bytes)
+        self._outstanding.add(message.a)
+        scarce = self._most_slots - len(self._outstanding) <= 1
+        weakref.finalize(lease, self._give_back, message.a).atexit = False
+        if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
+            own = np.frombuffer(lease, np.uint8).copy()
+            del lease
+            return header, read_table(own, header, outputs)
+        return header, read_table(lease, header, outputs)
+
+    def stop(self) -> None:
+        """Ends the iteration; the sidecar stays."""
+        with contextlib.suppress(OSError):
+            self._channel.send(Message(type=MessageType.STOP, generation=self._generation))
+        self._generation += 1
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and this object may use it."""
+        return not self._closed and self.pid == os.getpid() and self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the sidecar at once. Idempotent. Batches that the user holds stay valid."""
+        if self._closed:
+            return
+        self._closed = True
+        self._channel.close()
+        if self.pid != os.getpid():
+            return
+        try:
+            self._process.wait(timeout=_DEATH_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._drain.join(timeout=_DEATH_S)
+        for slot in self._slots.values():
+            slot.close()
+
+    def _open(self) -> None:
+        descriptor = memory_file("request")
+        try:
+            os.write(descriptor, self.request)
+            self._send(Message(type=MessageType.OPEN, a=len(self.request), descriptor=descriptor))
+            self._next()  # OPENED
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _next(self) -> Message:
+        """The next message of this generation that is not about slots."""
+        while True:
+            message = self._channel.receive()
+            if message is None:
+                raise self._death()
+            if message.type == MessageType.SLOT:
+                assert message.descriptor is not None
+                self._slots[message.a] = _MappedSlot(message.descriptor)
+            elif message.type == MessageType.BATCH and message.generation != self._generation:
+                self._release(message.a)
+            elif message.type == MessageType.ERROR and message.generation in (0, self._generation):
+                self.failed_at = message.b if message.a else None
+                problem = json.loads(message.body)
+                raise error_class(problem["error"])(problem["message"])
+            elif message.generation in (0, self._generation):
+                return message
+
+    def _give_back(self, slot: int) -> None:
+        # A finaliser may run in any thread, in the middle of anything: it takes no lock.
+        self._outstanding.discard(slot)
+        self._release(slot)
+
+    def _release(self, slot: int) -> None:
+        if not self._closed and self.pid == os.getpid():
+            with contextlib.suppress(OSError):
+                self._channel.send(Message(type=MessageType.RELEASE, generation=self._generation, a=slot))
+
+    def _send(self, message: Message) -> None:
+        try:
+            self._channel.send(message)
+        except OSError as error:
+            raise self._death() from error
+
+    def _death(self) -> SidecarError:
+        try:
+            code = self._process.wait(timeout=_DEATH_S)
+            how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+        except subprocess.TimeoutExpired:
+            how = "connection closed"
+        self._drain.join(timeout=_DEATH_S)
+        lines = "\n".join(self._stderr)
+        self.close()
+        return SidecarError(
+            f"sidecar (process {self._process.pid}) died: {how}. Its last words:\n{lines or '(none)'}\n"
+            "Begin a new iteration to start another; resume from a saved state if you have one."
+        )
+
+    def _drain_stderr(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as pipe:
+            for raw in pipe:
+                line = raw.decode(errors="replace").rstrip("\n")
+                self._stderr.append(line)
+                with contextlib.suppress(Exception):
+                    print(line, file=sys.stderr)
+
+
+class _MappedSlot:
+    """A slot as the client sees it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._memory: mmap.mmap | None = None
+
+    def lease(self, size: int) -> Any:
+        """The slot's memory; while the returned object or a view of it lives, the slot is in use."""
+        if self._memory is None or len(self._memory) < size:
+            self._memory = mmap.mmap(self._descriptor, size)
+        return (ctypes.c_uint8 * len(self._memory)).from_buffer(self._memory)
+
+    def close(self) -> None:
+        """Closes the descriptor; mappings go with the last array that uses them."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._memory = None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class RecentMost:
+    """The largest of the numbers that were noted lately."""
+
+    def __init__(self) -> None:
+        self._noted: deque[tuple[float, int]] = deque()  # times rise, numbers fall
+
+    def note(self, number: int, now: float) -> None:
+        """Takes a number in."""
+        while self._noted and self._noted[-1][1] <= number:
+            self._noted.pop()
+        self._noted.append((now, number))
+
+    def within(self, seconds: float, now: float) -> int:
+        """The largest of the last ``seconds``; 0 if there is none."""
+        while self._noted and self._noted[0][0] < now - seconds:
+            self._noted.popleft()
+        return self._noted[0][1] if self._noted else 0
+
+
+class IdlePool:
+    """Sidecars that wait for the next iteration of the same request; ended after `IDLE_S`, and the oldest of them when
+    more are idle than were in use at once lately.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[float, SidecarClient]] = []  # oldest first
+        self._used: weakref.WeakSet[SidecarClient] = weakref.WeakSet()
+        self._most_used = RecentMost()
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def take(self, request: bytes) -> SidecarClient:
+        """An idle sidecar of this request, or a new one."""
+        while True:
+            with self._lock:
+                found = next((item for item in self._idle if item[1].request == request), None)
+                if found is not None:
+                    self._idle.remove(found)
+            if found is None:
+                return self._lend(SidecarClient(request))
+            if found[1].alive:
+                return self._lend(found[1])
+            found[1].close()
+
+    def give(self, client: SidecarClient) -> None:
+        """Keeps a sidecar for a while."""
+        with self._lock:
+            self._most_used.note(len(self._used), time.monotonic())
+            self._used.discard(client)
+        if not client.alive:
+            client.close()
+            return
+        with self._lock:
+            now = time.monotonic()
+            self._idle.append((now + IDLE_S, client))
+            surplus = max(0, len(self._idle) - max(FEWEST_KEPT, self._most_used.within(IDLE_S, now)))
+            dropped, self._idle = self._idle[:surplus], self._idle[surplus:]
+            self._arm()
+        for _, oldest in dropped:
+            oldest.close()
+
+    def close(self) -> None:
+        """Ends all idle sidecars. Idempotent."""
+        with self._lock:
+            left, self._idle = self._idle, []
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        for _, client in left:
+            client.close()
+
+    def forget(self) -> None:
+        """In a forked child: the sidecars are the parent's."""
+        self._idle = []
+        self._used = weakref.WeakSet()
+        self._timer = None
+        self._lock = threading.Lock()
+
+    def _lend(self, client: SidecarClient) -> SidecarClient:
+        with self._lock:
+            self._used.add(client)
+            self._most_used.note(len(self._used), time.monotonic())
+        return client
+
+    def _arm(self) -> None:
+        if self._timer is None and self._idle:
+            delay = max(0.1, min(due for due, _ in self._idle) - time.monotonic())
+            self._timer = threading.Timer(delay, self._sweep)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._timer = None
+            due = [client for end, client in self._idle if end <= now]
+            self._idle = [item for item in self._idle if item[0] > now]
+            self._arm()
+        for client in due:
+            client.close()
+
+
+IDLE = IdlePool()
+atexit.register(IDLE.close)
+os.register_at_fork(after_in_child=IDLE.forget)
+
+
+class SidecarSource:
+    """The steps of one iteration, made by a sidecar."""
+
+    def __init__(self, steps: StepIterator, *, strict_nulls: bool) -> None:
+        pipeline = steps.pipeline
+        self._outputs = pipeline.element.outputs
+        self._batched = pipeline.element.batched
+        self._ready: deque[tuple[int, list[Column], int]] = deque()
+        self.position = steps.start
+        request = open_request(pipeline, strict_nulls=strict_nulls)
+        self._client: SidecarClient | None = IDLE.take(request.encode())
+        options = {
+            "iteration": steps.iteration,
+            "origin": [steps.origin.passes, steps.origin.rows],
+            "start": steps.start,
+            "worker": steps.worker,
+            "workers": steps.workers,
+            "merge": True,
+        }
+        try:
+            self._client.start(options)
+        except BaseException:
+            self.close()
+            raise
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        if not self._ready:
+            self._receive()
+        count, columns, self.position = self._ready.popleft()
+        return count, columns
+
+    def _receive(self) -> None:
+        """Waits for the next message and takes its steps apart; raises ``StopIteration`` at the end."""
+        if self._client is None:
+            raise StopIteration
+        try:
+            received = self._client.next_batch(self._outputs)
+        except ELEMENT_ERRORS:
+            if self._client.failed_at is None:
+                self.close()
+            else:
+                self.position = self._client.failed_at
+            raise
+        if received is None:
+            self.close()
+            raise StopIteration
+        header, columns = received
+        if not self._batched:
+            self._ready.append((header.num_elements, columns, header.first_element + header.num_elements))
+            return
+        count = leading(columns[0]) // header.num_elements
+        parts = [split_column(column, header.num_elements) for column in columns]
+        for number, step in enumerate(zip(*parts, strict=True), header.first_element + 1):
+            self._ready.append((count, list(step), number))
+
+    def close(self) -> None:
+        """Ends the iteration; the sidecar waits for the next one. Idempotent."""
+        client, self._client = self._client, None
+        if client is not None and client.pid == os.getpid():
+            client.stop()
+            IDLE.give(client)

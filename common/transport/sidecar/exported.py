@@ -1,0 +1,150 @@
+"""Windows in shared memory: written once by the reader, mapped by every worker without a copy."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import struct
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from ...engine.read.fetched import FetchedRows, Part
+from ...engine.read.file_cells import FileCells
+from ...engine.read.stored_cells import StoredCells
+from ...engine.run.window import WindowRows
+from ...layout.nested import one_array
+from .channel import memory_file
+
+_TAIL = struct.Struct("<QQ")
+_ALIGNMENT = 64
+
+
+class ExportedWindow:
+    """A window in shared memory. Thread-safe.
+
+    Its memory is freed when it is closed and nobody holds it: a job that is on its way to a worker when the iteration
+    ends must not lose the descriptor that it is about to send.
+
+    Args:
+        number: names the window between reader and workers.
+        rows: as planned; its cells stay with the reader.
+        source: which pipeline of a mix it belongs to.
+        descriptor: owned.
+    """
+
+    def __init__(self, *, number: int, rows: WindowRows, source: int, descriptor: int) -> None:
+        self.number = number
+        self.rows = rows
+        self.source = source
+        self.descriptor = descriptor
+        self._users = 1
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the owner gave the window up."""
+        return self._closed
+
+    def hold(self) -> bool:
+        """Keeps the memory until `release`; False if the window is closed already."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        """Ends what `hold` began."""
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            os.close(self.descriptor)
+
+    def close(self) -> None:
+        """Gives up the owner's hold. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.release()
+
+
+def export_window(
+    number: int, rows: WindowRows, parts: Sequence[FetchedRows], places: Sequence[str], source: int
+) -> ExportedWindow:
+    """Writes a window to shared memory: the columns of each row group, then where they are."""
+    descriptor = memory_file("window")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
+            where = [_write_columns(sink, part) for part in parts]
+            meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.units)), protocol=5)
+            sink.write(meta)
+            sink.write(_TAIL.pack(len(meta), 0))
+        return ExportedWindow(number=number, rows=rows, source=source, descriptor=descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def open_exported(descriptor: int) -> tuple[list[FetchedRows], list[str], list[np.ndarray], list[int]]:
+    """Maps a window: columns of each row group, places, rows, and row groups. Takes over the descriptor."""
+    try:
+        size = os.fstat(descriptor).st_size
+        memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+    length, _ = _TAIL.unpack(memory[size - _TAIL.size :])
+    where, places, rows, units = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
+    buffer = pa.py_buffer(memory)
+    return [_columns_at(buffer, part) for part in where], places, rows, units
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Where the columns of one row group are.
+
+    Attributes:
+        table: first byte of an Arrow IPC stream with all Arrow columns, and the one after its last.
+        cells: for each column that is `StoredCells`: its number, first and last byte, starts and ends.
+        count: columns.
+    """
+
+    table: tuple[int, int]
+    cells: tuple[tuple[int, int, int, np.ndarray, np.ndarray], ...]
+    count: int
+
+
+def _write_columns(sink: pa.NativeFile, part: FetchedRows) -> _Columns:
+    arrays = {str(number): column for number, column in enumerate(part.columns) if isinstance(column, pa.Array)}
+    begin = sink.tell()
+    table = pa.table(arrays)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    end = sink.tell()
+    cells = []
+    for number, column in enumerate(part.columns):
+        if not isinstance(column, pa.Array):
+            values = column.loaded() if isinstance(column, FileCells) else column
+            first = sink.tell()
+            sink.write(pa.py_buffer(values.data))
+            cells.append((number, first, sink.tell(), values.starts, values.ends))
+    sink.write(bytes(-sink.tell() % _ALIGNMENT))
+    return _Columns((begin, end), tuple(cells), len(part.columns))
+
+
+def _columns_at(buffer: pa.Buffer, where: _Columns) -> FetchedRows:
+    begin, end = where.table
+    table = pa.ipc.open_stream(buffer.slice(begin, end - begin)).read_all()
+    columns: list[Part | None] = [None] * where.count
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        columns[int(name)] = one_array(column)
+    for number, first, last, starts, ends in where.cells:
+        columns[number] = StoredCells(starts, ends, np.frombuffer(buffer, np.uint8, last - first, first))
+    return FetchedRows(tuple(column for column in columns if column is not None))

@@ -1,0 +1,102 @@
+"""The OPEN request: what a sidecar is asked for, the same from every face."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...errors import SchemaError
+
+if TYPE_CHECKING:
+    from ...pipeline.pipeline import Pipeline
+    from ...schema.element import Element
+
+
+def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | None = None) -> str:
+    """The request as JSON.
+
+    With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others.
+
+    ``start_workers`` lets the sidecar start its workers before it has planned anything: the pipeline's description,
+    which is known here, says whether they will be needed. ``versions`` hold the sidecar to the files that were found
+    here, and keep one that has opened others from being taken for this request.
+    """
+    from ...pipeline.iteration import usable_processors
+    from .runners import needs_workers
+
+    workers = pipeline.workers or usable_processors()
+    if not needs_workers(pipeline.plan().recipe, workers):
+        workers = 0
+    return json.dumps(
+        {
+            "pipeline": pipeline.to_json(),
+            "versions": pipeline.versions,
+            "sys_path": sys.path,
+            "strict_nulls": strict_nulls,
+            "start_workers": workers,
+            **({} if element is None else {"outputs": _described(element)}),
+        }
+    )
+
+
+def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
+    """The pipeline of a request, with the shard and the URLs that were known only when it was sent.
+
+    Raises:
+        ParquetryError: a pipeline that makes no sense.
+    """
+    from ...pipeline.pipeline import Pipeline
+
+    described = dict(request["pipeline"])
+    if "urls" in request:
+        described["urls"] = [base64.urlsafe_b64decode(url).decode() for url in request["urls"]]
+    if "shard" in request:
+        numbers = dict(zip(("num_shards", "index"), request["shard"], strict=True))
+        described["stages"] = [
+            {**stage, **numbers} if stage["verb"] in ("shard", "shard_row_groups") else stage
+            for stage in described["stages"]
+        ]
+    return Pipeline.from_json(described)
+
+
+def requested_versions(request: Mapping[str, Any]) -> list[str] | None:
+    """The versions of the files that the client found; ``None`` if it could not know which files it asks for."""
+    return None if "urls" in request else request.get("versions")
+
+
+def check_outputs(request: Mapping[str, Any], element: Element) -> None:
+    """Holds what a pipeline gives to what its client was promised.
+
+    Raises:
+        SchemaError: a field that is missing, new, or of another dtype or shape.
+    """
+    promised, found = request.get("outputs"), _described(element)
+    if promised is None or list(promised.items()) == list(found.items()):
+        return
+    for name in [*promised, *found]:
+        if promised.get(name) != found.get(name):
+            raise SchemaError(
+                f"field '{name}': expected {_shown(promised.get(name))}, as in the dataset given as like=, got "
+                f"{_shown(found.get(name))}. Select the fields that all datasets share, or cast them."
+            )
+    raise SchemaError(
+        f"fields: expected the order {list(promised)}, as in the dataset given as like=, got {list(found)}."
+    )
+
+
+def _described(element: Element) -> dict[str, Any]:
+    return {
+        output.name: [
+            output.dtype.name if output.kind == "dense" else output.kind,
+            list(output.element_shape),
+            output.padded,
+        ]
+        for output in element.outputs
+    }
+
+
+def _shown(described: Any) -> str:
+    return "no such field" if described is None else f"{described[0]} of shape {tuple(described[1])}"

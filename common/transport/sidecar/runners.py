@@ -1,0 +1,302 @@
+"""Where the reader's jobs run: in its own threads (decoding that is cheap, or frees the interpreter lock) or in worker
+processes (other costly decoding, user Python).
+
+Both make the same bytes in the same slots. A worker that dies is replaced and its job done again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Protocol
+
+import cloudpickle
+
+from ...engine.read.fetch import Fetcher
+from ...engine.read.fetched import FetchedRows
+from ...engine.run.assemble import assemble
+from ...engine.run.jobs import Handle, Job, loaded, sources_of
+from ...engine.run.window import WindowRows
+from ...errors import PipelineError, SidecarError
+from ...plan.recipe import MixedRecipe, Recipe
+from ..processes.vital import start_vital
+from .exported import ExportedWindow, export_window
+from .protocol import BatchHeader
+from .slots import SlotMemory, write_table
+from .stream import StreamChannel
+from .worker_process import WorkerProcess, start_worker
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_DEATHS = 3
+
+
+class Slot:
+    """A slot of the reader: its number for the client and its memory."""
+
+    def __init__(self, number: int, memory: SlotMemory) -> None:
+        self.number = number
+        self.memory = memory
+
+
+class Runner(Protocol):
+    """Makes batches in slots."""
+
+    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
+        """What a loaded window is kept as (see `WindowStore`); called in a fetch thread."""
+
+    def discard(self, window: Any) -> None:
+        """Called when a window is not needed any more."""
+
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+        """Starts a job; ``first``, the number of its first element, goes into the batch header."""
+
+    def close(self) -> None:
+        """Stops everything. Idempotent."""
+
+
+class ThreadRunner:
+    """Jobs in threads of the reader."""
+
+    def __init__(
+        self, fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, threads: int, strict_nulls: bool
+    ) -> None:
+        self._fetchers = fetchers
+        self._recipe = recipe
+        self._strict_nulls = strict_nulls
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+
+    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
+        return rows, self._fetchers[source].assemble(rows, parts)
+
+    def discard(self, window: Any) -> None:
+        """Nothing to do: memory goes with the last reference."""
+
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+        return self._pool.submit(self._make, job, handles, slot, first)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
+        sources = sources_of(job, handles)
+        slot.memory.begin()
+        columns = assemble(self._recipe, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+        return write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
+
+
+class WorkerRunner:
+    """Jobs in worker processes; one dispatching thread for each worker."""
+
+    def __init__(
+        self,
+        fetchers: Sequence[Fetcher],
+        recipe: Recipe | MixedRecipe,
+        *,
+        workers: int,
+        strict_nulls: bool,
+        started: Sequence[WorkerProcess],
+    ) -> None:
+        self._fetchers = fetchers
+        self._request = {
+            "do": "open",
+            "sys_path": list(sys.path),
+            "recipe": cloudpickle.dumps(recipe),
+            "strict_nulls": strict_nulls,
+        }
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._numbers = iter(range(1 << 62))
+        self._lock = threading.Lock()
+        self._closed = False
+        processes = [*started, *(start_worker() for _ in range(workers - len(started)))]
+        self._workers = [_Worker(self._request, process) for process in processes]
+        for worker in self._workers:
+            start_vital(partial(self._dispatch, worker), name="parquetry-dispatch")
+
+    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
+        with self._lock:
+            number = next(self._numbers)
+        return export_window(number, rows, parts, self._fetchers[source].places(rows.units), source)
+
+    def discard(self, window: Any) -> None:
+        window.close()
+        for worker in self._workers:
+            worker.stale.append(window.number)
+
+    def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
+        future: Future[BatchHeader] = Future()
+        self._jobs.put((future, job, handles, slot, first))
+        return future
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._workers:
+            self._jobs.put(None)
+        for worker in self._workers:
+            worker.close()
+
+    def _dispatch(self, worker: _Worker) -> None:
+        while True:
+            task = self._jobs.get()
+            if task is None:
+                return
+            future, *arguments = task
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(self._make(worker, *arguments))
+            except BaseException as error:
+                future.set_exception(error)
+
+    def _make(self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
+        windows: list[ExportedWindow] = [loaded(handle) for handle in handles]
+        held = [window for window in windows if window.hold()]
+        try:
+            if len(held) < len(windows):
+                raise PipelineError("iteration was closed.")
+            return self._run(worker, job, windows, slot, first)
+        finally:
+            for window in held:
+                window.release()
+                if window.closed:
+                    worker.stale.append(window.number)  # it may have been sent after it was given up
+
+    def _run(self, worker: _Worker, job: Job, windows: Sequence[ExportedWindow], slot: Slot, first: int) -> BatchHeader:
+        message = {
+            "do": "job",
+            "slot": slot.number,
+            "count": job.count,
+            "first_element": first,
+            "num_elements": job.elements,
+            "sources": [
+                (window.number, window.rows.cells[draw.items], draw.places, draw.key.source, draw.turn)
+                for window, draw in zip(windows, job.draws, strict=True)
+            ],
+        }
+        for attempt in range(1, _MOST_DEATHS + 1):
+            answer = worker.run(windows, slot, message)
+            if answer is not None:
+                return answer
+            if self._closed:
+                break
+            _LOGGER.warning("decode worker died (%s) in job %d; starting another.", worker.status, job.number)
+            if attempt < _MOST_DEATHS:
+                worker.restart()
+        raise SidecarError(
+            f"decode worker died {_MOST_DEATHS} times in one batch ({worker.status}): expected it to finish. A user "
+            "function or codec that ends its process is the usual cause; run with executor='threads' to see it."
+        )
+
+
+class _Worker:
+    """One worker process as its dispatching thread sees it."""
+
+    def __init__(self, request: dict[str, Any], process: WorkerProcess) -> None:
+        self._request = request
+        self.stale: deque[int] = deque()
+        self.status = "not started"
+        self._closed = False
+        self._use(process)
+
+    def _use(self, process: WorkerProcess) -> None:
+        self._process = process
+        self._channel = StreamChannel(process.connection)
+        self._windows: set[int] = set()
+        self._slots: set[int] = set()
+        self._opened = False
+
+    def restart(self) -> None:
+        """Replaces a dead process."""
+        self._channel.close()
+        self._use(start_worker())
+
+    def run(self, windows: Sequence[ExportedWindow], slot: Slot, message: dict[str, Any]) -> BatchHeader | None:
+        """Runs a job; ``None`` if the process died.
+
+        Raises:
+            ParquetryError: what the job raised.
+        """
+        try:
+            self._prepare(windows, slot)
+            self._channel.send(message)
+            received = self._channel.receive()
+        except OSError:
+            received = None
+        if received is None:
+            self._note_death()
+            return None
+        answer = received[0]
+        if "failed" in answer:
+            raise answer["failed"]
+        return answer["done"]
+
+    def _prepare(self, windows: Sequence[ExportedWindow], slot: Slot) -> None:
+        if not self._opened:
+            self._channel.send(self._request)
+            received = self._channel.receive()
+            if received is None:
+                raise ConnectionError("worker died at start")
+            if "failed" in received[0]:
+                raise received[0]["failed"]
+            self._opened = True
+        forget = [number for number in self._take_stale() if number in self._windows]
+        if forget:
+            self._channel.send({"do": "forget", "ids": forget})
+            self._windows.difference_update(forget)
+        for window in windows:
+            if window.number not in self._windows:
+                self._channel.send({"do": "window", "id": window.number, "source": window.source}, window.descriptor)
+                self._windows.add(window.number)
+        if slot.number not in self._slots:
+            self._channel.send({"do": "slot", "id": slot.number}, slot.memory.descriptor)
+            self._slots.add(slot.number)
+
+    def _take_stale(self) -> list[int]:
+        return [self.stale.popleft() for _ in range(len(self.stale))]
+
+    def _note_death(self) -> None:
+        self.status = self._process.status()
+
+    def close(self) -> None:
+        """Ends the process. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._process.end()
+
+
+_MOST_DECODERS = 8
+"""Threads in which images are decoded in one process: more would wait for its interpreter lock."""
+
+
+def needs_workers(recipe: Recipe | MixedRecipe, workers: int) -> bool:
+    """Whether jobs run in worker processes: user functions do, and costly decoding that threads would not speed up.
+
+    The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot.
+    """
+    if recipe.has_user_code:
+        return True
+    shared = isinstance(recipe, Recipe) and recipe.shares_rows
+    return recipe.costly and not shared and not (recipe.frees_interpreter and workers <= _MOST_DECODERS)
+
+
+def make_runner(
+    fetchers: Sequence[Fetcher],
+    recipe: Recipe | MixedRecipe,
+    *,
+    workers: int,
+    strict_nulls: bool,
+    started: Sequence[WorkerProcess],
+) -> Runner:
+    """Worker processes or threads; ``started`` workers are taken over."""
+    if needs_workers(recipe, workers):
+        return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls, started=started)
+    for process in started:
+        process.end()
+    return ThreadRunner(fetchers, recipe, threads=workers, strict_nulls=strict_nulls)

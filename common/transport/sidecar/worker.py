@@ -1,0 +1,128 @@
+"""A decode worker: forked from the reader, or ``python -m parquetry.common.transport.sidecar.worker --fd N``.
+
+It gets the recipe once, then windows (shared memory) and jobs; each job is decoded straight into the slot it comes
+with, unless a user's function is in between. It ends when its reader does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from ...engine.columns.arena import SHARED_REGIONS
+from ...engine.columns.batch import Column
+from ...engine.run.assemble import Source, assemble
+from ...engine.run.window import LoadedWindow
+from ...errors import ParquetryError
+from ...plan.recipe import MixedRecipe, Recipe, source_recipe
+from .exported import open_exported
+from .slots import SlotMemory, write_table
+from .stream import StreamChannel, exit_with
+
+
+class Worker:
+    """The state of one worker process: its recipe, and the windows and slots it has mapped."""
+
+    def __init__(self, channel: StreamChannel) -> None:
+        self._channel = channel
+        self._recipe: Recipe | MixedRecipe | None = None
+        self._strict_nulls = True
+        self._windows: dict[int, LoadedWindow] = {}
+        self._slots: dict[int, SlotMemory] = {}
+
+    def run(self) -> None:
+        """Handles messages until the reader is gone."""
+        while True:
+            received = self._channel.receive()
+            if received is None:
+                return
+            message, descriptor = received
+            getattr(self, "_" + message["do"])(message, descriptor)
+
+    def _open(self, message: dict[str, Any], _: int | None) -> None:
+        sys.path[:] = message["sys_path"]
+        try:
+            self._recipe = pickle.loads(message["recipe"])
+            self._strict_nulls = message["strict_nulls"]
+        except Exception as error:
+            self._channel.send({"failed": ParquetryError(f"worker could not load the user functions: {error!r}")})
+            return
+        self._channel.send({"ready": os.getpid()})
+
+    def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
+        assert descriptor is not None
+        assert self._recipe is not None
+        parts, places, rows, units = open_exported(descriptor)
+        recipe = source_recipe(self._recipe, message["source"])
+        self._windows[message["id"]] = LoadedWindow(
+            parts, places, rows, recipe.fields, units=units, reuse=recipe.shares_rows, packs=recipe.packs
+        )
+
+    def _forget(self, message: dict[str, Any], _: int | None) -> None:
+        for number in message["ids"]:
+            self._windows.pop(number, None)
+
+    def _slot(self, message: dict[str, Any], descriptor: int | None) -> None:
+        assert descriptor is not None
+        self._slots[message["id"]] = SlotMemory(descriptor)
+
+    def _job(self, message: dict[str, Any], _: int | None) -> None:
+        assert self._recipe is not None
+        try:
+            slot = self._slots[message["slot"]]
+            slot.begin()
+            sources = [
+                Source(window=self._windows[window], cells=cells, places=places, source=source, turn=turn)
+                for window, cells, places, source, turn in message["sources"]
+            ]
+            columns = self._assemble(sources, message["count"], slot)
+            header = write_table(
+                slot, columns, first_element=message["first_element"], num_elements=message["num_elements"]
+            )
+        except ParquetryError as error:
+            self._channel.send({"failed": error})
+        except Exception as error:  # whatever it is, it belongs to the trainer's traceback
+            self._channel.send({"failed": ParquetryError(f"worker failed: {error!r}")})
+        else:
+            self._channel.send({"done": header})
+
+    def _assemble(self, sources: list[Source], count: int, slot: SlotMemory) -> list[Column]:
+        """The columns, straight in the slot unless a user's function sees them: it may keep what it is given, and slots
+        are written to again.
+        """
+        assert self._recipe is not None
+        if not self._recipe.has_user_code:
+            return assemble(self._recipe, sources, count, slot, strict_nulls=self._strict_nulls)
+        region = SHARED_REGIONS.acquire()
+        try:
+            return assemble(self._recipe, sources, count, region, strict_nulls=self._strict_nulls)
+        finally:
+            region.end()
+
+
+def work(connection: socket.socket) -> None:
+    """Serves the reader at the other end until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
+    exit_with(connection)
+    pa.set_cpu_count(1)
+    with suppress(BrokenPipeError, ConnectionResetError):  # the reader ended while it was being told something
+        Worker(StreamChannel(connection)).run()
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description="decode worker of parquetry's sidecar")
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the reader's socket")
+    work(socket.socket(fileno=parser.parse_args().fd))
+
+
+if __name__ == "__main__":
+    main()
