@@ -17,7 +17,7 @@ from parquetry.common import Pipeline
 from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import StateError
-from parquetry.common.plan.plan import START, Origin
+from parquetry.common.order.cursor import START, Cursor, Origin
 from parquetry.common.plan.state import resume, state_of
 from parquetry.common.transport.served.numbers import Numbers
 
@@ -72,7 +72,7 @@ class ArrowFeed:
             )
         origin = Origin(passes=latest.origin[0], rows=latest.origin[1])
         consumed = elements + (latest.start if since_restart else 0)
-        state = state_of(plan, iteration=latest.iteration, consumed=consumed, origin=origin)
+        state = state_of(plan, Cursor(iteration=latest.iteration, origin=origin, start=consumed))
         length = plan.length if origin == START else plan.elements_from(origin)
         left = plan.cardinality_of(None if length is None else max(0, length - latest.start))
         return json.loads(state.to_json()), left

@@ -21,11 +21,10 @@ from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.image_verbs import ImageVerbs
-from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.pipeline.iteration import PipelineIterator, sidecar_request
 from parquetry.common.plan.state import read_state
 from parquetry.common.predicates.column_predicates import ColumnPredicate
-from parquetry.common.stages.values import Stage
-from parquetry.common.transport.sidecar.request import open_request
+from parquetry.common.stages.base import Stage
 
 from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed
@@ -170,7 +169,7 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
 
     def _native(self) -> tf.data.Dataset:
         element = self._pipeline.element
-        request = open_request(self._pipeline, strict_nulls=True, element=element if self._deferred else None)
+        request = sidecar_request(self._pipeline, strict_nulls=True, element=element if self._deferred else None)
         self._dataset_key = "" if self._made_again else new_dataset_key(request)
         self._request = self._deferred.request(request)
         return source_dataset(element, self._request, dataset_key=self._dataset_key, state=self._state)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.order.cursor import Cursor
 from parquetry.common.plan.state import state_of
 
 from .dataset import ParquetDataset
@@ -88,7 +89,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Kera
         if self._manager.latest_checkpoint is not None:
             checkpoint.restore(self._manager.latest_checkpoint).assert_existing_objects_matched()
         if not self._position.state:
-            self._position.state = state_of(self._dataset.pipeline.plan(), iteration=0, consumed=0).to_json()
+            self._position.state = state_of(self._dataset.pipeline.plan(), Cursor()).to_json()
         # Also at the start: to build a model Keras reads a batch, and that reading is no epoch.
         self._dataset.start_next_at(self._position.state)
         self._elements = self._unsaved = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,8 +14,8 @@ from parquetry.common import Pipeline
 from parquetry.common.engine.columns.arena import array_bytes
 from parquetry.common.engine.columns.batch import Column, split_columns
 from parquetry.common.errors import ELEMENT_ERRORS, StateError
+from parquetry.common.order.cursor import START, Cursor, Origin
 from parquetry.common.pipeline.iteration import StepIterator
-from parquetry.common.plan.plan import START, Origin
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
 
@@ -48,21 +48,16 @@ class Progress:
     def state_dict(self) -> dict[str, Any]:
         """The state after ``consumed`` elements: a small JSON-serialisable dict."""
         if self._fixed is None:
-            state = state_of(
-                self.pipeline.plan(),
-                iteration=self.iteration,
-                consumed=0,
-                origin=self.origin,
-                worker=self.worker,
-                workers=self.workers,
-            )
+            cursor = Cursor(iteration=self.iteration, origin=self.origin, worker=self.worker, workers=self.workers)
+            state = state_of(self.pipeline.plan(), cursor)
             self._fixed = json.loads(state.to_json())
         return {**self._fixed, "consumed": self.consumed}
 
     def moved_to(self, steps: StepIterator) -> None:
         """A state was loaded into ``steps``."""
-        self.pipeline, self.iteration, self.origin = steps.pipeline, steps.iteration, steps.origin
-        self.worker, self.consumed, self._fixed = steps.worker, steps.position, None
+        cursor = steps.cursor
+        self.pipeline, self.iteration, self.origin = steps.pipeline, cursor.iteration, cursor.origin
+        self.worker, self.consumed, self._fixed = cursor.worker, steps.position, None
 
 
 class Resumer(Protocol):
@@ -181,8 +176,10 @@ class ElementIterator:
         rank = self._open(0, 1)
         first = rank.restore(state, strict=strict) + own  # the loader asks its workers in turn, from number 0
         steps = self._open(first % workers, workers, rank.pipeline)
-        steps.iteration, steps.origin = rank.iteration, rank.origin
-        steps.start = steps.position = first // workers
+        begin = replace(
+            steps.cursor, iteration=rank.cursor.iteration, origin=rank.cursor.origin, start=first // workers
+        )
+        steps.begin_at(begin)
         return steps
 
     def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator:

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parquetry.common import Pipeline
-from parquetry.common.stages.values import Batch, Shard, Shuffle, Skip, Stage, Take
+from parquetry.common.plan.stage_order import order_stages
+from parquetry.common.stages.base import Decision, Stage
+from parquetry.common.stages.shard import Shard
+from parquetry.common.stages.shuffle import Shuffle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +30,11 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
     """The pipeline of one rank: in place of the shard stage if it has one, else before the rows are batched."""
     stages, mine = list(pipeline.stages), Shard(num_shards, index)
     for number, stage in enumerate(stages):
-        if isinstance(stage, Shard):
+        if stage.decides in (Decision.PART, Decision.ROW_GROUPS):
             stages[number] = mine
             return pipeline.with_stages(stages)
     end = _end_of_rows(stages)
-    while end and not isinstance(stages[end - 1], Shuffle | Take | Skip):
+    while end and stages[end - 1].decides not in (Decision.ORDER, Decision.CUT):
         end -= 1  # the same rows, but each pass is dealt out evenly, and a function may leave rows out afterwards
     return pipeline.with_stages([*stages[:end], mine, *stages[end:]])
 
@@ -43,7 +46,7 @@ def with_shard_at_end(pipeline: Pipeline) -> Pipeline:
 
 def without_shuffle(pipeline: Pipeline) -> Pipeline:
     """The same rows in natural order."""
-    return pipeline.with_stages([stage for stage in pipeline.stages if not isinstance(stage, Shuffle)])
+    return pipeline.with_stages([stage for stage in pipeline.stages if stage.decides is not Decision.ORDER])
 
 
 def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
@@ -56,17 +59,17 @@ def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
 
 def shard_of(pipeline: Pipeline) -> Shard | None:
     """The shard stage, or that of a source of a mix which is a part already."""
-    own = next((stage for stage in pipeline.stages if isinstance(stage, Shard)), None)
+    own = next((stage for stage in pipeline.stages if stage.decides in (Decision.PART, Decision.ROW_GROUPS)), None)
     if own is not None or pipeline.mixture is None:
-        return own
+        return own  # type: ignore[return-value]  # these stages are shards
     found = (shard_of(source) for source in pipeline.mixture.sources)
     return next((stage for stage in found if stage is not None and stage.num_shards > 1), None)
 
 
 def shuffle_of(pipeline: Pipeline) -> Shuffle | None:
     """The shuffle stage."""
-    return next((stage for stage in pipeline.stages if isinstance(stage, Shuffle)), None)
+    return order_stages(pipeline.stages).shuffle
 
 
 def _end_of_rows(stages: list[Stage] | tuple[Stage, ...]) -> int:
-    return next((number for number, stage in enumerate(stages) if isinstance(stage, Batch)), len(stages))
+    return next((number for number, stage in enumerate(stages) if stage.decides is Decision.BATCHES), len(stages))

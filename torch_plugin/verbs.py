@@ -14,7 +14,7 @@ from parquetry.common.order.epoch import Even
 from parquetry.common.pipeline.image_verbs import ImageVerbs
 from parquetry.common.pipeline.pipeline import Urls
 from parquetry.common.schema.element import Element
-from parquetry.common.stages.values import Stage
+from parquetry.common.stages.base import Stage
 
 from .meshes import has_model_parallel, part_of
 

@@ -17,7 +17,7 @@ from ..transport.served.numbers import Numbers
 from .endpoints import StreamEndpoint
 
 if TYPE_CHECKING:
-    from ..stages.values import Stage
+    from ..stages.base import Stage
 
 _PIECE_BYTES = 1 << 20
 

@@ -7,6 +7,7 @@ import logging
 import socket
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -31,8 +32,8 @@ def open_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> S
     steps = StepIterator(
         pipeline, numbers.iteration, strict_nulls=strict_nulls, worker=numbers.worker, workers=numbers.workers
     )
-    steps.origin = Origin(passes=numbers.origin[0], rows=numbers.origin[1])
-    steps.start = steps.position = numbers.start
+    origin = Origin(passes=numbers.origin[0], rows=numbers.origin[1])
+    steps.begin_at(replace(steps.cursor, origin=origin, start=numbers.start))
     return steps
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..errors import ParquetryError, PipelineError
 from ..pipeline.pipeline import Pipeline
-from ..stages.values import Batch, Shard, Shuffle, Skip, Stage, Take, stage_from_json
-from ..transport.served.sendable import SENDABLE, check_sendable
+from ..stages.base import Decision, Stage, stage_from_json
+from ..transport.served.sendable import check_sendable, sendable_verbs
 
 _MOST_KEPT = 64
 
@@ -29,10 +29,8 @@ def with_added(served: Pipeline, added: Sequence[Stage], seed: int | None = None
     """
     stages = list(served.stages)
     for stage in added:
-        check_sendable(stage.verb)
-        at = len(stages)
-        if isinstance(stage, Shard):
-            at = _end_of_rows(stages)
+        check_sendable(stage)
+        at = _end_of_rows(stages) if stage.decides is Decision.PART else len(stages)
         stages.insert(at, stage)
         if seed is None:
             served.with_stages(stages)  # so that an error names the stage that does not fit
@@ -44,22 +42,22 @@ def with_added(served: Pipeline, added: Sequence[Stage], seed: int | None = None
 
 def accepted(pipeline: Pipeline) -> list[str]:
     """The verbs that may follow."""
-    return [verb for verb in SENDABLE if _fits(pipeline, verb)]
+    return [verb for verb in sendable_verbs() if _fits(pipeline, verb)]
 
 
 def _fits(pipeline: Pipeline, verb: str) -> bool:
     if verb == "shard":
-        return not any(isinstance(stage, Shard) for stage in pipeline.stages)
+        return not any(stage.decides is Decision.PART for stage in pipeline.stages)
     return pipeline.accepts(verb)
 
 
 def _end_of_rows(stages: list[Stage]) -> int:
     """Where a shard deals every pass evenly: after the last stage before the batch that cuts or shuffles rows."""
-    batches = [number for number, stage in enumerate(stages) if isinstance(stage, Batch)]
+    batches = [number for number, stage in enumerate(stages) if stage.decides is Decision.BATCHES]
     if not batches:
         return len(stages)
     end = batches[0]
-    while end and not isinstance(stages[end - 1], Shuffle | Take | Skip):
+    while end and stages[end - 1].decides not in (Decision.ORDER, Decision.CUT):
         end -= 1
     return end
 

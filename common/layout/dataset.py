@@ -245,6 +245,11 @@ class StoredDataset:
         """The deleted rows of each row group that has some."""
         return deleted_rows(self)
 
+    @property
+    def remote(self) -> bool:
+        """Whether files lie beyond a network, so that many reads must be under way at once."""
+        return bool(self.filesystem.type_name != "local")
+
     def match(self, patterns: Sequence[str] | None) -> list[str]:
         """The fields that the patterns select, in schema order; all of them for ``None``.
 

@@ -22,7 +22,8 @@ from ..predicates.expression import as_expression
 from ..schema.field import UnischemaField
 from ..selection.rows import RowSet
 from ..selection.select import Selection, evaluate
-from ..stages.values import Stage, Where, WhereFunction
+from ..stages.base import Stage
+from ..stages.where import Where, WhereFunction
 from .dataset import PetastormDataset
 from .errors import NoDataAvailableError
 from .etl.rowgroup_indexing import get_row_group_indexes

@@ -10,19 +10,14 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.field import UnischemaField
-from ..stages.image_values import (
-    CenterCrop,
-    Normalize,
-    Pack,
-    RandomCrop,
-    RandomFlip,
-    RandomResizedCrop,
-    Resize,
-    as_interpolation,
-    as_numbers,
-    as_size,
-)
-from ..stages.values import Stage
+from ..stages.base import Stage
+from ..stages.crop import CenterCrop, RandomCrop
+from ..stages.image_base import as_interpolation, as_size
+from ..stages.normalize import Normalize, as_numbers
+from ..stages.pack import Pack
+from ..stages.random_flip import RandomFlip
+from ..stages.random_resized_crop import RandomResizedCrop
+from ..stages.resize import Resize
 
 Carrier = TypeVar("Carrier", bound="ImageVerbs")
 Fields = str | UnischemaField | Sequence[str | UnischemaField]
@@ -74,7 +69,7 @@ class ImageVerbs:
         return self._with_stage(
             RandomResizedCrop(
                 _fields(verb, field),
-                as_size(verb, size),
+                as_size(size),
                 chosen,
                 scale,  # type: ignore[arg-type]  # checked there, as are the others
                 ratio,  # type: ignore[arg-type]
@@ -85,12 +80,12 @@ class ImageVerbs:
 
     def center_crop(self: Carrier, field: Fields, size: int | Sequence[int]) -> Carrier:
         """The middle of each image; one that is smaller than ``size`` is an error."""
-        return self._with_stage(CenterCrop(_fields("center_crop", field), as_size("center_crop", size)))
+        return self._with_stage(CenterCrop(_fields("center_crop", field), as_size(size)))
 
     def random_crop(self: Carrier, field: Fields, size: int | Sequence[int], *, seed: int | None = None) -> Carrier:
         """A random part of ``size`` of each image; one that is smaller than ``size`` is an error."""
         chosen, drawn = _seed(seed)
-        return self._with_stage(RandomCrop(_fields("random_crop", field), as_size("random_crop", size), chosen, drawn))
+        return self._with_stage(RandomCrop(_fields("random_crop", field), as_size(size), chosen, drawn))
 
     def random_flip(
         self: Carrier,

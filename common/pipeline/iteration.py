@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..engine.columns.batch import Column, Dense, rows_of, split_array, split_column, split_columns, to_numpy
-from ..engine.run.rebatch import Emission, Rebatcher
-from ..engine.run.threads import Form, ThreadedEngine
+from ..engine.run.threads import Form
 from ..errors import ELEMENT_ERRORS, StateError
-from ..plan.plan import START
+from ..order.cursor import Cursor
 from ..plan.state import resume, state_of
 from ..schema.element import Element, OutputField, nest
+from ..transport.open import open_source
+from ..transport.sidecar.request import open_request
+from ..transport.source import DEFAULT_MEMORY_BYTES, StepRequest, StepSource, usable_processors
 
 if TYPE_CHECKING:
     from .pipeline import Pipeline
-
-DEFAULT_MEMORY_BYTES = 1 << 30
-
-
-class StepSource(Protocol):
-    """Makes the steps of one iteration; both executors have this form."""
-
-    @property
-    def position(self) -> int:
-        """Elements consumed after the last step, as a state counts them; the rows of a chunk of an unbatched pipeline
-        count one each, up to it.
-        """
-
-    def __next__(self) -> tuple[int, Any]:
-        """The next step: its rows, and a column for each output (or what else was asked for).
-
-        Raises:
-            DecodeError, NullValueError, TransformError: an element failed, which `position` has passed; the next call
-                gives the step after it.
-        """
-
-    def close(self) -> None:
-        """Stops all work. Idempotent."""
 
 
 class StepIterator:
@@ -67,11 +45,7 @@ class StepIterator:
         form: Form = split_columns,
     ) -> None:
         self.pipeline = pipeline
-        self.iteration = iteration
-        self.worker = worker
-        self.workers = workers
-        self.origin = START
-        self.start = 0
+        self.cursor = Cursor(iteration=iteration, worker=worker, workers=workers)
         self.position = 0
         self._strict_nulls = strict_nulls
         self._form = form
@@ -94,7 +68,7 @@ class StepIterator:
                 raise StopIteration
             try:
                 if self._source is None:
-                    self._source = open_source(self, strict_nulls=self._strict_nulls, form=self._form)
+                    self._source = open_source(self._request(), self._form)
                     weakref.finalize(self, self._source.close)
                 step = next(self._source)
                 self.position = self._source.position
@@ -108,16 +82,13 @@ class StepIterator:
                 self.close()
                 raise
 
+    def begin_at(self, cursor: Cursor) -> None:
+        """Begins there; must come before the first step."""
+        self.cursor, self.position = cursor, cursor.start
+
     def state(self, consumed: int) -> str:
         """The state after ``consumed`` elements."""
-        return state_of(
-            self.pipeline.plan(),
-            iteration=self.iteration,
-            consumed=consumed,
-            origin=self.origin,
-            worker=self.worker,
-            workers=self.workers,
-        ).to_json()
+        return state_of(self.pipeline.plan(), replace(self.cursor, start=consumed)).to_json()
 
     @property
     def longest(self) -> int:
@@ -126,7 +97,7 @@ class StepIterator:
         if shard is None or shard.even != "none" or self.pipeline.plan().recipe.drops:
             return 0
         stages = [replace(stage, index=0) if stage is shard else stage for stage in self.pipeline.stages]
-        return self.pipeline.with_stages(stages).plan().elements_from(self.origin) or 0
+        return self.pipeline.with_stages(stages).plan().elements_from(self.cursor.origin) or 0
 
     def restore(self, state: str | dict[str, Any], *, strict: bool = True) -> int:
         """Goes on from a state; returns the elements consumed since its origin. Must come before the first step.
@@ -136,12 +107,26 @@ class StepIterator:
         """
         if self._source is not None:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
+        cursor = self.cursor
         self.pipeline, found = resume(
-            self.pipeline, lambda made: made.plan(), state, worker=self.worker, workers=self.workers, strict=strict
+            self.pipeline, lambda made: made.plan(), state, worker=cursor.worker, workers=cursor.workers, strict=strict
         )
-        self.iteration, self.origin, self.start = found.iteration, found.start, found.consumed
-        self.position = found.consumed
+        self.begin_at(replace(cursor, iteration=found.iteration, origin=found.start, start=found.consumed))
         return found.consumed
+
+    def _request(self) -> StepRequest:
+        pipeline = self.pipeline
+        return StepRequest(
+            plan=pipeline.plan(),
+            cursor=self.cursor,
+            strict_nulls=self._strict_nulls,
+            threads=pipeline.workers or usable_processors(),
+            memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+            executor=executor_of(pipeline),
+            address=pipeline.address,
+            describe=pipeline.to_json,
+            versions=lambda: pipeline.versions,
+        )
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
@@ -197,7 +182,7 @@ class PipelineIterator:
             StateError: iteration has begun, or the state belongs to another dataset or pipeline.
         """
         self._consumed = self._steps.restore(state, strict=strict)
-        self._pipeline._iterations.go_on_after(self._steps.iteration)
+        self._pipeline._iterations.go_on_after(self._steps.cursor.iteration)
         return self
 
     def close(self) -> None:
@@ -240,93 +225,6 @@ def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any,
     return (nest(element.outputs, values) for values in zip(*lists, strict=True))
 
 
-def open_source(steps: StepIterator, *, strict_nulls: bool, form: Form) -> StepSource:
-    """Starts the executor that the pipeline asks for."""
-    pipeline = steps.pipeline
-    if pipeline.address is not None:
-        from ..transport.served.client import ServedSource
-
-        return FormedSource(ServedSource(steps, strict_nulls=strict_nulls), form)
-    plan = pipeline.plan()
-    plan.check_not_empty()
-    if executor_of(pipeline) == "sidecar":
-        from ..transport.sidecar.client import SidecarSource
-
-        return FormedSource(SidecarSource(steps, strict_nulls=strict_nulls), form)
-    drops = plan.recipe.drops
-    engine = ThreadedEngine(
-        plan,
-        iteration=steps.iteration,
-        origin=steps.origin,
-        start=steps.start,
-        worker=steps.worker,
-        workers=steps.workers,
-        threads=pipeline.workers or usable_processors(),
-        memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
-        strict_nulls=strict_nulls,
-        form=split_columns if drops else form,
-    )
-    return FormedSource(RebatchingSource(engine, plan.rebatcher(steps.start)), form) if drops else engine
-
-
-class FormedSource:
-    """Steps of a source that gives columns, in the form that is wanted."""
-
-    def __init__(self, source: StepSource, form: Form) -> None:
-        self._source = source
-        self._form = form
-
-    @property
-    def position(self) -> int:
-        """As `StepSource`."""
-        return self._source.position
-
-    def __next__(self) -> tuple[int, Any]:
-        count, columns = next(self._source)
-        (step,) = self._form(columns, 1)
-        return count, step
-
-    def close(self) -> None:
-        """Stops all work. Idempotent."""
-        self._source.close()
-
-
-class RebatchingSource:
-    """Elements made of the rows that functions leave; see `engine.rebatch`."""
-
-    def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
-        self._engine = engine
-        self._rebatcher = rebatcher
-        self._emissions: Iterator[Emission] = iter(())
-        self._over = False
-        self.position = engine.position
-
-    def __next__(self) -> tuple[int, list[Column]]:
-        while True:
-            emission = next(self._emissions, None)
-            if emission is not None:
-                self.position = emission.position
-                return emission.rows, emission.columns
-            if self._over:
-                raise StopIteration
-            self._emissions = self._emitted()
-
-    def close(self) -> None:
-        """Stops all work. Idempotent."""
-        self._engine.close()
-
-    def _emitted(self) -> Iterator[Emission]:
-        try:
-            count, columns = next(self._engine)
-        except StopIteration:
-            self._over = True
-            return self._rebatcher.finish()
-        except ELEMENT_ERRORS:
-            self.position = self._rebatcher.skip() or self.position
-            raise
-        return self._rebatcher.add(columns, count)
-
-
 def executor_of(pipeline: Pipeline) -> str:
     """The executor that a pipeline runs on when iterated in Python."""
     if pipeline.executor is not None:
@@ -334,9 +232,9 @@ def executor_of(pipeline: Pipeline) -> str:
     return "sidecar" if pipeline.plan().recipe.has_user_code else "threads"
 
 
-def usable_processors() -> int:
-    """Processors that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
-        return os.cpu_count() or 1
+def sidecar_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | None = None) -> str:
+    """What a sidecar is asked for, where the client is not Python; ``element`` is what it must then give."""
+    threads = pipeline.workers or usable_processors()
+    return open_request(
+        pipeline.to_json(), pipeline.versions, pipeline.plan(), threads, strict_nulls=strict_nulls, element=element
+    )

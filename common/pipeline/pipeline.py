@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.compute as pc
 
+from ..engine.run.selecting import select_rows
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
@@ -31,34 +32,22 @@ from ..ranks import resolve_rank
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
+from ..stages.base import EVERY_FIELD, Decision, Stage, drawn_seed, stage_from_json, with_canonical_shards, with_seed
+from ..stages.batch import Batch
+from ..stages.cache import Cache
+from ..stages.decimals import Decimals
 from ..stages.functions import UserFunction
-from ..stages.image_values import drawn_seed as drawn_image_seed
-from ..stages.image_values import with_seed
-from ..stages.values import (
-    EVERY_FIELD,
-    Batch,
-    Cache,
-    Decimals,
-    Ngram,
-    Nulls,
-    Pad,
-    Permute,
-    Repeat,
-    Select,
-    Shard,
-    ShardRowGroups,
-    Shuffle,
-    Skip,
-    Stage,
-    Take,
-    Transform,
-    Where,
-    WhereColumn,
-    WhereFunction,
-    normalise_gap,
-    stage_from_json,
-    with_canonical_shards,
-)
+from ..stages.ngram import Ngram, normalise_gap
+from ..stages.nulls import Nulls
+from ..stages.pad import Pad
+from ..stages.permute import Permute
+from ..stages.repeat import Repeat
+from ..stages.select import Select
+from ..stages.shard import Shard, ShardRowGroups
+from ..stages.shuffle import Shuffle
+from ..stages.take import Skip, Take
+from ..stages.transform import Transform
+from ..stages.where import Where, WhereColumn, WhereFunction
 from ..transport.served.address import ServerAddress
 from ..transport.served.sendable import check_sendable
 from ..transport.served.served_plan import ServedPlan
@@ -523,10 +512,8 @@ class Pipeline(ImageVerbs):
             return self.mixture.drawn_seed
         if self.address is not None:
             return self.plan().seed if self.plan().seed_is_drawn else None
-        shuffle = next((stage for stage in self.stages if isinstance(stage, Shuffle)), None)
-        if shuffle is None:
-            return drawn_image_seed(self.stages)
-        return shuffle.seed if shuffle.drawn else None
+        shuffle = order_stages(self.stages).shuffle
+        return drawn_seed(self.stages) if shuffle is None else shuffle.drawn_seed
 
     def with_seed(self, seed: int) -> Pipeline:
         """A copy whose shuffle has this seed; of a mix, one whose drawn seeds follow it."""
@@ -611,7 +598,9 @@ class Pipeline(ImageVerbs):
     def _make_plan(self) -> BasePlan:
         if self.address is not None:
             return ServedPlan(self.address, self.stages)
-        return Plan(self.dataset, self.stages) if self.mixture is None else MixedPlan(self.mixture, self.stages)
+        if self.mixture is not None:
+            return MixedPlan(self.mixture, self.stages)
+        return Plan(self.dataset, self.stages, select_rows)
 
     @property
     def element(self) -> Element:
@@ -714,10 +703,10 @@ class Pipeline(ImageVerbs):
 
     def _with(self, stage: Stage) -> Pipeline:
         if self.address is not None:
-            check_sendable(stage.verb)
+            check_sendable(stage)
         stages = (*self.stages, stage)
         order = order_stages(stages, mixed=self.mixture is not None)
-        if isinstance(stage, Shard | Shuffle):
+        if stage.decides in (Decision.PART, Decision.ORDER):
             _warn_of_drawn_seed(order, self.mixture)
         return self._replace(stages=stages)
 
@@ -765,7 +754,8 @@ def mix(
     )
     if mixture.has_drawn_seeds:
         mixture = mixture.with_drawn_seed(secrets.randbits(62))
-        if any(isinstance(stage, Shard) and stage.num_shards > 1 for source in sources for stage in source.stages):
+        orders = [order_stages(source.stages) for source in sources]
+        if any(order.shard is not None and order.shard.num_shards > 1 for order in orders):
             _warn("mix", mixture.drawn_seed)
     urls = [url for source in sources for url in source.urls]
     return Pipeline(urls, filesystem=sources[0].filesystem)._replace(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..engine.steps.images import ImageStep
-from ..engine.steps.pack import PackStep
-from ..engine.steps.shaping import NullStep, PadStep, PermuteStep
-from .recipe import Input, Projection, Step
+from ..stages.image_base import ImageStep
+from ..stages.pack import PackStep
+from ..stages.select import Projection
+from ..stages.steps import Step
+from .recipe import Input
 
 
 def folded(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
@@ -28,18 +29,9 @@ def folded(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input],
             columns = [*(columns[number] for number in step.keep), Input(leaves=leaves, step=step)]
         elif isinstance(step, Projection) and not left:
             columns = [columns[number] for number in step.keep]
-        elif _leaves_numbers(step):
+        elif step.changes_one_column:
             left.append(step)
-            touched.add(step.number)  # type: ignore[union-attr]  # these have one
+            touched.add(step.number)  # type: ignore[attr-defined]  # these have one
         else:
             return columns, [*left, *steps[place:]]
     return columns, left
-
-
-def _leaves_numbers(step: Step) -> bool:
-    """Whether a step changes one column and adds none, so that the others may go before it."""
-    if isinstance(step, NullStep):
-        return step.policy != "mask"
-    if isinstance(step, PadStep):
-        return not step.lengths
-    return isinstance(step, PermuteStep | ImageStep)

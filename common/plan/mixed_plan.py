@@ -6,25 +6,22 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from ..engine.read.fetch import Fetcher
-from ..engine.run.window import WindowRows
 from ..errors import PipelineError, SchemaError
 from ..order.keyed import raw_words
 from ..order.mixing import SOURCE_SHIFT, MixView, Stop
 from ..order.positions import RowView
 from ..schema.element import OutputField
-from ..stages.values import Stage, positive_integer, with_canonical_shards
-from .flow import mixed_steps
-from .plan import BasePlan, Draw, Plan, WindowKey, row_stages, rows_viewed
+from ..stages.base import Stage, positive_integer, with_canonical_shards
+from .draws import Draw, WindowKey, WindowRows
+from .fields import mixed_steps
+from .plan import BasePlan, Plan
 from .recipe import MixedRecipe
 from .stage_order import order_stages
-
-if TYPE_CHECKING:
-    from ..pipeline.pipeline import Pipeline
+from .views import rows_viewed
 
 _SOURCE_KEY = 5
 
@@ -34,6 +31,7 @@ class Mixture:
     """What is mixed: unbatched pipelines with equal elements.
 
     Attributes:
+        sources: pipelines; a room above this one makes them.
         weights: how often each source is drawn, relative to the others.
         seed: of the draws.
         stop: ``"first"``: end where a drawn source has no more rows; ``"all"``: go on with the others.
@@ -42,7 +40,7 @@ class Mixture:
             ``None`` if all of them were given.
     """
 
-    sources: tuple[Pipeline, ...]
+    sources: tuple[Any, ...]
     weights: tuple[float, ...]
     seed: int
     stop: Stop
@@ -103,7 +101,7 @@ class MixedPlan(BasePlan):
             _check_same(outputs, source.outputs, number)
         nullable = [any(source.outputs[k].nullable for source in sources) for k in range(len(outputs))]
         outputs = tuple(replace(output, nullable=flag) for output, flag in zip(outputs, nullable, strict=True))
-        steps, outputs = mixed_steps(self.order.flow, outputs, self.mixture.drawn_seed or self.mixture.seed)
+        steps, outputs = mixed_steps(self.order.fields, outputs, self.mixture.drawn_seed or self.mixture.seed)
         return MixedRecipe(sources=sources, item_steps=steps, outputs=outputs)
 
     @cached_property
@@ -115,7 +113,7 @@ class MixedPlan(BasePlan):
     @cached_property
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
         """The rows of this rank."""
-        return rows_viewed(row_stages(self.order), self.mix_view)
+        return rows_viewed(self.order.row_views, self.mix_view)
 
     @property
     def seed(self) -> int | None:
@@ -143,8 +141,9 @@ class MixedPlan(BasePlan):
     def remote(self) -> bool:
         return any(plan.remote for plan in self.plans)
 
-    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
-        return [plan.fetchers(partly=partly)[0] for plan in self.plans]
+    @property
+    def parts(self) -> Sequence[Plan]:
+        return self.plans
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         source = index >> SOURCE_SHIFT

@@ -6,82 +6,43 @@ order, and for any element the windows it needs and the rows it takes from them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from ..engine.read.disk_cache import DiskCache
-from ..engine.read.fetch import Fetcher
-from ..engine.run.rebatch import Rebatcher
-from ..engine.run.where_function import test_rows
-from ..engine.run.window import WindowRows
-from ..engine.steps.shaping import PadStep
 from ..errors import EmptySelectionError, StateError
 from ..layout.dataset import StoredDataset
+from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec
 from ..order.positions import Batches, BatchView, Epoch, Repeat, Resumed, RowView, Shard, Slice, Strided
 from ..schema.declared import declared_as
 from ..schema.element import Element
 from ..schema.field import UnischemaField
-from ..selection.select import Selection, evaluate
+from ..selection.select import Selection
 from ..selection.statistics import decoded_bytes
-from ..selection.store import load_selection, save_selection, selection_key
-from ..stages.image_values import drawn_seed, with_seed
-from ..stages.values import Batch, Ngram, Select, Skip, Stage, Take, WhereFunction, with_canonical_shards
-from ..stages.values import Repeat as RepeatStage
-from ..stages.values import Shard as ShardStage
-from .flow import build_recipe, element_of
-from .recipe import Recipe, TransformStep
+from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
+from ..stages.batch import Batch
+from ..stages.columns import ResolveFields
+from ..stages.repeat import Repeat as RepeatStage
+from .draws import Draw, WindowKey, WindowRows
+from .fields import build_recipe
+from .recipe import Recipe
 from .stage_order import StageOrder, order_stages
+from .views import rows_viewed, viewed
+
+Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
+"""Evaluates the stages of a selection; what needs to read files is the engine's, and is given to the plan."""
 
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
-_SELECT_THREADS = 8
-_REMOTE_READS = 16
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
 _FEW_WINDOWS = 8  # to look for in turn; finding the distinct ones of more takes a sort
 
 
-class WindowKey(NamedTuple):
-    """Names a shuffle window: the epoch, the stream, the number of the window in it, and the source (of a mix).
-
-    A tuple, because every step looks up windows by it.
-    """
-
-    epoch: int
-    stream: int
-    window: int
-    source: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all).
-
-    ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
-    """
-
-    key: WindowKey
-    items: np.ndarray
-    places: np.ndarray | None
-    turn: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """A global position: ``rows`` of pass ``passes`` were handed out by all ranks together."""
-
-    passes: int = 0
-    rows: int = 0
-
-
-START = Origin()
 INFINITE = -1
 UNKNOWN = -2
 
@@ -103,17 +64,24 @@ class BasePlan:
     @cached_property
     def element(self) -> Element:
         """What one step gives."""
-        batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
+        batch = self.batch
         if batch is None:
-            return element_of(self.recipe, None, static_batch=False)
-        return element_of(self.recipe, batch, static_batch=batch.drop_remainder or self._endless_before_batch())
+            return Element(outputs=self.recipe.outputs)
+        static = batch.drop_remainder or self._endless_before_batch()
+        return Element(outputs=self.recipe.outputs, batch_size=batch.batch_size, static_batch=static)
+
+    @property
+    def batch(self) -> Batch | None:
+        """The batch stage."""
+        return next((view for view in self.order.views if isinstance(view, Batch)), None)
 
     def _endless_before_batch(self) -> bool:
         endless = False
-        for view in self.order.views:
-            if isinstance(view, Batch):
-                break
-            endless = (endless or (isinstance(view, RepeatStage) and view.count is None)) and not isinstance(view, Take)
+        for view in self.order.row_views:
+            if view.decides is Decision.PASSES:
+                endless = endless or getattr(view, "count", None) is None
+            elif view.decides is Decision.CUT:
+                endless = endless and view.verb != "take"
         return endless
 
     @cached_property
@@ -125,11 +93,11 @@ class BasePlan:
         result: BatchView | None = None
         if self.recipe.drops:  # batches are made of what is left; see `engine.rebatch`
             return None
-        for stage in self.order.views:
+        for stage in self.order.views[len(self.order.row_views) :]:
             if isinstance(stage, Batch):
                 result = Batches(rows, stage.batch_size, stage.drop_remainder)
             elif result is not None:
-                result = _viewed(stage, result)  # type: ignore[assignment]  # batches over batches
+                result = viewed(stage, result)  # type: ignore[assignment]  # batches over batches
         return result
 
     @property
@@ -168,15 +136,6 @@ class BasePlan:
             return INFINITE
         return UNKNOWN if self.recipe.drops else length
 
-    def rebatcher(self, start: int) -> Rebatcher:
-        """What makes elements of the rows that functions leave."""
-        batch = next((view for view in self.order.views if isinstance(view, Batch)), None)
-        return Rebatcher(
-            None if batch is None else batch.batch_size,
-            drop_remainder=batch is not None and batch.drop_remainder,
-            start=start,
-        )
-
     def rows_from(self, origin: Origin) -> RowView:
         """The rows of this rank that are left at a global position that other ranks reached together.
 
@@ -199,20 +158,17 @@ class BasePlan:
         batches = self._batches(rows)
         return rows.length if batches is None else batches.length
 
-    def steps(self, *, origin: Origin = START, start: int = 0, worker: int = 0, workers: int = 1) -> BatchView:
-        """What the engine makes, step by step: batches, or chunks of rows.
+    def steps(self, cursor: Cursor) -> BatchView:
+        """What the engine makes from there on, step by step: batches, or chunks of rows.
 
-        Args:
-            origin: the global position to count from.
-            start: elements to leave out after it.
-            worker, workers: this loader worker takes every ``workers``-th batch (or row) from ``worker``.
+        A loader worker takes every ``workers``-th batch (or row) from ``worker``.
         """
-        rows = self.rows_from(origin)
-        batches = self._batches(rows)
+        rows = self.rows_from(cursor.origin)
+        batches, start = self._batches(rows), cursor.start
         if batches is not None:
-            mine = batches if workers == 1 else Strided(batches, worker, workers)
+            mine = batches if cursor.workers == 1 else Strided(batches, cursor.worker, cursor.workers)
             return Slice(mine, start, None) if start else mine
-        part: RowView = rows if workers == 1 else Shard(rows, workers, worker, "none")
+        part: RowView = rows if cursor.workers == 1 else Shard(rows, cursor.workers, cursor.worker, "none")
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
     @cached_property
@@ -221,10 +177,8 @@ class BasePlan:
 
         One, where a step looks at the batch as a whole (a user function on batches, padding to the largest value).
         """
-        for step in self.recipe.item_steps:
-            whole = isinstance(step, PadStep) and None in step.shape
-            if whole or (isinstance(step, TransformStep) and step.form != "row"):
-                return 1
+        if any(step.needs_whole_batch for step in self.recipe.item_steps):
+            return 1
         return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
 
     @property
@@ -257,18 +211,15 @@ class BasePlan:
         """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
         raise NotImplementedError
 
-    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
-        """New fetchers, one for each source; ``partly`` if most rows of a window are for other processes."""
+    @property
+    def parts(self) -> Sequence[Plan]:
+        """The plans of single datasets that it is made of."""
         raise NotImplementedError
 
     @property
     def remote(self) -> bool:
         """Whether files lie beyond a network, so that many reads must be under way at once."""
         raise NotImplementedError
-
-    def fetch_threads(self, workers: int) -> int:
-        """How many row groups are read at once."""
-        return max(workers, _REMOTE_READS) if self.remote else max(workers, 2)
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
         """Where the rows of one element come from.
@@ -299,8 +250,9 @@ class Plan(BasePlan):
         ParquetryError: whatever does not fit, before anything is decoded.
     """
 
-    def __init__(self, dataset: StoredDataset, stages: Sequence[Stage]) -> None:
+    def __init__(self, dataset: StoredDataset, stages: Sequence[Stage], select: Select) -> None:
         self.dataset = dataset
+        self._select = select
         self.stages = tuple(stages)
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
@@ -311,22 +263,19 @@ class Plan(BasePlan):
     @cached_property
     def recipe(self) -> Recipe:  # type: ignore[override]  # computed once
         """How rows become elements."""
-        recipe = build_recipe(self.order.flow, self._resolve, self.seed)
-        for step in self.order.selection:
-            if isinstance(step, WhereFunction):
-                self._resolve(step.fields)
-            elif isinstance(step, Ngram):
-                for name in (*step.group_by, *([step.timestamp] if step.timestamp else [])):
-                    self.dataset.schema[name]
+        recipe = build_recipe(self.order.fields, self.resolve, self.seed)
+        for stage in self.order.selection:
+            stage.check_fields(self.resolve)
         return recipe
 
-    def _resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
+    def resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
+        """The stored fields that patterns select (``None`` = all), in schema order."""
         return [self._field(name) for name in self.dataset.match(patterns)]
 
     def _field(self, name: str) -> UnischemaField:
         """A field as the pipeline declares it, else as the dataset does."""
         stored = self.dataset.schema[name]
-        given = [item for stage in self.stages if isinstance(stage, Select) for item in stage.declared]
+        given = [item for stage in self.stages for item in stage.declared]
         declared = next((item for item in given if item.name == name), None)
         return stored if declared is None else declared_as(stored, self.dataset.types[name], declared)
 
@@ -345,27 +294,7 @@ class Plan(BasePlan):
     @cached_property
     def whole_selection(self) -> Selection:
         """What the selection's steps leave, before ``shard().take()`` cuts a fixed part of it."""
-        key = selection_key(self.dataset, self.order.selection)
-        selection = load_selection(key) if key is not None else None
-        if selection is None:
-            selection = evaluate(
-                self.dataset,
-                self.order.selection,
-                read=self._read_stored,
-                test=self._test_rows,
-                threads=self.fetch_threads(_SELECT_THREADS),
-            )
-            if key is not None:
-                save_selection(key, selection)
-        return selection
-
-    def _read_stored(self, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
-        return Fetcher(self.dataset, fields).stored(unit)
-
-    def _test_rows(self, step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
-        return test_rows(
-            Fetcher(self.dataset, self._resolve(step.fields)), self._resolve(step.fields), step, unit, rows
-        )
+        return self._select(self.dataset, self.order.selection, self.resolve)
 
     def _fixed_part(self, selection: Selection) -> Selection:
         """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
@@ -389,7 +318,7 @@ class Plan(BasePlan):
         shuffle, shard = self.order.shuffle, None if self.order.part else self.order.shard
         before = self.order.views[: self.order.views.index(shard)] if shard is not None else []
         # What take() and skip() cut off before the shard must not depend on how many shards there are.
-        cut = any(isinstance(view, Take | Skip) for view in before)
+        cut = any(view.decides is Decision.CUT for view in before)
         return OrderSpec(
             seed=0 if shuffle is None else shuffle.seed,
             buffer_size=None if shuffle is None else shuffle.buffer_size,
@@ -401,7 +330,7 @@ class Plan(BasePlan):
     @cached_property
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
         """The rows of this rank, over all passes, before batching."""
-        return _row_view(row_stages(self.order), self.selection.num_items, self.order_spec)
+        return _row_view(self.order.row_views, self.selection.num_items, self.order_spec)
 
     def check_not_empty(self) -> None:
         """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
@@ -425,30 +354,18 @@ class Plan(BasePlan):
         return self.dataset.fingerprint
 
     def with_seed(self, seed: int) -> Plan:
-        return Plan(self.dataset, with_seed(self.stages, seed))
+        return Plan(self.dataset, with_seed(self.stages, seed), self._select)
 
     def with_canonical_shards(self, count: int) -> Plan:
-        return Plan(self.dataset, with_canonical_shards(self.stages, count))
+        return Plan(self.dataset, with_canonical_shards(self.stages, count), self._select)
 
     @property
     def remote(self) -> bool:
-        return self.dataset.filesystem.type_name != "local"
+        return self.dataset.remote
 
-    def fetchers(self, *, partly: bool = False) -> list[Fetcher]:
-        cache = self.order.cache
-        kept = None if cache is None else DiskCache(cache.directory, cache.max_bytes)
-        recipe = self.recipe
-        deal = recipe.deal if self.order.shuffle is not None else ()  # else rows are in order as they are
-        fetcher = Fetcher(
-            self.dataset,
-            recipe.fields,
-            kept,
-            reuse=recipe.shares_rows,
-            packs=recipe.packs,
-            deal=deal,
-            partly=partly,
-        )
-        return [fetcher]
+    @property
+    def parts(self) -> Sequence[Plan]:
+        return [self]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """The global order of an epoch."""
@@ -488,11 +405,11 @@ class Plan(BasePlan):
         passes, left = divmod(rows - first, each)
         return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
 
-    def _elastic_stages(self) -> tuple[list[ShardStage], list[RepeatStage]]:
+    def _elastic_stages(self) -> tuple[list[Stage], list[RepeatStage]]:
         """The shard and the repeat; raises `StateError` if other views stand beside them."""
-        rows = row_stages(self.order)
+        rows = self.order.row_views
         after = self.order.views[len(rows) + 1 :]
-        shard = [stage for stage in rows if isinstance(stage, ShardStage)]
+        shard = [stage for stage in rows if stage.decides is Decision.PART]
         repeat = [stage for stage in rows if isinstance(stage, RepeatStage)]
         if after or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
             raise StateError(
@@ -596,36 +513,8 @@ class Plan(BasePlan):
         return decoded_bytes(self.dataset, unit, [field.name for field in self.recipe.fields])
 
 
-def row_stages(order: StageOrder) -> list[Stage]:
-    """The views before the batch."""
-    before: list[Stage] = []
-    for view in order.views:
-        if isinstance(view, Batch):
-            break
-        before.append(view)
-    return before
-
-
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
     return rows_viewed(stages, Epoch(items, spec.streams, spec.even))
-
-
-def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
-    """``shard``, ``take``, ``skip`` and ``repeat`` over rows."""
-    for stage in stages:
-        view = _viewed(stage, view)  # type: ignore[assignment]  # rows over rows
-    return view
-
-
-def _viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
-    if isinstance(stage, Take):
-        return Slice(inner, 0, stage.count)
-    if isinstance(stage, Skip):
-        return Slice(inner, stage.count, None)
-    if isinstance(stage, RepeatStage):
-        return Repeat(inner, stage.count)
-    assert isinstance(stage, ShardStage)
-    return Shard(inner, stage.num_shards, stage.index, stage.even)  # type: ignore[arg-type]  # rows over rows
 
 
 def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:

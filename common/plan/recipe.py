@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
 
-from ..engine.steps.images import ImageStep
-from ..engine.steps.pack import PackStep
-from ..engine.steps.shaping import NullStep, PadStep, PermuteStep
-from ..schema.element import OutputField, Path
+from ..schema.element import OutputField
 from ..schema.field import UnischemaField
-
-Form = Literal["row", "batch", "arrow"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformStep:
-    """One user function.
-
-    Attributes:
-        function: row dict -> row dict; dict of arrays with a leading row axis -> the same; or Arrow batch -> the same.
-        inputs: what the function gets.
-        outputs: what remains after it.
-        form: which of the three.
-        drops: whether the function may return ``None`` for a row, which is then left out (``"row"`` only).
-        name: for messages.
-    """
-
-    function: Callable[[Any], Any]
-    inputs: tuple[OutputField, ...]
-    outputs: tuple[OutputField, ...]
-    form: Form
-    name: str
-    drops: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """Keeping only the columns at positions ``keep``."""
-
-    keep: tuple[int, ...]
-
-
-Step = TransformStep | Projection | NullStep | PadStep | PermuteStep | ImageStep | PackStep
+from ..stages.image_base import ImageStep
+from ..stages.pack import PackStep
+from ..stages.steps import Step, WindowStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +22,6 @@ class Input:
 
     leaves: tuple[int, ...]
     step: ImageStep | PackStep | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowStep:
-    """Forming windows out of rows.
-
-    Attributes:
-        offsets: the offset of each step of the window, ascending; negative ones come before the anchor.
-        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of
-            them, stacked).
-    """
-
-    offsets: tuple[int, ...]
-    leaves: tuple[tuple[Path, int, int | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +41,7 @@ class Recipe:
     @property
     def drops(self) -> bool:
         """Whether a user function may leave rows out."""
-        return any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+        return any(step.drops_rows for step in self.item_steps)
 
     @property
     def packs(self) -> tuple[tuple[PackStep, tuple[int, ...]], ...]:
@@ -116,7 +67,7 @@ class Recipe:
     @property
     def has_user_code(self) -> bool:
         """Whether user Python runs for every row or batch."""
-        return any(isinstance(step, TransformStep) for step in (*self.row_steps, *self.item_steps))
+        return any(step.runs_user_code for step in (*self.row_steps, *self.item_steps))
 
     @property
     def costly(self) -> bool:
@@ -140,13 +91,13 @@ class MixedRecipe:
     @property
     def drops(self) -> bool:
         """Whether a user function may leave rows out."""
-        own = any(isinstance(step, TransformStep) and step.drops for step in self.item_steps)
+        own = any(step.drops_rows for step in self.item_steps)
         return own or any(source.drops for source in self.sources)
 
     @property
     def has_user_code(self) -> bool:
         """Whether user Python runs for every row or batch."""
-        own = any(isinstance(step, TransformStep) for step in self.item_steps)
+        own = any(step.runs_user_code for step in self.item_steps)
         return own or any(source.has_user_code for source in self.sources)
 
     @property

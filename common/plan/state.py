@@ -13,26 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..errors import ParquetryError, StateError
+from ..order.cursor import Cursor, Origin
 from ..schema.plain import PlainFields, Seed
-from ..stages.image_values import ImageStage, Pack
-from ..stages.values import (
-    Batch,
-    Cache,
-    Decimals,
-    Nulls,
-    Pad,
-    Permute,
-    Select,
-    Shard,
-    ShardRowGroups,
-    Shuffle,
-    Stage,
-    Transform,
-    Where,
-    WhereFunction,
-)
+from ..stages.base import Decision, Stage
+from ..stages.batch import Batch
+from ..stages.shard import Shard, ShardRowGroups
+from ..stages.shuffle import Shuffle
+from ..stages.transform import Transform
+from ..stages.where import Where, WhereFunction
 from .mixed_plan import MixedPlan
-from .plan import START, BasePlan, Origin
+from .plan import BasePlan
 
 VERSION = 2
 _SHORTENED = 1
@@ -99,9 +89,7 @@ class State(PlainFields):
         return Origin(passes=self.origin[0], rows=self.origin[1])
 
 
-def state_of(
-    plan: BasePlan, *, iteration: int, consumed: int, origin: Origin = START, worker: int = 0, workers: int = 1
-) -> State:
+def state_of(plan: BasePlan, cursor: Cursor) -> State:
     """The state of an iterator over a plan."""
     shard = plan.order.shard
     return State(
@@ -110,14 +98,14 @@ def state_of(
         pipeline=plan_hash(plan),
         order=plan_hash(plan, order_only=True),
         seed=plan.seed,
-        iteration=iteration,
-        consumed=consumed,
-        origin=(origin.passes, origin.rows),
+        iteration=cursor.iteration,
+        consumed=cursor.start,
+        origin=(cursor.origin.passes, cursor.origin.rows),
         shards=(0, 1) if shard is None else (shard.index, shard.num_shards),
         canonical_shards=1 if shard is None else shard.canonical_shards or shard.num_shards,
         batch_size=plan.element.batch_size,
-        worker=worker,
-        workers=workers,
+        worker=cursor.worker,
+        workers=cursor.workers,
     )
 
 
@@ -168,7 +156,7 @@ def parse_state(
         StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
     """
     found = read_state(text)
-    own = state_of(plan, iteration=0, consumed=0, worker=worker, workers=workers)
+    own = state_of(plan, Cursor(worker=worker, workers=workers))
     if plan.seed_is_drawn:
         own = replace(own, seed=found.seed)  # nobody chose this plan's seed: the state's is taken over
     if found.version == _SHORTENED:
@@ -303,9 +291,7 @@ def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
 def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
     """The name that the version before gave; ``None`` where another pipeline may have had it too."""
     sources = plan.plans if isinstance(plan, MixedPlan) else [plan]
-    stages = [
-        stage for source in (plan, *sources) for stage in source.stages if not order_only or _decides_order(stage)
-    ]
+    stages = [stage for source in (plan, *sources) for stage in source.stages if not order_only or stage.decides_order]
     unclear = (Transform, WhereFunction, ShardRowGroups)
     if plan.hashes is not None or any(isinstance(stage, unclear) or "..." in str(stage) for stage in stages):
         return None
@@ -327,17 +313,9 @@ def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) 
 
 def _stages_hash(stages: tuple[Stage, ...], text_of: Callable[[Stage], str], *, order_only: bool) -> str:
     """Ranks, batch size and seed are compared by themselves; the cache changes nothing."""
-    kept = [stage for stage in stages if not isinstance(stage, Cache)]
-    texts = [text_of(stage) for stage in kept if not order_only or _decides_order(stage)]
+    kept = [stage for stage in stages if stage.decides is not Decision.BYTES]
+    texts = [text_of(stage) for stage in kept if not order_only or stage.decides_order]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
-
-
-def _decides_order(stage: Stage) -> bool:
-    if isinstance(stage, Transform):
-        return stage.drops
-    if isinstance(stage, Nulls):
-        return stage.policy == "drop"
-    return not isinstance(stage, Select | Pad | Permute | Decimals | ImageStage | Pack)
 
 
 def _shortened_text(stage: Stage) -> str:

@@ -21,7 +21,12 @@ from ..layout.nested import take_rows
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from ..progress import progress
 from ..schema.field import UnischemaField
-from ..stages.values import Ngram, Nulls, ShardRowGroups, Skip, Stage, Take, Where, WhereColumn, WhereFunction
+from ..stages.base import Stage
+from ..stages.ngram import Ngram
+from ..stages.nulls import Nulls
+from ..stages.shard import ShardRowGroups
+from ..stages.take import Skip, Take
+from ..stages.where import Where, WhereColumn, WhereFunction
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .stamps import Stamps, stamps_of

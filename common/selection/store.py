@@ -21,7 +21,8 @@ import numpy as np
 import platformdirs
 
 from ..layout.dataset import StoredDataset
-from ..stages.values import Stage, WhereFunction
+from ..stages.base import Stage
+from ..stages.where import WhereFunction
 from .rows import RowSet
 from .select import Report, Selection
 

@@ -15,27 +15,30 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..engine.read.fetch import Fetcher
+from ..engine.read.fetch import Fetcher, fetch_threads, fetchers_of
 from ..engine.run.jobs import Handle, Job, JobPlanner, WindowStore
-from ..engine.run.rebatch import Emission
+from ..engine.run.rebatch import Emission, rebatcher_of
 from ..errors import ELEMENT_ERRORS, ParquetryError
-from ..pipeline.iteration import DEFAULT_MEMORY_BYTES, usable_processors
+from ..order.cursor import Cursor, Origin
 from ..pipeline.pipeline import Pipeline
-from ..plan.plan import BasePlan, Origin
+from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import OutputField
 from ..transport.processes.vital import start_vital
 from ..transport.sidecar.channel import Channel, memory_file, read_request
 from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, error_body
-from ..transport.sidecar.request import check_outputs, requested_pipeline, requested_versions
+from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.runners import Runner, Slot, make_runner
 from ..transport.sidecar.slots import SlotMemory, copied_table, write_table
 from ..transport.sidecar.worker_process import WorkerProcess
+from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
+from .requested import requested_pipeline
 
 _LOGGER = logging.getLogger(__name__)
 _PLACEHOLDER = 9_007_199_254_740_993
@@ -124,7 +127,7 @@ class Server:
         check_outputs(self._request, self._plan.element)
         self._strict_nulls = self._request.get("strict_nulls", True)
         self._workers = pipeline.workers or usable_processors()
-        self._fetchers = self._plan.fetchers()
+        self._fetchers = fetchers_of(self._plan)
         started, self._started = self._started, []
         self._runner = make_runner(
             self._fetchers,
@@ -233,17 +236,24 @@ class Iteration:
         self._plan = plan
         self._runner = runner
         self._generation = message.generation
-        self._iteration = options.get("iteration") or 0
-        self._worker, self._workers = options.get("worker", 0), options.get("workers", 1)
-        self._start = options.get("start", 0)
-        self._origin = Origin(passes=options.get("origin", [0, 0])[0], rows=options.get("origin", [0, 0])[1])
+        passes, rows = options.get("origin", [0, 0])
+        cursor = Cursor(
+            iteration=options.get("iteration") or 0,
+            origin=Origin(passes=passes, rows=rows),
+            start=options.get("start", 0),
+            worker=options.get("worker", 0),
+            workers=options.get("workers", 1),
+        )
         if options.get("state") is not None:
-            plan, state = resume(plan, lambda made: made, options["state"], worker=self._worker, workers=self._workers)
+            plan, state = resume(
+                plan, lambda made: made, options["state"], worker=cursor.worker, workers=cursor.workers
+            )
             self._plan = plan
-            self._iteration, self._start, self._origin = state.iteration, state.consumed, state.start
-        steps = plan.steps(origin=self._origin, start=self._start, worker=self._worker, workers=self._workers)
+            cursor = replace(cursor, iteration=state.iteration, origin=state.start, start=state.consumed)
+        self._cursor = cursor
+        steps = plan.steps(cursor)
         merge = plan.merged_steps if options.get("merge") else 1
-        self._planner = JobPlanner(plan, steps, self._iteration, merge=merge)
+        self._planner = JobPlanner(plan, steps, cursor.iteration, merge=merge)
         self._length = steps.length
         pipeline = server._pipeline
         threads = server._workers
@@ -254,15 +264,15 @@ class Iteration:
         self._store = WindowStore(
             plan,
             fetchers,
-            threads=plan.fetch_threads(threads),
+            threads=fetch_threads(plan.remote, threads),
             memory_limit=memory_limit,
             finish=runner.finish,
             discard=runner.discard,
         )
-        self._rebatcher = plan.rebatcher(self._start) if plan.recipe.drops else None
+        self._rebatcher = rebatcher_of(plan, self._cursor.start) if plan.recipe.drops else None
         self._stopped = False
         self._pending: deque[_Made | BaseException | None] = deque()
-        self._sent = self._start  # elements, as a state counts them
+        self._sent = self._cursor.start  # elements, as a state counts them
         self._done: deque[list[Handle]] = deque()
         self._in_flight = 0
 
@@ -279,23 +289,16 @@ class Iteration:
             self._server.changed.notify_all()
 
     def _started(self) -> Message:
-        text = state_of(
-            self._plan,
-            iteration=self._iteration,
-            consumed=_PLACEHOLDER,
-            origin=self._origin,
-            worker=self._worker,
-            workers=self._workers,
-        ).to_json()
+        text = state_of(self._plan, replace(self._cursor, start=_PLACEHOLDER)).to_json()
         prefix, _, suffix = text.partition(str(_PLACEHOLDER))
-        length = self._plan.elements_from(self._origin)
-        left = self._plan.cardinality_of(None if length is None else max(0, length - self._start))
+        length = self._plan.elements_from(self._cursor.origin)
+        left = self._plan.cardinality_of(None if length is None else max(0, length - self._cursor.start))
         body = json.dumps({"state_prefix": prefix, "state_suffix": suffix, "slots": self._most_slots}).encode()
-        return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._start, body=body)
+        return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._cursor.start, body=body)
 
     def _produce(self) -> None:
         try:
-            first = self._start
+            first = self._cursor.start
             for job in self._planner:
                 slot = self._wait_for_room(job)
                 if slot is None:

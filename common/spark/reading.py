@@ -20,9 +20,9 @@ import pyarrow as pa
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, rows_of
 from ..engine.read.fetch import Fetcher
-from ..engine.run.window import WindowRows
 from ..layout.dataset import StoredDataset
 from ..layout.nested import one_array, take_rows
+from ..plan.draws import WindowRows
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import output_of
 from ..schema.field import Unischema, UnischemaField, match_names

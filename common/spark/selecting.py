@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ..engine.read.fetch import Fetcher
+from ..engine.read.fetch import Fetcher, fetch_threads
+from ..engine.run.selecting import stored_rows, tested_rows
 from ..engine.run.where_function import test_rows
 from ..errors import PipelineError
 from ..pipeline.pipeline import Pipeline
@@ -22,7 +24,10 @@ from ..schema.field import UnischemaField
 from ..selection.rows import RowSet, concat_row_sets
 from ..selection.select import Report, Selection, evaluate, every_row
 from ..selection.store import load_selection, save_selection, selection_key
-from ..stages.values import Ngram, Nulls, Stage, Where, WhereColumn, WhereFunction, stage_from_json
+from ..stages.base import Stage, stage_from_json
+from ..stages.ngram import Ngram
+from ..stages.nulls import Nulls
+from ..stages.where import Where, WhereColumn, WhereFunction
 from .parts import DatasetPart, whole_files
 from .session import context_of, run_tasks, table_from_bytes, table_to_bytes
 
@@ -84,8 +89,8 @@ def _compute(spark: Any, plan: Plan, tasks: int) -> Selection:
         plan.dataset,
         steps[alone:],
         read=stored.reader(steps[alone:], selection.rows),
-        test=plan._test_rows,
-        threads=plan.fetch_threads(32),
+        test=partial(tested_rows, plan.dataset, plan.resolve),
+        threads=fetch_threads(plan.remote, 32),
         begin=selection,
     )
 
@@ -146,7 +151,7 @@ class _StoredColumns:
         def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
             if unit in tables and [field.name for field in fields] == names:
                 return tables[unit]
-            return self._plan._read_stored(unit, fields)
+            return stored_rows(self._plan.dataset, unit, fields)
 
         return read
 

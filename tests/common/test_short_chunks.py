@@ -14,7 +14,7 @@ from faces import SIDECAR, THREADS, Face
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read.disk_cache import DiskCache
-from parquetry.common.engine.read.fetch import Fetcher
+from parquetry.common.engine.read.fetch import Fetcher, fetchers_of
 from parquetry.common.engine.read.fetched import FetchedRows
 from parquetry.common.engine.run.window import LoadedWindow
 from parquetry.common.errors import DatasetError, DecodeError
@@ -111,7 +111,7 @@ def test_a_cache_entry_of_another_length_counts_as_missing(source: bytes, tmp_pa
     path = tmp_path / "x.parquet"
     path.write_bytes(source)
     pipeline = Pipeline(path, ["number"]).cache(str(tmp_path / "cache"))
-    [fetcher] = pipeline.plan().fetchers()
+    [fetcher] = fetchers_of(pipeline.plan())
     DiskCache(str(tmp_path / "cache"), None).put(fetcher._key(0), pa.table({"number": pa.array(range(ROWS - 1))}))
     assert [int(row["number"]) for row in pipeline] == list(range(ROWS))
 
@@ -122,7 +122,7 @@ def test_values_of_a_chunk_that_says_another_count_than_its_row_group_are_left_t
     schema = Unischema("rows", [UnischemaField("sweep", np.float32, (40, 40), NdarrayCodec())])
     write_dataset(tmp_path / "data", schema, ({"sweep": np.full((40, 40), n, np.float32)} for n in range(6)))
     pipeline = Pipeline(tmp_path / "data")
-    [fetcher] = pipeline.plan().fetchers()
+    [fetcher] = fetchers_of(pipeline.plan())
     assert set(fetcher._cells.read(0, None)) <= {"sweep"}
     groups = pipeline.dataset.row_groups
     monkeypatch.setattr(

@@ -20,6 +20,7 @@ from oracle import examples
 
 from parquetry.common import Pipeline, UnischemaField, contains
 from parquetry.common.errors import StateError
+from parquetry.common.order.cursor import Cursor
 from parquetry.common.plan.state import plan_hash, read_state, state_of
 from parquetry.common.stages.functions import UserFunction, digest_of
 
@@ -115,7 +116,7 @@ def _old(pipeline: Pipeline, consumed: int) -> dict[str, Any]:
 
     plan = pipeline.plan()
     state = replace(
-        state_of(plan, iteration=0, consumed=consumed),
+        state_of(plan, Cursor(start=consumed)),
         version=1,
         pipeline=_shortened(plan, order_only=False) or "",
         order=_shortened(plan, order_only=True) or "",

@@ -138,7 +138,7 @@ def test_a_kept_selection_is_not_computed_again(
     spark: Any, dataset: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute_selection(spark, Pipeline(dataset).where([("id", ">", 8)]))
-    monkeypatch.setattr("parquetry.common.plan.evaluate", None)  # whoever evaluates, fails
+    monkeypatch.setattr("parquetry.common.engine.run.selecting.evaluate", None)  # whoever evaluates, fails
     monkeypatch.setattr("parquetry.common.spark.selecting.evaluate", None)
     assert len(Pipeline(dataset).where([("id", ">", 8)])) == 31
     assert compute_selection(spark, Pipeline(dataset).where([("id", ">", 8)])) == 31

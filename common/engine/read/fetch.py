@@ -20,11 +20,14 @@ from ...layout.footers import remedy, why
 from ...layout.nested import child, take_rows, without_views
 from ...layout.spark_files import read_options, refuse_old_calendar
 from ...layout.table_read import check_counts, read_columns
+from ...plan.draws import WindowRows
+from ...plan.plan import BasePlan, Plan
 from ...schema.field import UnischemaField
+from ...stages.pack import PackStep
 from ..columns.arrow_views import as_arrow, is_number
-from ..run.window import LoadedWindow, WindowRows
-from ..steps.pack import PackStep
+from ..run.window import LoadedWindow
 from .cell_reader import CellReader
+from .disk_cache import DiskCache
 from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
 
@@ -32,6 +35,7 @@ _LARGE_CHUNK_BYTES = 1 << 17
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
 """Datasets that this process has warned about; fetchers are made for every epoch."""
+_REMOTE_READS = 16
 
 
 class TableCache(Protocol):
@@ -291,3 +295,26 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
     return take_rows(table, as_arrow(rows))
+
+
+def fetchers_of(plan: BasePlan, *, partly: bool = False) -> list[Fetcher]:
+    """New fetchers, one for each source; ``partly`` if most rows of a window are for other processes."""
+    return [_fetcher_of(part, partly) for part in plan.parts]
+
+
+def _fetcher_of(plan: Plan, partly: bool) -> Fetcher:
+    cache, recipe = plan.order.cache, plan.recipe
+    return Fetcher(
+        plan.dataset,
+        recipe.fields,
+        None if cache is None else DiskCache(cache.directory, cache.max_bytes),
+        reuse=recipe.shares_rows,
+        packs=recipe.packs,
+        deal=recipe.deal if plan.order.shuffle is not None else (),  # else rows are in order as they are
+        partly=partly,
+    )
+
+
+def fetch_threads(remote: bool, workers: int) -> int:
+    """How many row groups are read at once; a network hides its delay behind many."""
+    return max(workers, _REMOTE_READS if remote else 2)

@@ -6,45 +6,28 @@ Pure but for the arena it allocates from; runs in threads and in worker processe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ...errors import NullValueError
-from ...plan.recipe import Input, MixedRecipe, Recipe, TransformStep, WindowStep
+from ...plan.recipe import Input, MixedRecipe, Recipe
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
+from ...stages.image_base import ImageStep
+from ...stages.pack import PackStep
+from ...stages.steps import WindowStep
+from ...stages.transform import TransformStep
 from ..columns.arena import Arena, Heap
 from ..columns.batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
 from ..columns.columns import CodedColumn
+from ..steps.apply import BatchRows, apply_step
 from ..steps.chance import ItemKeys, concat_keys
 from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
-from ..steps.images import ImageStep
-from ..steps.pack import PackStep, apply_pack, gather_packed
-from ..steps.transform import apply_dropping, apply_step
-from .dealt import as_slice, gather_dealt
-from .window import LoadedWindow
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """The rows that a batch takes from one window.
-
-    Attributes:
-        window: where the rows are.
-        cells: int64 ``[items, T]``: the window rows of each item.
-        places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
-        source: which pipeline of a mix the window belongs to.
-        turn: which pass over the dataset the items belong to, over all iterators.
-        items: their numbers in the window; ``None`` where ``cells`` are all that is known.
-    """
-
-    window: LoadedWindow
-    cells: np.ndarray
-    places: np.ndarray | None
-    source: int = 0
-    turn: int = 0
-    items: np.ndarray | None = None
+from ..steps.pack import apply_pack, gather_packed
+from ..steps.source import Source, as_slice
+from ..steps.transform import apply_dropping
+from .dealt import gather_dealt
 
 
 def assemble(
@@ -59,53 +42,46 @@ def assemble(
         DecodeError, TransformError: with file, row group and row.
         NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
     """
-    describe = _describe(sources, count)
-    check = SizeCheck(describe)
-    keys = _keys(sources, count)
+    rows = _batch_rows(sources, count)
     if isinstance(recipe, MixedRecipe):
         columns = _mixed(recipe, sources, count)
     elif recipe.row_steps:
         columns = _transformed_rows(recipe, sources, count)
     else:
-        columns = _inputs(recipe, sources, count, arena, keys, check)
+        columns = _inputs(recipe, sources, rows, arena)
     if recipe.drops:
-        return _dropping(recipe, columns, count, describe, keys, check, strict_nulls=strict_nulls)
+        return _dropping(recipe, columns, rows, strict_nulls=strict_nulls)
     for step in recipe.item_steps:
-        columns = apply_step(step, columns, count, describe, keys, check)
+        columns = apply_step(step, columns, rows)
     if strict_nulls:
-        _refuse_nulls(recipe, columns, describe)
+        _refuse_nulls(recipe, columns, rows.describe)
     return columns
 
 
 def _dropping(
-    recipe: Recipe | MixedRecipe,
-    columns: list[Column],
-    count: int,
-    describe: Callable[[int], str],
-    keys: Callable[[], ItemKeys],
-    check: SizeCheck,
-    *,
-    strict_nulls: bool,
+    recipe: Recipe | MixedRecipe, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
 ) -> list[Column]:
     """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
-    kept = np.arange(count)
-
-    def names() -> ItemKeys:
-        return keys().take(kept)
-
-    def place(row: int) -> str:
-        return describe(int(kept[row]))
-
+    kept, left = np.arange(rows.count), rows
     for step in recipe.item_steps:
         if isinstance(step, TransformStep) and step.drops:
-            columns, left = apply_dropping(step, columns, len(kept), place)
-            kept = kept[left]
-            check = SizeCheck(place)  # of other rows
+            columns, chosen = apply_dropping(step, columns, left.count, left.describe)
+            kept = kept[chosen]
+            left = _some_rows(rows, kept)
         else:
-            columns = apply_step(step, columns, len(kept), place, names, check)
+            columns = apply_step(step, columns, left)
     if strict_nulls:
-        _refuse_nulls(recipe, columns, place)
+        _refuse_nulls(recipe, columns, left.describe)
     return [*columns, Dense(kept)]
+
+
+def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
+    """Those of a batch's rows that are left."""
+
+    def describe(row: int) -> str:
+        return rows.describe(int(kept[row]))
+
+    return BatchRows(count=len(kept), describe=describe, keys=lambda: rows.keys().take(kept), check=SizeCheck(describe))
 
 
 def _mixed(recipe: MixedRecipe, sources: Sequence[Source], count: int) -> list[Column]:
@@ -157,22 +133,15 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
 
 
 def _inputs(
-    recipe: Recipe,
-    sources: Sequence[Source],
-    count: int,
-    arena: Arena,
-    keys: Callable[[], ItemKeys],
-    check: SizeCheck,
-    *,
-    rows: bool = False,
+    recipe: Recipe, sources: Sequence[Source], rows: BatchRows, arena: Arena, *, before_windows: bool = False
 ) -> list[Column]:
-    """The columns that the first steps are given, straight from storage; ``rows``: of rows, before windows."""
-    window = None if rows else recipe.window
-    ready = {} if window is not None else gather_dealt(sources, count, arena)
+    """The columns that the first steps are given, straight from storage; of rows, ``before_windows`` are formed."""
+    window = None if before_windows else recipe.window
+    ready = {} if window is not None else gather_dealt(sources, rows.count, arena)
     columns = []
     for each in recipe.inputs:
         column = ready.get(each.leaves[0]) if each.step is None else None
-        columns.append(column or _input(recipe, window, each, sources, count, arena, keys, check))
+        columns.append(column or _input(recipe, window, each, sources, rows, arena))
     return columns
 
 
@@ -181,12 +150,10 @@ def _input(
     window: WindowStep | None,
     wanted: Input,
     sources: Sequence[Source],
-    count: int,
+    rows: BatchRows,
     arena: Arena,
-    keys: Callable[[], ItemKeys],
-    check: SizeCheck,
 ) -> Column:
-    step = wanted.step
+    step, count = wanted.step, rows.count
     lead: tuple[int, ...] = (count,)
     if window is None:
         leaf, steps = wanted.leaves[0], [0]
@@ -198,7 +165,7 @@ def _input(
     if isinstance(step, PackStep) and all(source.window.packed(step) is not None for source in sources):
         return gather_packed(step, sources, steps, places, lead, arena)
     if isinstance(step, ImageStep) and fits(step, sources, leaf):
-        return gather_images(step, leaf, sources, steps, places, lead, arena, keys, check)
+        return gather_images(step, leaf, sources, steps, places, lead, arena, rows.keys, rows.check)
     heap = arena if step is None else Heap()
     if window is None:
         columns = [gather(recipe.fields[number], number, sources, count, heap) for number in wanted.leaves]
@@ -206,9 +173,9 @@ def _input(
         columns = _windows(recipe, window, wanted.leaves, sources, count, heap)
     numbers = tuple(range(len(columns)))
     if isinstance(step, PackStep):
-        return apply_pack(replace(step, numbers=numbers, keep=()), columns, _describe(sources, count))[0]
+        return apply_pack(replace(step, numbers=numbers, keep=()), columns, rows.describe)[0]
     if isinstance(step, ImageStep):
-        return apply_images(replace(step, number=0), columns, _describe(sources, count), keys, check)[0]
+        return apply_images(replace(step, number=0), columns, rows.describe, rows.keys, rows.check)[0]
     return columns[0]
 
 
@@ -246,11 +213,10 @@ def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> 
         distinct.append(replace(source, cells=rows[:, None], places=places, items=None))
         index.append(inverse.reshape(source.cells.shape) + base)
         base += len(rows)
-    describe = _describe(distinct, base)
-    keys, check = _keys(distinct, base), SizeCheck(describe)
-    columns = _inputs(recipe, distinct, base, Heap(), keys, check, rows=True)
+    rows_once = _batch_rows(distinct, base)
+    columns = _inputs(recipe, distinct, rows_once, Heap(), before_windows=True)
     for step in recipe.row_steps:
-        columns = apply_step(step, columns, base, describe, keys, check)
+        columns = apply_step(step, columns, rows_once)
     steps = index[0].shape[1]
     cells = np.empty((count, steps), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
@@ -295,6 +261,11 @@ def _places(source: Source, count: int) -> np.ndarray:
 
 def _cell_places(places: np.ndarray, steps: int) -> np.ndarray:
     return (places[:, None] * steps + np.arange(steps)).reshape(-1)
+
+
+def _batch_rows(sources: Sequence[Source], count: int) -> BatchRows:
+    describe = _describe(sources, count)
+    return BatchRows(count=count, describe=describe, keys=_keys(sources, count), check=SizeCheck(describe))
 
 
 def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:

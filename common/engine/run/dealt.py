@@ -8,18 +8,13 @@ values as from columns by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..columns.arena import Arena
 from ..columns.batch import Column, Dense
 from ..columns.columns import FixedColumn
-
-if TYPE_CHECKING:
-    from .assemble import Source
-
-Numbers = slice | np.ndarray
+from ..steps.source import Numbers, Source, as_slice
 
 
 def gather_dealt(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
@@ -46,10 +41,3 @@ def _gather(parts: Sequence[tuple[FixedColumn, Numbers, Numbers]], count: int, a
             valid = np.ones(count, dtype=bool) if valid is None else valid
             valid[places] = column.validity[items]
     return Dense(out, None if valid is None or valid.all() else valid)
-
-
-def as_slice(numbers: np.ndarray) -> Numbers:
-    """Numbers as a slice, where they follow each other."""
-    if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and (np.diff(numbers) == 1).all():
-        return slice(int(numbers[0]), int(numbers[-1]) + 1)
-    return numbers

@@ -18,11 +18,11 @@ import numpy as np
 
 from ...errors import PipelineError
 from ...order.positions import BatchView
-from ...plan.plan import BasePlan, Draw, WindowKey
+from ...plan.draws import Draw, WindowKey, WindowRows
+from ...plan.plan import BasePlan
 from ..read.fetch import Fetcher
 from ..read.fetched import FetchedRows
-from .assemble import Source
-from .window import WindowRows
+from ..steps.source import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

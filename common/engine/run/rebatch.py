@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...plan.plan import BasePlan
 from ..columns.batch import Column, Dense, concat_columns, take_rows
 
 
@@ -92,3 +93,13 @@ def _emission(columns: list[Column], positions: np.ndarray, lo: int, hi: int) ->
     index = np.arange(lo, hi)
     part = columns if hi - lo == len(positions) else [take_rows(column, index) for column in columns]
     return Emission(columns=part, rows=hi - lo, position=int(positions[hi - 1]) if hi > lo else 0)
+
+
+def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher:
+    """What makes elements of the rows that a plan's functions leave; ``start`` source rows were consumed before."""
+    batch = plan.batch
+    return Rebatcher(
+        None if batch is None else batch.batch_size,
+        drop_remainder=batch is not None and batch.drop_remainder,
+        start=start,
+    )

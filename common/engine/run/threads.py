@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import ELEMENT_ERRORS
-from ...plan.plan import BasePlan, Origin
+from ...order.cursor import Cursor
+from ...plan.plan import BasePlan
 from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, split_columns
+from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import Handle, Job, JobPlanner, WindowStore, sources_of
 
@@ -25,9 +27,7 @@ class ThreadedEngine:
 
     Args:
         plan: of the pipeline.
-        iteration: which iterator of the pipeline this is (decides the epoch).
-        origin, start: where to begin; see `BasePlan.steps`.
-        worker, workers: the part of a loader worker; see `Plan.steps`.
+        cursor: where to begin, and which part to make.
         threads: how many steps are decoded at once.
         memory_limit: bytes of encoded windows in flight, and of decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
@@ -39,12 +39,8 @@ class ThreadedEngine:
     def __init__(
         self,
         plan: BasePlan,
+        cursor: Cursor,
         *,
-        iteration: int,
-        origin: Origin,
-        start: int,
-        worker: int,
-        workers: int,
         threads: int,
         memory_limit: int,
         strict_nulls: bool,
@@ -54,14 +50,17 @@ class ThreadedEngine:
         self._plan = plan
         self._strict_nulls = strict_nulls
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
-        steps = plan.steps(origin=origin, start=start, worker=worker, workers=workers)
-        self._jobs = JobPlanner(plan, steps, iteration, merge=plan.merged_steps)
-        self.position = start
+        self._jobs = JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=plan.merged_steps)
+        self.position = cursor.start
         self._by_rows = plan.batch_view is None
         self._job_bytes = 0  # of the largest so far: the next one fits into its region at once
         self._waiting: Job | None = None
-        fetchers = plan.fetchers(partly=workers > 1)
-        self._store = WindowStore(plan, fetchers, threads=plan.fetch_threads(threads), memory_limit=memory_limit)
+        self._store = WindowStore(
+            plan,
+            fetchers_of(plan, partly=cursor.workers > 1),
+            threads=fetch_threads(plan.remote, threads),
+            memory_limit=memory_limit,
+        )
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
         self._ready: deque[tuple[int, Any]] = deque()

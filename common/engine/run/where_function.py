@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from ...errors import ParquetryError, TransformError
+from ...plan.draws import WindowRows
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
 from ...stages.functions import lock_of
-from ...stages.values import WhereFunction
+from ...stages.where import WhereFunction
 from ..columns.arena import Heap
 from ..columns.batch import rows_of, to_numpy
 from ..read.fetch import Fetcher
-from .assemble import Source, gather
-from .window import WindowRows
+from ..steps.source import Source
+from .assemble import gather
 
 
 def test_rows(

@@ -1,4 +1,4 @@
-"""Windows of the engine: which rows one shuffle window needs (`WindowRows`), and those rows loaded (`LoadedWindow`).
+"""`LoadedWindow`: the rows of one shuffle window (`plan.draws.WindowRows`), loaded.
 
 A window holds encoded columns of the rows that its items touch, each row once; items refer to rows by their number in
 it.
@@ -7,32 +7,17 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...schema.element import Path
 from ...schema.field import UnischemaField
+from ...stages.pack import PackStep
 from ..columns.arena import WINDOW_REGIONS, Heap
 from ..columns.columns import FixedColumn, WindowColumn, plain_parts, window_column
 from ..read.fetched import FetchedRows, Part
-from ..steps.pack import PackStep, pack_parts, packed_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRows:
-    """The rows of one window.
-
-    Attributes:
-        units: row groups, ascending.
-        rows: for each of them, the wanted rows inside it, ascending int64.
-        cells: int64 ``[items, T]``: for each item in order, the window row of each of its steps.
-    """
-
-    units: tuple[int, ...]
-    rows: tuple[np.ndarray, ...]
-    cells: np.ndarray
+from ..steps.pack import pack_parts, packed_bytes
 
 
 class RowPlaces:

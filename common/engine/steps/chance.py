@@ -16,13 +16,11 @@ from functools import lru_cache
 import numpy as np
 
 from ...order.keyed import raw_words
+from ...stages.image_base import Key
 
 _IMAGES_KEY = 0x696D6167
 _INCREMENT = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-
-Key = tuple[int, ...]
-"""Names a stream of random numbers: the seed, and what it is for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,18 @@ images that overlapping windows share are decoded once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import DecodeError, ParquetryError
+from ...stages.image_base import ImageStep
 from ..columns.arena import Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
 from ..columns.scratch import SCRATCH
 from .chance import ItemKeys
-from .images import ImageStep, Numbers, process, reduction, size_after
-
-if TYPE_CHECKING:
-    from ..run.assemble import Source
+from .images import Numbers, drawn_numbers, process, reduction, size_after
+from .source import Source
 
 Describe = Callable[[int], str]
 Keys = Callable[[], ItemKeys]
@@ -83,7 +81,7 @@ def gather_images(
     cells = out.reshape(lead[0], len(steps), *out.shape[len(lead) :])
     valid = np.ones((lead[0], len(steps)), dtype=bool)
     sizes = np.zeros((lead[0], 2), dtype=np.int64)
-    numbers = step.numbers(keys)
+    numbers = drawn_numbers(step, keys)
     for source, items in zip(sources, places, strict=True):
         column = source.window.column(leaf)
         assert isinstance(column, FixedColumn | CodedColumn)
@@ -155,7 +153,7 @@ def apply_images(
         DecodeError: an image that is smaller than the part wanted, or other than the one it is cut with.
     """
     column = columns[step.number]
-    numbers = step.numbers(keys)
+    numbers = drawn_numbers(step, keys)
     result = list(columns)
     window = step.field.window or 1
     images, valid = _cells(column, step, window)

@@ -15,11 +15,10 @@ from typing import Literal
 import numpy as np
 
 from ...errors import CodecUnavailableError
+from ...stages.image_base import RESIZABLE
 from ..columns.scratch import SCRATCH
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
-INTERPOLATIONS: tuple[str, ...] = ("nearest", "bilinear", "bicubic", "area")
-RESIZABLE = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
 
 
 @lru_cache(maxsize=1)

@@ -1,4 +1,4 @@
-"""Image steps: what is done to one image field, as values, and how one image goes through it.
+"""How one image goes through an `ImageStep`.
 
 In: an image ``(H, W)`` or ``(H, W, C)`` and the random numbers of its item. Out: the finished image in its place in the
 batch. Crops are views, and every operation writes where the next one reads, the last one into the batch, so that an
@@ -14,115 +14,19 @@ from functools import partial
 
 import numpy as np
 
-from ...schema.element import OutputField
+from ...stages.crop import CropOp
+from ...stages.image_base import ImageStep
+from ...stages.normalize import NormalizeOp
+from ...stages.random_flip import FlipOp
+from ...stages.random_resized_crop import TRIES, ResizedCropOp
+from ...stages.resize import ResizeOp
 from ..columns.scratch import SCRATCH
-from .chance import ItemKeys, Key, uniform
+from .chance import ItemKeys, uniform
 from .image_kernels import copy_into, flip_into, normalise_into, resize_into
 
-_TRIES = 10
-_PURPOSES = {"crop": 1, "flip0": 2, "flip1": 3}
 Box = tuple[int, int, int, int]
 Numbers = Sequence[Sequence[float]]
 """The random numbers of one item, for each operation that wants some."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeOp:
-    """To ``height`` x ``width``; where those are ``None``, the shorter side to ``shorter``, keeping proportions."""
-
-    height: int | None
-    width: int | None
-    shorter: int | None
-    interpolation: str
-
-    def size(self, height: int, width: int) -> tuple[int, int]:
-        """The new size of an image of this size."""
-        if self.shorter is None:
-            assert self.height is not None
-            assert self.width is not None
-            return self.height, self.width
-        if height <= width:
-            return self.shorter, max(self.shorter * width // height, 1)
-        return max(self.shorter * height // width, 1), self.shorter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CropOp:
-    """A part of this size: the middle, or (with a seed) any."""
-
-    height: int
-    width: int
-    seed: Key | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizedCropOp:
-    """A part of random area and proportions, resized."""
-
-    height: int
-    width: int
-    scale: tuple[float, float]
-    ratio: tuple[float, float]
-    interpolation: str
-    seed: Key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlipOp:
-    """Mirrored along ``axis`` with some probability."""
-
-    axis: int
-    probability: float
-    seed: Key
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NormalizeOp:
-    """``value * multiply - subtract``, for each channel, in float32; then as ``dtype``."""
-
-    multiply: tuple[float, ...]
-    subtract: tuple[float, ...]
-    dtype: str
-
-
-ImageOp = ResizeOp | CropOp | ResizedCropOp | FlipOp | NormalizeOp
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageStep:
-    """Everything that is done to the images of column ``number``, one after the other.
-
-    Attributes:
-        axes: the order of the finished image's axes, as for ``numpy.transpose``; ``None`` = as they are.
-        field: what the column held before.
-        output: what it holds afterwards.
-        together: numbers of the calls that crop several fields alike, which must then be equally large.
-    """
-
-    number: int
-    ops: tuple[ImageOp, ...]
-    axes: tuple[int, ...] | None
-    field: OutputField
-    output: OutputField
-    together: tuple[int, ...] = ()
-
-    @property
-    def names(self) -> list[str]:
-        """The operations by name, in order."""
-        return [_name(op) for op in self.ops]
-
-    @property
-    def random(self) -> bool:
-        """Whether items of equal images may come out different."""
-        return any(_wanted(op) for op in self.ops)
-
-    def numbers(self, keys: Callable[[], ItemKeys]) -> Callable[[int], Numbers]:
-        """Draws for all items at once; gives the numbers of one."""
-        if not self.random:
-            return lambda item: ((),) * len(self.ops)
-        items = keys()
-        drawn = [uniform(_key(op), items, _wanted(op)).tolist() if _wanted(op) else None for op in self.ops]
-        return lambda item: [() if numbers is None else numbers[item] for numbers in drawn]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +51,19 @@ class _Action:
     planes: bool = False
 
 
+def drawn_numbers(step: ImageStep, keys: Callable[[], ItemKeys]) -> Callable[[int], Numbers]:
+    """Draws for all items at once; gives the numbers of one."""
+    if not step.random:
+        return lambda item: ((),) * len(step.ops)
+    items = keys()
+    drawn = [None if op.key is None else uniform(op.key, items, op.draws).tolist() for op in step.ops]
+    return lambda item: [() if numbers is None else numbers[item] for numbers in drawn]
+
+
 def size_after(step: ImageStep, height: int, width: int) -> tuple[int, int]:
     """The size (H, W) of the finished image (before ``axes``); raises ``ValueError`` if a part is larger than it."""
     for op in step.ops:
-        if isinstance(op, ResizeOp):
-            height, width = op.size(height, width)
-        elif isinstance(op, CropOp | ResizedCropOp):
-            if isinstance(op, CropOp):
-                _middle_or_any(op, (), height, width)
-            height, width = op.height, op.width
+        height, width = op.size(height, width)
     return height, width
 
 
@@ -249,7 +157,7 @@ def _actions(
         elif isinstance(op, FlipOp):
             if numbers[number][0] < op.probability:
                 result.append(_Action(partial(flip_into, axis=op.axis), (0, 0, height, width), dtype))
-        else:
+        elif isinstance(op, NormalizeOp):
             dtype = np.dtype(op.dtype)
             factors = {"multiply": np.asarray(op.multiply, np.float32), "subtract": np.asarray(op.subtract, np.float32)}
             result.append(_Action(partial(normalise_into, **factors), (0, 0, height, width), dtype, True))
@@ -257,8 +165,7 @@ def _actions(
 
 
 def _middle_or_any(op: CropOp, numbers: Sequence[float], height: int, width: int) -> Box:
-    if height < op.height or width < op.width:
-        raise ValueError(f"expected an image of at least {op.height} x {op.width} pixels, got {height} x {width}")
+    op.size(height, width)  # raises if the image is too small
     free_high, free_wide = height - op.height, width - op.width
     if op.seed is None or not numbers:
         return round(free_high / 2), round(free_wide / 2), op.height, op.width
@@ -268,7 +175,7 @@ def _middle_or_any(op: CropOp, numbers: Sequence[float], height: int, width: int
 def _part(op: ResizedCropOp, numbers: Sequence[float], height: int, width: int) -> Box:
     """A part of random area and proportions; after ten that do not fit, the largest in the middle that does."""
     area, (low, high) = height * width, op.ratio
-    for trial in range(_TRIES):
+    for trial in range(TRIES):
         wanted = area * (op.scale[0] + (op.scale[1] - op.scale[0]) * numbers[2 + 2 * trial])
         ratio = math.exp(math.log(low) + (math.log(high) - math.log(low)) * numbers[3 + 2 * trial])
         wide, tall = round(math.sqrt(wanted * ratio)), round(math.sqrt(wanted / ratio))
@@ -280,27 +187,3 @@ def _part(op: ResizedCropOp, numbers: Sequence[float], height: int, width: int) 
     elif width / height > high:
         wide = max(round(height * high), 1)
     return (height - tall) // 2, (width - wide) // 2, tall, wide
-
-
-def _name(op: ImageOp) -> str:
-    if isinstance(op, ResizeOp | ResizedCropOp):
-        return f"{'resize' if isinstance(op, ResizeOp) else 'random_resized_crop'} ({op.interpolation})"
-    if isinstance(op, CropOp):
-        return "center_crop" if op.seed is None else "random_crop"
-    return "random_flip" if isinstance(op, FlipOp) else "normalize"
-
-
-def _wanted(op: ImageOp) -> int:
-    """How many random numbers an operation needs for each item."""
-    if isinstance(op, ResizedCropOp):
-        return 2 + 2 * _TRIES
-    if isinstance(op, CropOp):
-        return 0 if op.seed is None else 2
-    return 1 if isinstance(op, FlipOp) else 0
-
-
-def _key(op: ImageOp) -> Key:
-    assert isinstance(op, ResizedCropOp | CropOp | FlipOp)
-    assert op.seed is not None
-    purpose = f"flip{op.axis}" if isinstance(op, FlipOp) else "crop"
-    return (_PURPOSES[purpose], *op.seed)

@@ -1,4 +1,4 @@
-"""`PackStep`: many numeric columns into one matrix, ``[..., K]``, in one pass.
+"""Packing: many numeric columns into one matrix, ``[..., K]``, in one pass.
 
 Stored columns go from Arrow's buffers into one matrix for each loaded window, from which batches take whole rows
 (`gather_packed`); columns that something was done to before are put side by side (`apply_pack`). Both give the same
@@ -7,45 +7,19 @@ values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import DecodeError, NullValueError
 from ...schema.element import OutputField
+from ...stages.pack import PackStep
 from ..columns.arena import Arena, array_bytes
 from ..columns.batch import Column, Dense
-from ..run.dealt import as_slice
-
-if TYPE_CHECKING:
-    from ..run.assemble import Source
+from .source import Source, as_slice
 
 Describe = Callable[[int], str]
 _BLOCK_ROWS = 8192  # a block of the matrix stays in the processor's cache while its columns are written
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackStep:
-    """Puts columns ``numbers`` side by side into a new one at the end.
-
-    Attributes:
-        fields: what they hold, in the same order.
-        output: the matrix's rows.
-        keep: which columns remain, before the new one.
-    """
-
-    numbers: tuple[int, ...]
-    fields: tuple[OutputField, ...]
-    output: OutputField
-    keep: tuple[int, ...]
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """How many places each field takes."""
-        return tuple(math.prod(axis or 0 for axis in field.shape) for field in self.fields)
 
 
 def packed_bytes(step: PackStep, rows: int) -> int:

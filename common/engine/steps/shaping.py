@@ -6,58 +6,23 @@ Pure functions over columns, on whole batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ...errors import DecodeError, NullValueError, PipelineError
 from ...schema.element import OutputField
+from ...stages.nulls import NullStep
+from ...stages.pad import PadStep
+from ...stages.permute import PermuteStep
 from ..columns.batch import Column, Dense, Ragged, Strings, spans, take_strings
 
 Describe = Callable[[int], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NullStep:
-    """A policy for the nulls of column ``number``.
-
-    Attributes:
-        policy: ``"error"``, ``"fill"`` (with ``value``), or ``"mask"`` (zeros, and a bool companion column at the end).
-    """
-
-    number: int
-    policy: Literal["error", "fill", "mask"]
-    value: Any
-    field: OutputField
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PadStep:
-    """Makes column ``number`` dense: padded to ``shape``, or to the largest value of the batch where that is ``None``.
-
-    A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several)
-    is added at the end if ``lengths``; without it every value must have exactly ``shape``.
-    """
-
-    number: int
-    shape: tuple[int | None, ...]
-    value: Any
-    lengths: bool
-    axes: tuple[int, ...]
-    field: OutputField
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PermuteStep:
-    """Puts the axes of column ``number`` into another order (``axes``, as for ``numpy.transpose`` of one value)."""
-
-    number: int
-    axes: tuple[int, ...]
-
-
-def apply_permute(step: PermuteStep, columns: list[Column]) -> list[Column]:
+def apply_permute(step: PermuteStep, columns: Sequence[Column]) -> list[Column]:
     """The columns with one of them permuted."""
     column = columns[step.number]
     result = list(columns)
@@ -75,7 +40,7 @@ def apply_permute(step: PermuteStep, columns: list[Column]) -> list[Column]:
     return result
 
 
-def apply_nulls(step: NullStep, columns: list[Column], describe: Describe) -> list[Column]:
+def apply_nulls(step: NullStep, columns: Sequence[Column], describe: Describe) -> list[Column]:
     """The columns after a null policy.
 
     Raises:
@@ -99,7 +64,7 @@ def apply_nulls(step: NullStep, columns: list[Column], describe: Describe) -> li
     return result
 
 
-def apply_pad(step: PadStep, columns: list[Column], describe: Describe) -> list[Column]:
+def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> list[Column]:
     """The columns after padding.
 
     Raises:

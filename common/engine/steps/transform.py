@@ -13,49 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import ParquetryError, TransformError
-from ...plan.recipe import Projection, Step, TransformStep
 from ...schema.dtypes import delivered_dtype
 from ...schema.element import OutputField, flatten, nest
 from ...schema.field import Shape
 from ...stages.functions import lock_of
+from ...stages.transform import TransformStep
 from ..columns.arrow_columns import from_arrow, to_arrow
 from ..columns.batch import Column, Dense, Ragged, Strings, rows_of, to_numpy
-from .chance import ItemKeys
-from .image_columns import SizeCheck, apply_images
-from .images import ImageStep
-from .pack import PackStep, apply_pack
-from .shaping import NullStep, PadStep, PermuteStep, apply_nulls, apply_pad, apply_permute
 
 Describe = Callable[[int], str]
-
-
-def apply_step(
-    step: Step,
-    columns: Sequence[Column],
-    count: int,
-    describe: Describe,
-    keys: Callable[[], ItemKeys],
-    check: SizeCheck,
-) -> list[Column]:
-    """The columns after one step of the recipe; see `apply_transform`.
-
-    Args:
-        keys: names the items, for random numbers.
-        check: holds images that are cut alike to one size.
-    """
-    if isinstance(step, Projection):
-        return [columns[number] for number in step.keep]
-    if isinstance(step, NullStep):
-        return apply_nulls(step, list(columns), describe)
-    if isinstance(step, PadStep):
-        return apply_pad(step, list(columns), describe)
-    if isinstance(step, PermuteStep):
-        return apply_permute(step, list(columns))
-    if isinstance(step, ImageStep):
-        return apply_images(step, columns, describe, keys, check)
-    if isinstance(step, PackStep):
-        return apply_pack(step, columns, describe)
-    return apply_transform(step, columns, count, describe)
 
 
 def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:

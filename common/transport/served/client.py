@@ -8,21 +8,19 @@ import os
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from ...engine.columns.batch import Column, leading
 from ...errors import SidecarError, error_class
+from ...stages.base import Stage
+from ..source import StepRequest
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
 from .numbers import Layout, Numbers
 from .security import client_context, read_token
 from .wire import ERROR_KEY, POSITION_KEY, VERSION, SocketReader, receive_json, send_json
-
-if TYPE_CHECKING:
-    from ...pipeline.iteration import StepIterator
-    from ...stages.values import Stage
 
 _CONNECT_S = 10.0
 
@@ -118,23 +116,23 @@ def raise_error(answer: dict[str, Any]) -> None:
 class ServedSource:
     """The steps of one iteration, made by a server elsewhere."""
 
-    def __init__(self, steps: StepIterator, *, strict_nulls: bool) -> None:
-        address = steps.pipeline.address
+    def __init__(self, wanted: StepRequest) -> None:
+        address, cursor = wanted.address, wanted.cursor
         assert address is not None
-        self.position = steps.start
+        self.position = cursor.start
         numbers = Numbers(
-            iteration=steps.iteration,
-            origin=(steps.origin.passes, steps.origin.rows),
-            start=steps.start,
-            worker=steps.worker,
-            workers=steps.workers,
+            iteration=cursor.iteration,
+            origin=(cursor.origin.passes, cursor.origin.rows),
+            start=cursor.start,
+            worker=cursor.worker,
+            workers=cursor.workers,
         )
         self._connection: Connection | None = open_stream(
-            address, steps.pipeline.stages, numbers, layout="rows", strict_nulls=strict_nulls
+            address, wanted.plan.stages, numbers, layout="rows", strict_nulls=wanted.strict_nulls
         )
         self._shared = address.shared
         self._ask_for_one()
-        self._outputs = steps.pipeline.element.outputs
+        self._outputs = wanted.plan.element.outputs
         self._reader: Any = None
 
     def __next__(self) -> tuple[int, list[Column]]:

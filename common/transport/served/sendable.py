@@ -1,29 +1,22 @@
-"""The verbs that a client of a served pipeline may add to it: those that are plain numbers and names, no code."""
+"""Which stages a client may add to a served pipeline: those that are plain numbers and names, no code."""
 
 from __future__ import annotations
 
 from ...errors import PipelineError
-
-SENDABLE = (
-    "select",
-    "nulls",
-    "pad",
-    "permute",
-    "decimals",
-    "shard",
-    "shuffle",
-    "batch",
-    "repeat",
-    "take",
-    "skip",
-)
-"""The verbs that a client may add; the others belong into the pipeline that is served."""
+from ...stages.base import Stage, kinds
 
 
-def check_sendable(verb: str) -> None:
-    """Raises `PipelineError` for a verb that a client cannot send."""
-    if verb not in SENDABLE:
+def sendable_verbs() -> list[str]:
+    """The verbs that a client may add; the others belong into the pipeline that is served."""
+    return sorted(verb for verb, kind in kinds().items() if kind.sendable)
+
+
+def check_sendable(stage: Stage | str) -> None:
+    """Raises `PipelineError` for a stage, or the verb of one, that a client cannot send."""
+    verb = stage if isinstance(stage, str) else stage.verb
+    kind = kinds().get(verb)
+    if kind is None or not kind.sendable:
         raise PipelineError(
-            f"{verb}: expected one of {', '.join(SENDABLE)} on a served pipeline, got {verb}. Put it into the pipeline "
-            "that the server is given."
+            f"{verb}: expected one of {', '.join(sendable_verbs())} on a served pipeline, got {verb}. Put it into the "
+            "pipeline that the server is given."
         )

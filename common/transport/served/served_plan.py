@@ -13,7 +13,8 @@ from typing import Any
 from ...plan.plan import BasePlan, Origin
 from ...plan.stage_order import StageOrder
 from ...schema.element import Element
-from ...stages.values import Shard, Stage, stage_from_json
+from ...stages.base import Stage, stage_from_json
+from ...stages.shard import Shard
 from .address import ServerAddress
 from .client import ask_once, request_of
 from .description import element_from_json

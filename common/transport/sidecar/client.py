@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,13 +28,11 @@ from ...errors import ELEMENT_ERRORS, SidecarError, error_class
 from ...schema.element import OutputField
 from ..processes.python_child import python_command
 from ..processes.vital import report, start_vital
+from ..source import StepRequest
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType
 from .request import open_request
 from .slots import read_table
-
-if TYPE_CHECKING:
-    from ...pipeline.iteration import StepIterator
 
 IDLE_S = 30.0
 FEWEST_KEPT = 4
@@ -340,20 +338,22 @@ os.register_at_fork(after_in_child=IDLE.forget)
 class SidecarSource:
     """The steps of one iteration, made by a sidecar."""
 
-    def __init__(self, steps: StepIterator, *, strict_nulls: bool) -> None:
-        pipeline = steps.pipeline
-        self._outputs = pipeline.element.outputs
-        self._batched = pipeline.element.batched
+    def __init__(self, wanted: StepRequest) -> None:
+        element, cursor = wanted.plan.element, wanted.cursor
+        self._outputs = element.outputs
+        self._batched = element.batched
         self._ready: deque[tuple[int, list[Column], int]] = deque()
-        self.position = steps.start
-        request = open_request(pipeline, strict_nulls=strict_nulls)
+        self.position = cursor.start
+        request = open_request(
+            wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
+        )
         self._client: SidecarClient | None = IDLE.take(request.encode())
         options = {
-            "iteration": steps.iteration,
-            "origin": [steps.origin.passes, steps.origin.rows],
-            "start": steps.start,
-            "worker": steps.worker,
-            "workers": steps.workers,
+            "iteration": cursor.iteration,
+            "origin": [cursor.origin.passes, cursor.origin.rows],
+            "start": cursor.start,
+            "worker": cursor.worker,
+            "workers": cursor.workers,
             "merge": True,
         }
         try:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from ...engine.read.fetched import FetchedRows, Part
 from ...engine.read.file_cells import FileCells
 from ...engine.read.stored_cells import StoredCells
-from ...engine.run.window import WindowRows
 from ...layout.nested import one_array
+from ...plan.draws import WindowRows
 from .channel import memory_file
 
 _TAIL = struct.Struct("<QQ")

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...errors import SchemaError
+from ...plan.plan import BasePlan
+from ...schema.element import Element
+from .runners import needs_workers
 
-if TYPE_CHECKING:
-    from ...pipeline.pipeline import Pipeline
-    from ...schema.element import Element
 
-
-def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | None = None) -> str:
+def open_request(
+    pipeline: Mapping[str, Any],
+    versions: Sequence[str],
+    plan: BasePlan,
+    threads: int,
+    *,
+    strict_nulls: bool,
+    element: Element | None = None,
+) -> str:
     """The request as JSON.
 
     With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others.
@@ -23,43 +29,23 @@ def open_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | N
     ``start_workers`` lets the sidecar start its workers before it has planned anything: the pipeline's description,
     which is known here, says whether they will be needed. ``versions`` hold the sidecar to the files that were found
     here, and keep one that has opened others from being taken for this request.
-    """
-    from ...pipeline.iteration import usable_processors
-    from .runners import needs_workers
 
-    workers = pipeline.workers or usable_processors()
-    if not needs_workers(pipeline.plan().recipe, workers):
-        workers = 0
+    Args:
+        pipeline: as JSON.
+        versions: of the datasets that it reads.
+        plan: of that pipeline.
+        threads: how many steps are decoded at once.
+    """
     return json.dumps(
         {
-            "pipeline": pipeline.to_json(),
-            "versions": pipeline.versions,
+            "pipeline": pipeline,
+            "versions": list(versions),
             "sys_path": sys.path,
             "strict_nulls": strict_nulls,
-            "start_workers": workers,
+            "start_workers": threads if needs_workers(plan.recipe, threads) else 0,
             **({} if element is None else {"outputs": _described(element)}),
         }
     )
-
-
-def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
-    """The pipeline of a request, with the shard and the URLs that were known only when it was sent.
-
-    Raises:
-        ParquetryError: a pipeline that makes no sense.
-    """
-    from ...pipeline.pipeline import Pipeline
-
-    described = dict(request["pipeline"])
-    if "urls" in request:
-        described["urls"] = [base64.urlsafe_b64decode(url).decode() for url in request["urls"]]
-    if "shard" in request:
-        numbers = dict(zip(("num_shards", "index"), request["shard"], strict=True))
-        described["stages"] = [
-            {**stage, **numbers} if stage["verb"] in ("shard", "shard_row_groups") else stage
-            for stage in described["stages"]
-        ]
-    return Pipeline.from_json(described)
 
 
 def requested_versions(request: Mapping[str, Any]) -> list[str] | None:

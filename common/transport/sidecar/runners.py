@@ -22,8 +22,8 @@ from ...engine.read.fetch import Fetcher
 from ...engine.read.fetched import FetchedRows
 from ...engine.run.assemble import assemble
 from ...engine.run.jobs import Handle, Job, loaded, sources_of
-from ...engine.run.window import WindowRows
 from ...errors import PipelineError, SidecarError
+from ...plan.draws import WindowRows
 from ...plan.recipe import MixedRecipe, Recipe
 from ..processes.vital import start_vital
 from .exported import ExportedWindow, export_window

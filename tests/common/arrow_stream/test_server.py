@@ -29,7 +29,7 @@ from parquetry.common.errors import (
     StateError,
     TransformError,
 )
-from parquetry.common.stages.values import Shard
+from parquetry.common.stages.shard import Shard
 from parquetry.common.transport.served.client import Connection, open_stream
 from parquetry.common.transport.served.numbers import Numbers
 from parquetry.common.transport.served.wire import SocketReader, send_json

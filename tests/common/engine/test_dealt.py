@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.arena import RegionPool
 from parquetry.common.engine.columns.batch import to_numpy
+from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import window as window_module
 from parquetry.common.engine.run.dealt import as_slice
 from parquetry.common.errors import NullValueError
 from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
-from parquetry.common.plan.plan import WindowKey
+from parquetry.common.plan.draws import WindowKey
 from parquetry.common.plan.recipe import Recipe
 from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.testing import assert_same
@@ -117,10 +118,10 @@ def test_shuffled_numbers_are_dealt_and_can_still_be_had_by_row(url: Path) -> No
     plan = shuffled.plan()
     names = [field.name for field in plan.recipe.fields]
     key = plan.draws(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
-    (fetcher,) = plan.fetchers()
+    (fetcher,) = fetchers_of(plan)
     window = fetcher.load(plan.window_rows(key))
     assert {names[number] for number in window.dealt} == {*names} - {"text"}
-    (plain,) = Pipeline(url).plan().fetchers()  # in natural order nothing is gained
+    (plain,) = fetchers_of(Pipeline(url).plan())  # in natural order nothing is gained
     stored = plain.load(plan.window_rows(key))
     assert not stored.dealt
     rows = np.array([5, 3, 3, 600])
@@ -170,7 +171,7 @@ def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_a
     names = [f"eight_{number}" for number in range(6)]
     pipeline = Pipeline(url, names, executor="threads").shuffle(1, seed=1)
     plan = (pipeline.pack("all", names) if name == "packed" else pipeline).batch(64).plan()
-    (fetcher,) = plan.fetchers()
+    (fetcher,) = fetchers_of(plan)
 
     planned = [plan.window_rows(WindowKey(0, 0, number)) for number in range(5)]
     full = [rows for rows in planned if len(rows.cells) == 700]

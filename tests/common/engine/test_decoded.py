@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parquetry.common.engine.columns.columns import decoded
+from parquetry.common.engine.columns import decoded
 from parquetry.common.engine.columns.decoded import DecodedRows
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from parquetry.common.engine.read.fetched import FetchedRows
 from parquetry.common.engine.run.jobs import Job, WindowStore
-from parquetry.common.engine.run.window import WindowRows
-from parquetry.common.plan.plan import Draw, WindowKey
+from parquetry.common.plan.draws import Draw, WindowKey, WindowRows
 
 WINDOWS, WINDOW_BYTES = 8, 100
 

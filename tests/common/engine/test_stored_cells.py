@@ -26,13 +26,14 @@ from parquetry.common import (
 )
 from parquetry.common.engine.read import cell_reader, fetch, file_cells
 from parquetry.common.engine.read.cell_reader import CellReader
+from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.read.file_cells import FileCells
 from parquetry.common.engine.read.stored_cells import StoredCells, cells_of
-from parquetry.common.engine.run.window import WindowRows
 from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.layout.file_versions import local_version
 from parquetry.common.layout.files import list_files
 from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.plan.draws import WindowRows
 
 SCHEMA = Unischema(
     "cells",
@@ -162,7 +163,7 @@ def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str, kind: typ
     pipeline = Pipeline(tmp_path / "data", [field], workers=2)
     if field == "mixed":  # of one shape by what a user says, and other shapes are found out late
         kind = StoredCells
-    [fetcher] = pipeline.plan().fetchers()
+    [fetcher] = fetchers_of(pipeline.plan())
     assert type(fetcher.fetch(0, None).columns[0]) is kind
     if user_code:
         pipeline = pipeline.transform(lambda row: {**row, field: row[field][::-1]})
@@ -173,7 +174,7 @@ def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str, kind: typ
 
 def test_every_plain_column_without_nulls_is_read_this_way(url: str) -> None:
     plan = Pipeline(url).plan()
-    [fetcher] = plan.fetchers()
+    [fetcher] = fetchers_of(plan)
     names = [field.name for field in SCHEMA.fields.values()]
     direct = {
         (unit, names[number])
@@ -190,7 +191,7 @@ def test_every_plain_column_without_nulls_is_read_this_way(url: str) -> None:
 @pytest.mark.parametrize("options", [{"compression": "snappy"}, {"use_dictionary": ["image"], "compression": None}])
 def test_columns_that_are_not_plain_are_read_by_arrow(url: str, tmp_path: Path, options: dict[str, Any]) -> None:
     pq.write_table(pq.read_table(data_file(url)), tmp_path / "x.parquet", **options)
-    [fetcher] = Pipeline(tmp_path, ["image"]).plan().fetchers()
+    [fetcher] = fetchers_of(Pipeline(tmp_path, ["image"]).plan())
     assert isinstance(fetcher.fetch(0, None).columns[0], pa.Array)
 
 
@@ -377,7 +378,7 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
     copy = tmp_path / "data" / source.name
     copy.parent.mkdir()
     copy.write_bytes(source.read_bytes())
-    [fetcher] = Pipeline(copy.parent, ["image"]).plan().fetchers(partly=True)
+    [fetcher] = fetchers_of(Pipeline(copy.parent, ["image"]).plan(), partly=True)
     rows = np.arange(20)
     column = fetcher.load(WindowRows(units=(0,), rows=(rows,), cells=rows[:, None])).column(0)
     out = np.empty((20, 4, 6, 3), np.uint8)
@@ -398,7 +399,7 @@ def test_another_file_under_the_name_is_not_read_by_the_places_of_the_first(url:
     copy = tmp_path / "data" / source.name
     copy.parent.mkdir()
     copy.write_bytes(source.read_bytes())
-    [fetcher] = Pipeline(copy.parent, ["sweep"]).plan().fetchers()
+    [fetcher] = fetchers_of(Pipeline(copy.parent, ["sweep"]).plan())
     before = fetcher.fetch(0, None).columns[0]
     expected = before.loaded().data.tobytes()
     (tmp_path / "new").write_bytes(source.read_bytes()[::-1])
@@ -434,7 +435,7 @@ def test_files_are_closed_with_the_last_value(url: str) -> None:
         return [link for link in links if link.endswith(".parquet")]
 
     pipeline = Pipeline(url, ["sweep"], workers=1).batch(7)
-    [fetcher] = pipeline.plan().fetchers()
+    [fetcher] = fetchers_of(pipeline.plan())
     held = fetcher.fetch(0, None).columns[0]
     assert len(open_here()) == 1
     del held

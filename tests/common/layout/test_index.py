@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from parquetry.common.engine.run.selecting import select_rows
 from parquetry.common.errors import DatasetError, FieldNotFoundError
 from parquetry.common.layout import dataset as dataset_module
 from parquetry.common.layout.dataset import StoredDataset
@@ -24,7 +25,7 @@ from parquetry.common.layout.index import write_index
 from parquetry.common.layout.index_format import METADATA_KEY
 from parquetry.common.plan.plan import Plan
 from parquetry.common.selection.statistics import column_bytes, column_statistics, decoded_bytes
-from parquetry.common.stages.values import Where
+from parquetry.common.stages.where import Where
 
 ROWS = 40
 GROUP = 7
@@ -156,9 +157,9 @@ def test_a_filter_finds_the_same_rows_with_and_without_the_index(
     indexed: Path, expression: pc.Expression, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "first"))
-    expected = Plan(without_index(indexed), [Where.of(expression)]).selection
+    expected = Plan(without_index(indexed), [Where.of(expression)], select_rows).selection
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "second"))
-    got = Plan(opened(indexed), [Where.of(expression)]).selection
+    got = Plan(opened(indexed), [Where.of(expression)], select_rows).selection
     assert got.reports == expected.reports
     assert got.rows.before.tolist() == expected.rows.before.tolist()
     assert got.rows.values.tolist() == expected.rows.values.tolist()

@@ -1,0 +1,51 @@
+"""Where the rows of an element come from: which block, and which of its items.
+
+A block is what a shuffle permutes inside: consecutive row groups of a stream, fetched together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+class WindowKey(NamedTuple):
+    """Names a shuffle window: the epoch, the stream, the number of the window in it, and the source (of a mix).
+
+    A tuple, because every step looks up windows by it.
+    """
+
+    epoch: int
+    stream: int
+    window: int
+    source: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRows:
+    """The rows of one window.
+
+    Attributes:
+        units: row groups, ascending.
+        rows: for each of them, the wanted rows inside it, ascending int64.
+        cells: int64 ``[items, T]``: for each item in order, the window row of each of its steps.
+    """
+
+    units: tuple[int, ...]
+    rows: tuple[np.ndarray, ...]
+    cells: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all).
+
+    ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
+    """
+
+    key: WindowKey
+    items: np.ndarray
+    places: np.ndarray | None
+    turn: int

@@ -1,0 +1,38 @@
+"""``batch``: rows grouped under a leading axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .base import Decision, Stage, positive_integer
+from .columns import Columns
+
+
+@dataclass(frozen=True)
+class Batch(Stage):
+    """Rows grouped under a leading axis; what follows works on batches."""
+
+    verb: ClassVar[str] = "batch"
+    sendable: ClassVar[bool] = True
+    batch_size: int
+    drop_remainder: bool = False
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(1)
+
+    def check(self) -> None:
+        positive_integer("batch", "batch_size", self.batch_size)
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.BATCHES
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"batch_size"})
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        columns.batched = True

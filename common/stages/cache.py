@@ -1,0 +1,29 @@
+"""``cache``: fetched columns on local disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .base import Decision, Stage, positive_integer
+
+
+@dataclass(frozen=True)
+class Cache(Stage):
+    """Keep fetched columns on local disk. It changes no element; the last one of a pipeline counts."""
+
+    verb: ClassVar[str] = "cache"
+    directory: str
+    max_bytes: int | None = None
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls("x")
+
+    def check(self) -> None:
+        if self.max_bytes is not None:
+            positive_integer("cache", "max_bytes", self.max_bytes)
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.BYTES

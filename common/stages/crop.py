@@ -1,0 +1,104 @@
+"""``center_crop`` and ``random_crop``: the middle of an image, or any part of a size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..schema.element import OutputField
+from ..schema.plain import Seed
+from .base import Stage
+from .image_base import (
+    CROPS,
+    ImageOp,
+    ImageStage,
+    Key,
+    RandomImageStage,
+    Size,
+    check_alike,
+    check_room,
+    check_seed,
+    check_size,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CropOp(ImageOp):
+    """A part of this size: the middle, or (with a seed) any."""
+
+    cuts: ClassVar[bool] = True
+    height: int
+    width: int
+    seed: Key | None
+
+    @property
+    def name(self) -> str:
+        return "center_crop" if self.seed is None else "random_crop"
+
+    @property
+    def key(self) -> Key | None:
+        return None if self.seed is None else (CROPS, *self.seed)
+
+    @property
+    def draws(self) -> int:
+        return 0 if self.seed is None else 2
+
+    def size(self, height: int, width: int) -> Size:
+        if height < self.height or width < self.width:
+            raise ValueError(
+                f"expected an image of at least {self.height} x {self.width} pixels, got {height} x {width}"
+            )
+        return self.height, self.width
+
+
+@dataclass(frozen=True)
+class CenterCrop(ImageStage):
+    """The middle."""
+
+    verb: ClassVar[str] = "center_crop"
+    patterns: tuple[str, ...]
+    size: Size
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("x",), (1, 1))
+
+    def check(self) -> None:
+        check_size(self.verb, self.size)
+
+    def operation(self, output: OutputField, key: Key | None) -> CropOp:
+        check_room(self.verb, self.size, output)
+        return CropOp(height=self.size[0], width=self.size[1], seed=None)
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        return self.size
+
+
+@dataclass(frozen=True)
+class RandomCrop(RandomImageStage):
+    """Any part of a size."""
+
+    verb: ClassVar[str] = "random_crop"
+    patterns: tuple[str, ...]
+    size: Size
+    seed: Seed
+    drawn: bool = field(default=False, compare=False, repr=False)
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("x",), (1, 1), 0)
+
+    def check(self) -> None:
+        check_size(self.verb, self.size)
+        check_seed(self.verb, self.seed)
+
+    def check_columns(self, outputs: Sequence[OutputField]) -> None:
+        check_alike(self.verb, outputs)
+
+    def operation(self, output: OutputField, key: Key | None) -> CropOp:
+        check_room(self.verb, self.size, output)
+        return CropOp(height=self.size[0], width=self.size[1], seed=key)
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        return self.size

@@ -1,0 +1,53 @@
+"""``decimals``: decimal fields as text, floats, or scaled integers."""
+
+from __future__ import annotations
+
+import decimal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ..errors import PipelineError
+from ..schema.codecs import ScaledDecimalCodec
+from ..schema.element import output_of
+from .base import Stage, matches
+from .columns import Columns
+
+
+@dataclass(frozen=True)
+class Decimals(Stage):
+    """How decimal fields are delivered.
+
+    It changes how fields are read, so it stands before every stage that works on values.
+    """
+
+    verb: ClassVar[str] = "decimals"
+    sendable: ClassVar[bool] = True
+    form: Literal["text", "float64", "scaled"]
+    patterns: tuple[str, ...]
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls("text", ("x",))
+
+    def check(self) -> None:
+        if self.form not in ("text", "float64", "scaled"):
+            raise PipelineError(f"decimals: expected 'text', 'float64' or 'scaled', got {self.form!r}.")
+
+    def changes(self, name: str) -> bool:
+        return self.form != "text" and matches(self.patterns, name)
+
+    def apply(self, columns: Columns) -> None:
+        fields = columns.open()
+        if columns.row_steps or columns.item_steps or columns.window is not None:
+            raise PipelineError("decimals: expected before ngram(), transform(), nulls() and pad(). Call it earlier.")
+        for number in columns.matching(self.patterns):
+            own = fields[number]
+            if own.dtype is not decimal.Decimal:
+                raise PipelineError(f"decimals: field '{own.name}': expected a decimal field, got {own.dtype}.")
+            if self.form == "float64":
+                fields[number] = own.replace(dtype=np.float64, codec=None if own.shape == () else own.codec)
+            elif self.form == "scaled":
+                fields[number] = own.replace(dtype=np.int64, codec=ScaledDecimalCodec())
+            columns.outputs[number] = output_of(fields[number])

@@ -1,0 +1,293 @@
+"""What the image stages share: their fields, their random numbers, and the one step that several of them become.
+
+Images are columns ``(H, W)`` or ``(H, W, C)``. Everything that the schema tells is checked here, before anything is
+read. Stages that follow each other on one column become one `ImageStep`, so that an image is processed in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from typing_extensions import Self
+
+from ..errors import PipelineError
+from ..schema.element import OutputField
+from ..schema.plain import plain
+from .base import Stage, is_integer, matches
+from .columns import Columns
+from .steps import Step
+
+Size = tuple[int, int]
+Interpolations = str | tuple[tuple[str, str], ...]
+Key = tuple[int, ...]
+"""Names a stream of random numbers: what it is for, and the seed."""
+
+INTERPOLATIONS: tuple[str, ...] = ("nearest", "bilinear", "bicubic", "area")
+RESIZABLE = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
+CROPS = 1  # purposes of random numbers
+FLIPS = 2  # and the axis
+_AXES = ("H", "W", "C")
+
+
+class ImageOp:
+    """One operation on one image; subclasses are frozen dataclasses.
+
+    Attributes:
+        cuts: whether it takes a part of the image.
+    """
+
+    __slots__ = ()
+    cuts: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in `explain`."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> Key | None:
+        """Names its random numbers; ``None`` where it needs none."""
+        return None
+
+    @property
+    def draws(self) -> int:
+        """How many random numbers it needs for each item."""
+        return 0
+
+    def size(self, height: int, width: int) -> Size:
+        """The size of the image after it."""
+        return height, width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageStep(Step):
+    """Everything that is done to the images of column ``number``, one after the other.
+
+    Attributes:
+        axes: the order of the finished image's axes, as for ``numpy.transpose``; ``None`` = as they are.
+        field: what the column held before.
+        output: what it holds afterwards.
+        together: numbers of the calls that crop several fields alike, which must then be equally large.
+    """
+
+    number: int
+    ops: tuple[ImageOp, ...]
+    axes: tuple[int, ...] | None
+    field: OutputField
+    output: OutputField
+    together: tuple[int, ...] = ()
+
+    @property
+    def changes_one_column(self) -> bool:
+        return True
+
+    @property
+    def names(self) -> list[str]:
+        """The operations by name, in order."""
+        return [op.name for op in self.ops]
+
+    @property
+    def random(self) -> bool:
+        """Whether items of equal images may come out different."""
+        return any(op.draws for op in self.ops)
+
+
+class ImageStage(Stage):
+    """What the stages that change images have in common; ``patterns`` says which fields."""
+
+    patterns: tuple[str, ...]
+
+    def changes(self, name: str) -> bool:
+        return matches(self.patterns, name)
+
+    def operation(self, output: OutputField, key: Key | None) -> ImageOp:
+        """What is done to the images of a column; ``key`` names the random numbers of this call."""
+        raise NotImplementedError
+
+    def dtype_after(self, output: OutputField) -> np.dtype[Any]:
+        """The dtype of the images after it."""
+        return output.dtype
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        """Height and width after it; ``None`` where only the image tells."""
+        height, width = output.shape[:2]
+        return (None, None) if height is None or width is None else op.size(height, width)
+
+    def check_columns(self, outputs: Sequence[OutputField]) -> None:
+        """Raises `PipelineError` if the columns do not go together."""
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        columns.calls += 1
+        numbers = columns.matching(self.patterns)
+        self.check_columns([columns.outputs[number] for number in numbers])
+        key = self._key(columns)
+        for number in numbers:
+            step = self._step(number, columns.outputs[number], key, columns.calls if len(numbers) > 1 else None)
+            columns.outputs[number] = step.output
+            place = last_image_step(columns.steps, number)
+            before = None if place is None else columns.steps[place]
+            if place is not None and isinstance(before, ImageStep) and before.axes is None:
+                columns.steps[place] = _joined(before, step)
+            else:
+                columns.steps.append(step)
+
+    def _key(self, columns: Columns) -> Key | None:
+        return None
+
+    def _step(self, number: int, output: OutputField, key: Key | None, call: int | None) -> ImageStep:
+        """The step for one column; ``call`` names the call if it works on several columns alike."""
+        self._check_image(output)
+        op = self.operation(output, key)
+        shape = (*self.shape_after(op, output), *output.shape[2:])
+        dims = output.dims or _AXES[: len(output.shape)]
+        after = replace(output, shape=shape, dtype=self.dtype_after(output), dims=dims)
+        together = (call,) if call is not None and op.cuts and op.draws else ()
+        return ImageStep(number=number, ops=(op,), axes=None, field=output, output=after, together=together)
+
+    def _check_image(self, output: OutputField) -> None:
+        if output.kind != "dense" or output.dtype.kind not in "buif" or len(output.shape) not in (2, 3):
+            raise PipelineError(
+                f"{self.verb}: field '{output.name}': expected images of shape (H, W) or (H, W, C), got {output.kind} "
+                f"{output.dtype} {output.shape}. Name fields of images only."
+            )
+        if len(output.shape) == 3 and output.shape[2] is None:
+            raise PipelineError(
+                f"{self.verb}: field '{output.name}': expected a fixed number of channels, got shape {output.shape}. "
+                "Declare it in the field's shape, or with fixed()."
+            )
+        dims = tuple(name[:1].upper() for name in output.dims or _AXES[: len(output.shape)])
+        if "C" in dims and dims != _AXES:
+            raise PipelineError(
+                f"{self.verb}: field '{output.name}': expected axes (H, W, C), got {output.dims}. Call {self.verb}() "
+                "before permute(), or permute() the stored axes first in a pipeline of its own."
+            )
+
+
+class RandomImageStage(ImageStage):
+    """An image stage with random numbers: calls of one given seed draw alike, those of none each by itself."""
+
+    seed: int
+    drawn: bool
+
+    @property
+    def drawn_seed(self) -> int | None:
+        return self.seed if self.drawn else None
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        """The seed, where nobody chose it."""
+        return frozenset({"seed"} if self.drawn else ())
+
+    def with_seed(self, seed: int) -> Self:
+        return replace(self, seed=seed) if self.drawn else self  # type: ignore[type-var]  # subclasses are dataclasses
+
+    def _key(self, columns: Columns) -> Key:
+        if not self.drawn:
+            return (self.seed,)
+        return (self.seed if columns.seed is None else columns.seed, columns.calls)
+
+    def __str__(self) -> str:
+        shown = super().__str__()
+        return shown.replace(f", seed={self.seed!r}", "") if self.drawn else shown
+
+
+def last_image_step(steps: Sequence[Step], number: int) -> int | None:
+    """Where the step stands that a further one of column ``number`` may become one with."""
+    for place in range(len(steps) - 1, -1, -1):
+        step = steps[place]
+        if not step.changes_one_column or getattr(step, "number", None) is None:
+            return None
+        if step.number == number:  # type: ignore[attr-defined]  # steps that change one column name it
+            return place if isinstance(step, ImageStep) else None
+    return None
+
+
+def _joined(first: ImageStep, second: ImageStep) -> ImageStep:
+    """Two steps of one column as one."""
+    ops, together = (*first.ops, *second.ops), (*first.together, *second.together)
+    return replace(first, ops=ops, axes=second.axes, output=second.output, together=together)
+
+
+def check_alike(verb: str, outputs: Sequence[OutputField]) -> None:
+    """Raises `PipelineError` if fields that are to be cut alike are known to differ in size."""
+    sizes = {output.name: output.shape[:2] for output in outputs if len(output.shape) >= 2}
+    if len({size for size in sizes.values() if None not in size}) > 1:
+        raise PipelineError(
+            f"{verb}: expected images of one size, because all are cut alike, got {sizes}. Resize them first, or "
+            "give them calls of their own."
+        )
+
+
+def check_room(verb: str, size: Size, output: OutputField) -> None:
+    """Raises `PipelineError` if images are known to be smaller than ``size``."""
+    if any(have is not None and have < want for have, want in zip(output.shape, size, strict=False)):
+        raise PipelineError(
+            f"{verb}: field '{output.name}': expected images of at least {size}, got {output.shape[:2]}. "
+            "Call resize() first."
+        )
+
+
+def as_size(size: Any) -> Size:
+    """``(height, width)`` of an integer (a square) or a pair."""
+    size = plain(size)
+    return (size, size) if is_integer(size) else size
+
+
+def check_size(verb: str, size: Any) -> None:
+    """Raises `PipelineError` unless ``size`` is a pair of integers of at least 1."""
+    if not isinstance(size, tuple) or len(size) != 2 or not all(is_integer(side) and side >= 1 for side in size):
+        raise PipelineError(f"{verb}: expected size to be (height, width), integers >= 1, got {size!r}.")
+
+
+def check_seed(verb: str, seed: Any) -> None:
+    """Raises `PipelineError` unless ``seed`` is an integer."""
+    if not is_integer(seed):
+        raise PipelineError(f"{verb}: expected an integer seed or None, got {seed!r}.")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a plain value is a number and not a bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_interpolation(value: Any) -> Interpolations:
+    """An interpolation, or one for each field named, in a form that goes to JSON."""
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
+
+
+def check_interpolation(verb: str, value: Interpolations) -> None:
+    """Raises `PipelineError` for an interpolation that does not exist."""
+    names = [value] if isinstance(value, str) or not isinstance(value, tuple) else [name for _, name in value]
+    wrong = next((name for name in names if name not in INTERPOLATIONS), None)
+    if wrong is not None or not names:
+        raise PipelineError(f"{verb}: expected interpolation of {INTERPOLATIONS}, got {wrong!r}.")
+
+
+def check_interpolated_fields(verb: str, value: Interpolations, outputs: Sequence[OutputField]) -> None:
+    """Raises `PipelineError` for an interpolation that is given for a field which the stage has not."""
+    names = {str(output.path[-1]) for output in outputs}
+    for name, _ in () if isinstance(value, str) else value:
+        if name not in names:
+            raise PipelineError(
+                f"{verb}: expected interpolation= for some of {sorted(names)}, got one for '{name}'. Name it as "
+                "a field as well."
+            )
+
+
+def interpolation_of(verb: str, value: Interpolations, output: OutputField) -> str:
+    """The interpolation for one field.
+
+    Raises:
+        PipelineError: one that its dtype does not allow.
+    """
+    name = value if isinstance(value, str) else dict(value).get(str(output.path[-1]), "bilinear")
+    if name != "nearest" and output.dtype not in RESIZABLE:
+        raise PipelineError(
+            f"{verb}: field '{output.name}': expected dtype uint8, uint16 or float32 for interpolation='{name}', "
+            f"got {output.dtype}. Use interpolation='nearest'."
+        )
+    return name

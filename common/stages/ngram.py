@@ -1,0 +1,120 @@
+"""``ngram``: windows over consecutive rows."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import PipelineError
+from ..schema.element import OutputField, Path
+from ..schema.field import match_names
+from ..schema.plain import plain
+from .base import Decision, Stage, positive_integer
+from .columns import Columns, ResolveFields
+from .steps import WindowStep
+
+
+@dataclass(frozen=True)
+class Ngram(Stage):
+    """Windows over consecutive rows.
+
+    Attributes:
+        length: steps of a stacked window; ``None`` if ``offsets`` says which fields each step has.
+        offsets: ``((offset, patterns), ...)``, ascending.
+        max_gap: a number in the time stamp's own unit, or ``(count, numpy unit)``.
+    """
+
+    verb: ClassVar[str] = "ngram"
+    length: int | None = None
+    offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    timestamp: str | None = None
+    max_gap: Any = None
+    group_by: tuple[str, ...] = ()
+    stride: int = 1
+    overlap: bool = True
+    span_row_groups: bool = True
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(length=1)
+
+    def check(self) -> None:
+        if self.length is None and not self.offsets:
+            raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got neither.")
+        if self.length is not None and self.offsets:
+            raise PipelineError("ngram: expected fields={offset: [names]} or length=n, got both.")
+        if self.length is not None:
+            positive_integer("ngram", "length", self.length)
+        positive_integer("ngram", "stride", self.stride)
+        if self.max_gap is not None and self.timestamp is None:
+            raise PipelineError("ngram: max_gap needs timestamp=, the field whose gaps are measured.")
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.WINDOWS
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (*self.group_by, *([self.timestamp] if self.timestamp else []))
+
+    def check_fields(self, resolve: ResolveFields) -> None:
+        for name in self.reads:
+            resolve([re.escape(name)])
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The offsets of the steps, ascending."""
+        return tuple(range(self.length)) if self.length is not None else tuple(offset for offset, _ in self.offsets)
+
+    @property
+    def span(self) -> int:
+        """Rows from the first to the last step, inclusive."""
+        return self.steps[-1] - self.steps[0] + 1
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        leaves: list[tuple[Path, int, int | None]] = []
+        outputs: list[OutputField] = []
+        names = [output.name for output in columns.outputs]
+        if self.length is not None:
+            for number, output in enumerate(columns.outputs):
+                leaves.append((output.path, number, None))
+                outputs.append(replace(output, window=self.length))
+        for offset, patterns in self.offsets:
+            chosen = {name for pattern in patterns for name in match_names(pattern, names)}
+            for number, output in enumerate(columns.outputs):
+                if output.name in chosen:
+                    leaves.append(((offset, output.name), number, offset))
+                    outputs.append(replace(output, path=(offset, output.name)))
+        columns.window = WindowStep(offsets=self.steps, leaves=tuple(leaves))
+        columns.outputs = outputs
+
+
+def normalise_gap(max_gap: Any) -> Any:
+    """``max_gap`` in a form that goes to JSON: a number, or ``(count, unit)`` for time differences.
+
+    Raises:
+        PipelineError: a negative gap, NaN, or another type.
+    """
+    max_gap = plain(max_gap)
+    if max_gap is None:
+        return None
+    if isinstance(max_gap, datetime.timedelta):
+        max_gap = np.timedelta64(max_gap)
+    if isinstance(max_gap, np.timedelta64):
+        count, unit = int(max_gap.astype(np.int64)), np.datetime_data(max_gap.dtype)[0]
+        result: Any = (count, unit)
+        negative = count < 0
+    elif isinstance(max_gap, int | float) and not isinstance(max_gap, bool):
+        result = max_gap
+        negative = not result >= 0
+    else:
+        raise PipelineError(f"ngram: expected max_gap to be a number or a time difference, got {max_gap!r}.")
+    if negative:
+        raise PipelineError(f"ngram: expected max_gap >= 0, got {max_gap!r}.")
+    return None if isinstance(result, float) and math.isinf(result) else result

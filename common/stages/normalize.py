@@ -1,0 +1,87 @@
+"""``normalize``: ``(value * scale - mean) / std`` for each channel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ..errors import PipelineError
+from ..schema.element import OutputField
+from ..schema.plain import plain
+from .base import Stage
+from .image_base import ImageOp, ImageStage, Key, is_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormalizeOp(ImageOp):
+    """``value * multiply - subtract``, for each channel, in float32; then as ``dtype``."""
+
+    multiply: tuple[float, ...]
+    subtract: tuple[float, ...]
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        return "normalize"
+
+
+@dataclass(frozen=True)
+class Normalize(ImageStage):
+    """``(value * scale - mean) / std`` for each channel."""
+
+    verb: ClassVar[str] = "normalize"
+    patterns: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    dtype: Literal["float32", "float16"] = "float32"
+    scale: float = 1 / 255
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("x",), (0.0,), (1.0,))
+
+    def check(self) -> None:
+        if self.dtype not in ("float32", "float16"):
+            raise PipelineError(f"normalize: expected dtype='float32' or 'float16', got {self.dtype!r}.")
+        for name, values in (("mean", self.mean), ("std", self.std), ("scale", (self.scale,))):
+            if not values or not all(is_number(value) and math.isfinite(value) for value in values):
+                raise PipelineError(f"normalize: expected {name} to be a finite number or several, got {values!r}.")
+        if 0 in self.std:
+            raise PipelineError(f"normalize: expected std other than 0, got {self.std!r}.")
+
+    def operation(self, output: OutputField, key: Key | None) -> NormalizeOp:
+        channels = output.shape[2] if len(output.shape) == 3 else 1
+        assert channels is not None
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) not in (1, channels):
+                raise PipelineError(
+                    f"normalize: field '{output.name}': expected {name} to be one number, or {channels} for its "
+                    f"channels, got {len(values)}."
+                )
+        mean = np.broadcast_to(np.asarray(self.mean, np.float64), channels)
+        std = np.broadcast_to(np.asarray(self.std, np.float64), channels)
+        return NormalizeOp(
+            multiply=tuple((self.scale / std).tolist()), subtract=tuple((mean / std).tolist()), dtype=self.dtype
+        )
+
+    def dtype_after(self, output: OutputField) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        return output.shape[:2]
+
+
+def as_numbers(verb: str, name: str, values: Any) -> tuple[float, ...]:
+    """One number or several, as floats.
+
+    Raises:
+        PipelineError: something else.
+    """
+    given = plain(values)
+    listed = given if isinstance(given, tuple) else (given,)
+    if not all(is_number(value) for value in listed):
+        raise PipelineError(f"{verb}: expected {name} to be a number or several, got {values!r}.")
+    return tuple(float(value) for value in listed)

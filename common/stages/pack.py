@@ -1,0 +1,125 @@
+"""``pack``: many numeric fields as one vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import PipelineError
+from ..schema.element import OutputField, Path
+from .base import Stage
+from .columns import Columns
+from .steps import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackStep(Step):
+    """Puts columns ``numbers`` side by side into a new one at the end.
+
+    Attributes:
+        fields: what they hold, in the same order.
+        output: the matrix's rows.
+        keep: which columns remain, before the new one.
+    """
+
+    numbers: tuple[int, ...]
+    fields: tuple[OutputField, ...]
+    output: OutputField
+    keep: tuple[int, ...]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """How many places each field takes."""
+        return tuple(math.prod(axis or 0 for axis in field.shape) for field in self.fields)
+
+
+@dataclass(frozen=True)
+class Pack(Stage):
+    """Many numeric fields as one vector."""
+
+    verb: ClassVar[str] = "pack"
+    name: str
+    patterns: tuple[str, ...]
+    dtype: str | None = None
+    keep: bool = False
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls("x", ("x",))
+
+    def check(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PipelineError(f"pack: expected a name for the new field, got {self.name!r}.")
+        if not self.patterns:
+            raise PipelineError(f"pack '{self.name}': expected one field or more, got none.")
+
+    def changes(self, name: str) -> bool:
+        return self.name == name
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        names = columns.named(self.patterns)
+        prefixes: dict[Path, None] = {}  # of windows with fields for each offset: one matrix each
+        for name in names:
+            prefixes.update((output.path[:-1], None) for output in columns.outputs if output.path[-1] == name)
+        for prefix in prefixes:
+            numbers = [
+                number
+                for name in names
+                for number, output in enumerate(columns.outputs)
+                if output.path == (*prefix, name)
+            ]
+            step = self._step(columns.outputs, numbers)
+            columns.steps.append(step)
+            columns.outputs = [*(columns.outputs[number] for number in step.keep), step.output]
+
+    def _step(self, outputs: Sequence[OutputField], numbers: Sequence[int]) -> PackStep:
+        """The step that puts columns ``numbers`` side by side.
+
+        Raises:
+            PipelineError: a field that is no number or vector of fixed length, or that ``dtype`` cannot hold.
+        """
+        chosen = [outputs[number] for number in numbers]
+        for output in chosen:
+            if output.kind != "dense" or len(output.shape) > 1 or None in output.shape:
+                raise PipelineError(
+                    f"pack '{self.name}': expected numbers or vectors of fixed length, got field '{output.name}', "
+                    f"{output.kind} {output.dtype} {output.shape}. Leave it out, or make it one with transform()."
+                )
+            if output.window != chosen[0].window:
+                raise PipelineError(f"pack '{self.name}': expected fields of equal windows, got '{output.name}'.")
+        width = sum(math.prod(axis or 0 for axis in output.shape) for output in chosen)
+        keep = tuple(number for number in range(len(outputs)) if self.keep or number not in set(numbers))
+        path = (*chosen[0].path[:-1], self.name)
+        if any(outputs[number].path == path for number in keep):
+            raise PipelineError(
+                f"pack '{self.name}': expected a new name, got that of a field which remains. Rename it."
+            )
+        output = OutputField(
+            path=path, kind="dense", dtype=self._dtype(chosen), shape=(width,), window=chosen[0].window
+        )
+        return PackStep(numbers=tuple(numbers), fields=tuple(chosen), output=output, keep=keep)
+
+    def _dtype(self, chosen: Sequence[OutputField]) -> np.dtype[Any]:
+        kinds = {output.dtype for output in chosen}
+        if self.dtype is None:
+            dtype = np.result_type(*kinds)
+            if dtype.kind == "f" and not any(kind.kind == "f" for kind in kinds):
+                raise PipelineError(
+                    f"pack '{self.name}': expected integers that one integer type can hold, got "
+                    f"{sorted(map(str, kinds))}, which only floats hold, and not exactly. Give dtype=."
+                )
+            return dtype
+        dtype = np.dtype(self.dtype)
+        for output in chosen:
+            floats = output.dtype.kind == "f" and dtype.kind != "f"
+            if floats or (dtype.kind == "b" and output.dtype.kind != "b"):
+                raise PipelineError(
+                    f"pack '{self.name}': expected a dtype that can hold field '{output.name}', {output.dtype}, got "
+                    f"{dtype}. Give another dtype=, or leave the field out."
+                )
+        return dtype

@@ -1,0 +1,95 @@
+"""``pad`` and ``fixed``: variable shapes made dense."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import PipelineError
+from ..schema.element import OutputField
+from .base import Stage
+from .columns import Columns, companion
+from .nulls import fill_value
+from .steps import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PadStep(Step):
+    """Makes column ``number`` dense: padded to ``shape``, or to the largest value of the batch where that is ``None``.
+
+    A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several)
+    is added at the end if ``lengths``; without it every value must have exactly ``shape``.
+    """
+
+    number: int
+    shape: tuple[int | None, ...]
+    value: Any
+    lengths: bool
+    axes: tuple[int, ...]
+    field: OutputField
+
+    @property
+    def changes_one_column(self) -> bool:
+        return not self.lengths
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        return None in self.shape
+
+
+@dataclass(frozen=True)
+class Pad(Stage):
+    """Variable shapes made dense: ``lengths`` says whether by padding, with the true shapes beside."""
+
+    verb: ClassVar[str] = "pad"
+    sendable: ClassVar[bool] = True
+    patterns: tuple[str, ...]
+    shape: tuple[int | None, ...] | None = None
+    value: Any = None
+    lengths: bool = True
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("x",))
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        for number in columns.matching(self.patterns):
+            output = columns.outputs[number]
+            shape = self._wanted(output)
+            if not output.ragged and shape == output.shape:
+                continue
+            variable = tuple(axis for axis, size in enumerate(output.shape) if size is None) or (0,)
+            step = PadStep(
+                number=number,
+                shape=shape,
+                value=_pad_value(output, self.value),
+                lengths=self.lengths,
+                axes=variable,
+                field=output,
+            )
+            columns.steps.append(step)
+            columns.outputs[number] = replace(output, shape=shape, padded=None in shape)
+            if self.lengths:
+                axes = () if len(variable) == 1 else (len(variable),)
+                columns.outputs.append(companion(output, "__length", np.dtype(np.int64), axes))
+
+    def _wanted(self, output: OutputField) -> tuple[int | None, ...]:
+        shape = output.shape if self.shape is None else self.shape
+        if len(shape) != len(output.shape) or any(
+            own is not None and own != size for own, size in zip(output.shape, shape, strict=True)
+        ):
+            raise PipelineError(f"pad: field '{output.name}': expected a shape that fits {output.shape}, got {shape}.")
+        if not self.lengths and None in shape:
+            raise PipelineError(f"fixed: field '{output.name}': expected a shape without None, got {shape}.")
+        return shape
+
+
+def _pad_value(output: OutputField, value: Any) -> Any:
+    if output.kind == "dense":
+        return fill_value(output, 0 if value is None else value)
+    if value is not None and not isinstance(value, str):
+        raise PipelineError(f"field '{output.name}': expected a text to pad with, got {value!r}.")
+    return value or ""

@@ -1,0 +1,63 @@
+"""``random_flip``: images mirrored with some probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from ..errors import PipelineError
+from ..schema.element import OutputField
+from ..schema.plain import Seed
+from .base import Stage
+from .image_base import FLIPS, ImageOp, Key, RandomImageStage, check_seed, is_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlipOp(ImageOp):
+    """Mirrored along ``axis`` with some probability."""
+
+    axis: int
+    probability: float
+    seed: Key
+
+    @property
+    def name(self) -> str:
+        return "random_flip"
+
+    @property
+    def key(self) -> Key:
+        return (FLIPS + self.axis, *self.seed)
+
+    @property
+    def draws(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True)
+class RandomFlip(RandomImageStage):
+    """Mirrored with some probability."""
+
+    verb: ClassVar[str] = "random_flip"
+    patterns: tuple[str, ...]
+    seed: Seed
+    axis: Literal["horizontal", "vertical"] = "horizontal"
+    probability: float = 0.5
+    drawn: bool = field(default=False, compare=False, repr=False)
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("x",), 0)
+
+    def check(self) -> None:
+        check_seed(self.verb, self.seed)
+        if self.axis not in ("horizontal", "vertical"):
+            raise PipelineError(f"random_flip: expected axis='horizontal' or 'vertical', got {self.axis!r}.")
+        if not is_number(self.probability) or not 0 <= self.probability <= 1:
+            raise PipelineError(f"random_flip: expected probability from 0 to 1, got {self.probability!r}.")
+
+    def operation(self, output: OutputField, key: Key | None) -> FlipOp:
+        assert key is not None
+        return FlipOp(axis=1 if self.axis == "horizontal" else 0, probability=float(self.probability), seed=key)
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        return output.shape[:2]

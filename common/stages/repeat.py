@@ -1,0 +1,29 @@
+"""``repeat``: several passes over the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .base import Decision, Stage, count_or_zero
+
+
+@dataclass(frozen=True)
+class Repeat(Stage):
+    """Several passes; ``None`` = for ever."""
+
+    verb: ClassVar[str] = "repeat"
+    sendable: ClassVar[bool] = True
+    count: int | None = None
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls()
+
+    def check(self) -> None:
+        if self.count is not None:
+            count_or_zero("repeat", "count", self.count)
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.PASSES

@@ -1,0 +1,74 @@
+"""``resize``: images of another size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..schema.element import OutputField
+from .base import Stage
+from .image_base import (
+    ImageOp,
+    ImageStage,
+    Interpolations,
+    Key,
+    Size,
+    check_interpolated_fields,
+    check_interpolation,
+    check_size,
+    interpolation_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeOp(ImageOp):
+    """To ``height`` x ``width``; where those are ``None``, the shorter side to ``shorter``, keeping proportions."""
+
+    height: int | None
+    width: int | None
+    shorter: int | None
+    interpolation: str
+
+    @property
+    def name(self) -> str:
+        return f"resize ({self.interpolation})"
+
+    def size(self, height: int, width: int) -> Size:
+        if self.shorter is None:
+            assert self.height is not None
+            assert self.width is not None
+            return self.height, self.width
+        if height <= width:
+            return self.shorter, max(self.shorter * width // height, 1)
+        return max(self.shorter * height // width, 1), self.shorter
+
+
+@dataclass(frozen=True)
+class Resize(ImageStage):
+    """To a size, or (``size`` an integer) the shorter side to a length."""
+
+    verb: ClassVar[str] = "resize"
+    patterns: tuple[str, ...]
+    size: int | Size
+    interpolation: Interpolations = "bilinear"
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("x",), (1, 1))
+
+    def check(self) -> None:
+        check_size(self.verb, self.size if isinstance(self.size, tuple) else (self.size, self.size))
+        check_interpolation(self.verb, self.interpolation)
+
+    def check_columns(self, outputs: Sequence[OutputField]) -> None:
+        check_interpolated_fields(self.verb, self.interpolation, outputs)
+
+    def operation(self, output: OutputField, key: Key | None) -> ResizeOp:
+        interpolation = interpolation_of(self.verb, self.interpolation, output)
+        if isinstance(self.size, tuple):
+            return ResizeOp(height=self.size[0], width=self.size[1], shorter=None, interpolation=interpolation)
+        return ResizeOp(height=None, width=None, shorter=self.size, interpolation=interpolation)
+
+    def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
+        return self.size if isinstance(self.size, tuple) else super().shape_after(op, output)

@@ -1,0 +1,67 @@
+"""``shard``: one rank's part, by items or by row groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from ..errors import PipelineError
+from .base import Decision, Stage, is_integer, positive_integer
+
+Even = Literal["pad", "drop", "none"]
+
+
+@dataclass(frozen=True)
+class Shard(Stage):
+    """One rank's part.
+
+    Attributes:
+        even: ``"pad"`` repeats a few rows so that all parts are equally long, ``"drop"`` leaves a few out, ``"none"``
+            lets parts differ by one.
+        canonical_shards: streams of the global order; ``None`` = ``num_shards``.
+    """
+
+    verb: ClassVar[str] = "shard"
+    sendable: ClassVar[bool] = True
+    num_shards: int
+    index: int
+    even: Even = "pad"
+    canonical_shards: int | None = None
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(1, 0)
+
+    def check(self) -> None:
+        positive_integer("shard", "num_shards", self.num_shards)
+        if not is_integer(self.index) or not 0 <= self.index < self.num_shards:
+            raise PipelineError(
+                f"shard: expected index from 0 to num_shards - 1 = {self.num_shards - 1}, got {self.index!r}."
+            )
+        if self.even not in ("pad", "drop", "none"):
+            raise PipelineError(f"shard: expected even='pad', 'drop' or 'none', got {self.even!r}.")
+        if self.canonical_shards is not None:
+            positive_integer("shard", "canonical_shards", self.canonical_shards)
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.PART
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"num_shards", "index", "canonical_shards"})
+
+    def with_canonical_shards(self, count: int) -> Shard:
+        return replace(self, canonical_shards=count) if self.canonical_shards is None else self
+
+
+@dataclass(frozen=True)
+class ShardRowGroups(Shard):
+    """The rows of row groups ``index``, ``index + num_shards``, ... of the dataset: how Petastorm deals shards."""
+
+    verb: ClassVar[str] = "shard_row_groups"
+    sendable: ClassVar[bool] = False
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.ROW_GROUPS

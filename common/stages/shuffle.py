@@ -1,0 +1,46 @@
+"""``shuffle``: a new order in every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ..errors import PipelineError
+from ..schema.plain import Seed
+from .base import Decision, Stage, is_integer, positive_integer
+
+
+@dataclass(frozen=True)
+class Shuffle(Stage):
+    """A new order in every epoch; ``drawn`` tells that nobody chose the seed, so other processes have another."""
+
+    verb: ClassVar[str] = "shuffle"
+    sendable: ClassVar[bool] = True
+    buffer_size: int
+    seed: Seed
+    reshuffle_each_iteration: bool = True
+    drawn: bool = field(default=False, compare=False, repr=False)
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(1, 0)
+
+    def check(self) -> None:
+        positive_integer("shuffle", "buffer_size", self.buffer_size)
+        if not is_integer(self.seed):
+            raise PipelineError(f"shuffle: expected an integer seed or None, got {self.seed!r}.")
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.ORDER
+
+    @property
+    def drawn_seed(self) -> int | None:
+        return self.seed if self.drawn else None
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"seed"})
+
+    def with_seed(self, seed: int) -> Shuffle:
+        return replace(self, seed=seed)

@@ -1,0 +1,47 @@
+"""`Step`: work on columns that a stage asks for, as a value; a module of ``engine/steps`` does it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..schema.element import Path
+
+
+class Step:
+    """Base of all steps; subclasses are frozen dataclasses. They travel to worker processes."""
+
+    __slots__ = ()
+
+    @property
+    def changes_one_column(self) -> bool:
+        """Whether it changes one column (``number``) and adds and removes none, so that others may go before it."""
+        return False
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        """Whether what it gives depends on which rows share a batch."""
+        return False
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether it calls a function that the user gave."""
+        return False
+
+    @property
+    def drops_rows(self) -> bool:
+        """Whether it may leave rows out."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowStep:
+    """Forming windows out of rows.
+
+    Attributes:
+        offsets: the offset of each step of the window, ascending; negative ones come before the anchor.
+        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of
+            them, stacked).
+    """
+
+    offsets: tuple[int, ...]
+    leaves: tuple[tuple[Path, int, int | None], ...]

@@ -1,0 +1,54 @@
+"""``take`` and ``skip``: the first elements, or all but the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .base import Decision, Stage, count_or_zero
+
+
+@dataclass(frozen=True)
+class Cut(Stage):
+    """What both have in common: a stretch ``start .. stop`` of the elements."""
+
+    sendable: ClassVar[bool] = True
+    count: int
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(1)
+
+    def check(self) -> None:
+        count_or_zero(self.verb, "count", self.count)
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.CUT
+
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        """The first element, and the one after the last (``None`` = to the end)."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Take(Cut):
+    """Only the first elements."""
+
+    verb: ClassVar[str] = "take"
+
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        return 0, self.count
+
+
+@dataclass(frozen=True)
+class Skip(Cut):
+    """All but the first elements."""
+
+    verb: ClassVar[str] = "skip"
+
+    @property
+    def bounds(self) -> tuple[int, int | None]:
+        return self.count, None

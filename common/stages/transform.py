@@ -1,0 +1,134 @@
+"""``transform``: a user's function over rows or batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..errors import PipelineError
+from ..schema.element import OutputField, output_of
+from ..schema.field import UnischemaField
+from .base import Decision, Stage
+from .columns import Columns
+from .functions import UserFunction
+from .steps import Step
+
+Form = Literal["row", "batch", "arrow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformStep(Step):
+    """One user function.
+
+    Attributes:
+        function: row dict -> row dict; dict of arrays with a leading row axis -> the same; or Arrow batch -> the same.
+        inputs: what the function gets.
+        outputs: what remains after it.
+        form: which of the three.
+        drops: whether the function may return ``None`` for a row, which is then left out (``"row"`` only).
+        name: for messages.
+    """
+
+    function: Callable[[Any], Any]
+    inputs: tuple[OutputField, ...]
+    outputs: tuple[OutputField, ...]
+    form: Form
+    name: str
+    drops: bool = False
+
+    @property
+    def needs_whole_batch(self) -> bool:
+        return self.form != "row"
+
+    @property
+    def runs_user_code(self) -> bool:
+        return True
+
+    @property
+    def drops_rows(self) -> bool:
+        return self.drops
+
+
+@dataclass(frozen=True)
+class Transform(Stage):
+    """A user function over rows or batches."""
+
+    verb: ClassVar[str] = "transform"
+    function: UserFunction
+    output: tuple[UnischemaField, ...] | None = None
+    remove: tuple[str, ...] = ()
+    batched: bool | Literal["arrow"] = False
+    drops: bool = False
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(UserFunction(dict))
+
+    def check(self) -> None:
+        if self.drops and self.batched:
+            raise PipelineError(
+                "transform: expected drops=True with a function of single rows, got batched. Use where(function, "
+                "batched=True) to leave out rows of a batch."
+            )
+        if self.batched not in (True, False, "arrow"):
+            raise PipelineError(f"transform: expected batched=True, False or 'arrow', got {self.batched!r}.")
+        for item in self.output or ():
+            if not isinstance(item, UnischemaField):
+                raise PipelineError(f"transform: expected UnischemaField values in output, got {item!r}.")
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.FIELDS
+
+    @property
+    def decides_order(self) -> bool:
+        return self.drops
+
+    @property
+    def hides_length(self) -> bool:
+        return self.drops
+
+    def changes(self, name: str) -> bool:
+        return self.output is None or any(field.name == name for field in self.output)
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        removed = set(columns.named(self.remove))
+        declared = [output_of(item) for item in self.output or ()]
+        replaced = {output.path for output in declared}
+        kept = [output for output in columns.outputs if output.path[-1] not in removed and output.path not in replaced]
+        step = TransformStep(
+            function=self.function.function,
+            inputs=tuple(columns.outputs),
+            outputs=(*kept, *declared),
+            form=self._form(columns),
+            name=self.function.name,
+            drops=self.drops,
+        )
+        if not step.outputs:
+            raise PipelineError(f"transform {step.name}: expected at least one field to remain, got none.")
+        columns.steps.append(step)
+        columns.outputs = list(step.outputs)
+
+    def _form(self, columns: Columns) -> Form:
+        if self.batched == "arrow":
+            if any(len(output.path) > 1 for output in columns.outputs):
+                raise PipelineError("transform: expected plain fields for batched='arrow', got windows with offsets.")
+            return "arrow"
+        return "batch" if self.batched or columns.batched else "row"
+
+    def to_json(self) -> dict[str, Any]:
+        output = None if self.output is None else [field.to_json() for field in self.output]
+        return {**super().to_json(), "function": self.function.to_json(), "output": output}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        output = parameters["output"]
+        return cls(
+            **{
+                **parameters,
+                "function": UserFunction.from_json(parameters["function"]),
+                "output": None if output is None else tuple(UnischemaField.from_json(field) for field in output),
+            }
+        )

@@ -1,0 +1,123 @@
+"""``where``: the rows for which a predicate is true: an expression, a Python function, or a condition on one column.
+
+A filter looks at stored values, so it is moved below every stage that does not decide which rows there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow.compute as pc
+
+from ..predicates.column_predicates import ColumnPredicate, contains, predicate_from_json
+from ..predicates.expression import (
+    FieldRef,
+    expression_from_json,
+    expression_key,
+    expression_to_json,
+    parse_expression,
+    walk,
+)
+from .base import Decision, Stage
+from .columns import ResolveFields
+from .functions import UserFunction
+
+
+class Filter(Stage):
+    """What the three forms have in common."""
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.ITEMS
+
+
+@dataclass(frozen=True)
+class Where(Filter):
+    """Keep the rows for which an Arrow expression is true; held in its serialised form."""
+
+    verb: ClassVar[str] = "where"
+    serialised: str
+    text: str
+
+    @classmethod
+    def of(cls, expression: Any) -> Where:
+        """The stage of a ``pyarrow.compute.Expression``."""
+        return cls(expression_to_json(expression), str(expression))
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls.of(pc.scalar(True))
+
+    @property
+    def expression(self) -> Any:
+        """The expression."""
+        return expression_from_json(self.serialised)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(node.name for node in walk(parse_expression(self.expression)) if isinstance(node, FieldRef))
+
+    @property
+    def identity(self) -> str:
+        return f"where {expression_key(self.expression)}"
+
+    def __str__(self) -> str:
+        return f"where({self.text})"
+
+
+@dataclass(frozen=True)
+class WhereFunction(Filter):
+    """Keep the rows for which a Python function is true."""
+
+    verb: ClassVar[str] = "where_function"
+    function: UserFunction
+    fields: tuple[str, ...]
+    batched: bool = False
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(UserFunction(bool), ("x",))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.fields
+
+    def check_fields(self, resolve: ResolveFields) -> None:
+        resolve(self.fields)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "function": self.function.to_json()}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        return cls(**{**parameters, "function": UserFunction.from_json(parameters["function"])})
+
+    def __str__(self) -> str:
+        return f"where({self.function!r}, fields={list(self.fields)})"
+
+
+@dataclass(frozen=True)
+class WhereColumn(Filter):
+    """Keep the rows for which a column predicate (``contains``, ``hash_split``) is true."""
+
+    verb: ClassVar[str] = "where_column"
+    predicate: ColumnPredicate
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(contains("x", [0]))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.predicate.field,)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verb": self.verb, "predicate": self.predicate.to_json()}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        return cls(predicate_from_json(parameters["predicate"]))
+
+    def __str__(self) -> str:
+        return f"where({self.predicate})"

@@ -1,0 +1,99 @@
+"""`open_source`: starts the transport that a request asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..engine.columns.batch import Column, split_columns
+from ..engine.run.rebatch import Emission, Rebatcher, rebatcher_of
+from ..engine.run.threads import Form, ThreadedEngine
+from ..errors import ELEMENT_ERRORS
+from .source import StepRequest, StepSource
+
+
+def open_source(request: StepRequest, form: Form) -> StepSource:
+    """The steps of an iteration, each in the form that is wanted.
+
+    Raises:
+        EmptySelectionError: nothing can come out.
+    """
+    if request.address is not None:
+        from .served.client import ServedSource
+
+        return FormedSource(ServedSource(request), form)
+    request.plan.check_not_empty()
+    if request.executor == "sidecar":
+        from .sidecar.client import SidecarSource
+
+        return FormedSource(SidecarSource(request), form)
+    drops = request.plan.recipe.drops
+    engine = ThreadedEngine(
+        request.plan,
+        request.cursor,
+        threads=request.threads,
+        memory_limit=request.memory_limit,
+        strict_nulls=request.strict_nulls,
+        form=split_columns if drops else form,
+    )
+    if not drops:
+        return engine
+    return FormedSource(RebatchingSource(engine, rebatcher_of(request.plan, request.cursor.start)), form)
+
+
+class FormedSource:
+    """Steps of a source that gives columns, in the form that is wanted."""
+
+    def __init__(self, source: StepSource, form: Form) -> None:
+        self._source = source
+        self._form = form
+
+    @property
+    def position(self) -> int:
+        """As `StepSource`."""
+        return self._source.position
+
+    def __next__(self) -> tuple[int, Any]:
+        count, columns = next(self._source)
+        (step,) = self._form(columns, 1)
+        return count, step
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._source.close()
+
+
+class RebatchingSource:
+    """Elements made of the rows that functions leave; see `engine.run.rebatch`."""
+
+    def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
+        self._engine = engine
+        self._rebatcher = rebatcher
+        self._emissions: Iterator[Emission] = iter(())
+        self._over = False
+        self.position = engine.position
+
+    def __next__(self) -> tuple[int, list[Column]]:
+        while True:
+            emission = next(self._emissions, None)
+            if emission is not None:
+                self.position = emission.position
+                return emission.rows, emission.columns
+            if self._over:
+                raise StopIteration
+            self._emissions = self._emitted()
+
+    def close(self) -> None:
+        """Stops all work. Idempotent."""
+        self._engine.close()
+
+    def _emitted(self) -> Iterator[Emission]:
+        try:
+            count, columns = next(self._engine)
+        except StopIteration:
+            self._over = True
+            return self._rebatcher.finish()
+        except ELEMENT_ERRORS:
+            self.position = self._rebatcher.skip() or self.position
+            raise
+        return self._rebatcher.add(columns, count)
