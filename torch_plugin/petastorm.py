@@ -21,6 +21,7 @@ from torch.utils.data import default_collate
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.petastorm.errors import IterationError, UnsupportedTypeError
+from parquetry.common.petastorm.reader import Reader
 
 from .petastorm_buffers import RowBuffer, RowPool, RowQueue, batches, rows_in
 
@@ -147,7 +148,8 @@ class BatchedDataLoader(LoaderBase):
 
     def _iter_impl(self) -> Iterator[dict[str, torch.Tensor]]:
         kept = max(self.shuffling_queue_capacity - 1, 0)
-        buffer: RowBuffer = RowPool(_drawn_seed()) if self.shuffling_queue_capacity else RowQueue()
+        owned = isinstance(self.reader, Reader) and self.transform_fn is torch.as_tensor
+        buffer: RowBuffer = RowPool(_drawn_seed()) if self.shuffling_queue_capacity else RowQueue(copies=not owned)
         for columns in _tensors(self.reader, self.transform_fn, self.batch_size):
             buffer.add(columns)
             yield from batches(buffer, self.batch_size, kept=kept)

@@ -1,6 +1,6 @@
 """Rows that wait as tensors, between a reader and the batches: in order (`RowQueue`), or drawn at random (`RowPool`).
 
-Batches are parts of a block, which takes one operation for each field, whatever the batch size.
+Batches are parts of a block, which takes at most one operation for each field, whatever the batch size.
 """
 
 from __future__ import annotations
@@ -12,51 +12,52 @@ from typing import Protocol
 import numpy as np
 import torch
 
-_BLOCK_BYTES = 4 << 20  # a batch keeps its whole block in memory, so blocks stay small
+_BLOCK_BYTES = 4 << 20  # what is drawn at once; a batch keeps its whole block in memory
 
 Columns = dict[str, torch.Tensor]
 
 
 class RowBuffer(Protocol):
-    """Rows that wait: how many, and how large one is."""
+    """Rows that wait, and how many they are."""
 
     rows: int
-    row_bytes: int
 
     def add(self, columns: Columns) -> None:
-        """Takes rows in; the caller may overwrite them after the next `batches`."""
+        """Takes rows in."""
 
-    def take(self, count: int) -> Columns:
-        """Takes ``count`` rows out, in memory of their own."""
-
-    def settle(self) -> None:
-        """Copies what lies in memory of the caller."""
+    def take(self, size: int, most: int) -> Columns:
+        """Takes one or more batches of ``size`` rows out, at most ``most`` rows; ``most`` itself if that is less."""
 
 
 def batches(buffer: RowBuffer, size: int, *, kept: int = 0, last: bool = False) -> Iterator[Columns]:
     """Takes batches of ``size`` rows out while ``kept`` rows remain; with ``last`` the final one may be smaller."""
     while (left := buffer.rows - kept) >= (1 if last else size):
-        most = max(_BLOCK_BYTES // max(buffer.row_bytes, 1) // size, 1) * size
-        block = buffer.take(min(most, left if last else left // size * size))
+        block = buffer.take(size, left)
         for parts in zip(*(column.split(size) for column in block.values()), strict=True):
             yield dict(zip(block, parts, strict=True))
-    buffer.settle()
 
 
 class RowQueue:
-    """Rows that wait, taken in the order in which they came."""
+    """Rows that wait, taken in the order in which they came. Batches share memory with the chunk they come from.
 
-    def __init__(self) -> None:
+    Args:
+        copies: whether to copy what `add` takes in, because its owner may write to it again.
+    """
+
+    def __init__(self, *, copies: bool) -> None:
+        self._copies = copies
         self._chunks: deque[Columns] = deque()
-        self.rows = self.row_bytes = 0
+        self.rows = 0
 
     def add(self, columns: Columns) -> None:
-        self._chunks.append(columns)
+        self._chunks.append({key: column.clone() for key, column in columns.items()} if self._copies else columns)
         self.rows += rows_in(columns)
-        self.row_bytes = _row_bytes(columns)
 
-    def take(self, count: int) -> Columns:
-        parts, wanted = [], count
+    def take(self, size: int, most: int) -> Columns:
+        whole = min(rows_in(self._chunks[0]), most) // size * size
+        wanted = whole or min(size, most)
+        self.rows -= wanted
+        parts = []
         while wanted:
             chunk = self._chunks.popleft()
             used = min(rows_in(chunk), wanted)
@@ -64,12 +65,7 @@ class RowQueue:
             if used < rows_in(chunk):
                 self._chunks.appendleft({key: column[used:] for key, column in chunk.items()})
             wanted -= used
-        self.rows -= count
-        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-
-    def settle(self) -> None:
-        if self._chunks:  # only the newest one; the others have been copied before
-            self._chunks[-1] = {key: column.clone() for key, column in self._chunks[-1].items()}
+        return parts[0] if len(parts) == 1 else {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
 
 class RowPool:
@@ -78,7 +74,7 @@ class RowPool:
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._stored: Columns = {}
-        self.rows = self.row_bytes = 0
+        self.rows = 0
 
     def add(self, columns: Columns) -> None:
         end = self.rows + rows_in(columns)
@@ -91,10 +87,11 @@ class RowPool:
                 self._stored[key] = stored = larger
             stored[self.rows : end] = column
         self.rows = end
-        self.row_bytes = _row_bytes(columns)
 
-    def take(self, count: int) -> Columns:
-        """Takes ``count`` random rows out; rows from the end fill the holes, so a large pool costs no more."""
+    def take(self, size: int, most: int) -> Columns:
+        """Takes random rows out; rows from the end fill the holes, so a large pool costs no more."""
+        row_bytes = sum(column[:1].nbytes for column in self._stored.values())
+        count = min(max(_BLOCK_BYTES // max(row_bytes, 1) // size, 1) * size, most // size * size or most)
         chosen = self._random.choice(self.rows, count, replace=False)
         self.rows -= count
         stays = np.ones(count, dtype=bool)
@@ -104,9 +101,6 @@ class RowPool:
         return {
             key: _drawn(column, *(rows.to(column.device) for rows in moves)) for key, column in self._stored.items()
         }
-
-    def settle(self) -> None:
-        pass  # `add` copies
 
 
 def _drawn(column: torch.Tensor, chosen: torch.Tensor, holes: torch.Tensor, fillers: torch.Tensor) -> torch.Tensor:
@@ -118,7 +112,3 @@ def _drawn(column: torch.Tensor, chosen: torch.Tensor, holes: torch.Tensor, fill
 def rows_in(columns: Columns) -> int:
     """How many rows some columns have."""
     return len(next(iter(columns.values())))
-
-
-def _row_bytes(columns: Columns) -> int:
-    return sum(column.nbytes for column in columns.values()) // max(rows_in(columns), 1)

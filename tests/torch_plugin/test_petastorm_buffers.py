@@ -44,12 +44,21 @@ def test_each_row_comes_once_with_all_its_columns(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(buffers, "_BLOCK_BYTES", block_bytes)
-        found = read(buffers.RowPool(1) if drawn else buffers.RowQueue(), chunks, size, kept)
+        found = read(buffers.RowPool(1) if drawn else buffers.RowQueue(copies=True), chunks, size, kept)
     ids = [number for batch in found for number in batch["id"].tolist()]
     assert (sorted(ids) if drawn else ids) == list(range(sum(chunks)))
     assert all(len(batch["id"]) == size for batch in found[:-1])
     for batch in found:
         assert batch["pair"].tolist() == [[number, -number] for number in batch["id"].tolist()]
+
+
+def test_batches_of_a_queue_that_owns_its_chunks_are_parts_of_them() -> None:
+    queue, columns = buffers.RowQueue(copies=False), chunk(0, 10)
+    queue.add(columns)
+    found = [batch["id"] for batch in buffers.batches(queue, 4)]
+    assert [batch.data_ptr() for batch in found] == [columns["id"][start:].data_ptr() for start in (0, 4)]
+    queue.add(chunk(10, 3))
+    assert [batch["id"].tolist() for batch in buffers.batches(queue, 4, last=True)] == [[8, 9, 10, 11], [12]]
 
 
 def test_each_row_is_drawn_first_equally_often() -> None:
@@ -73,5 +82,5 @@ def test_drawing_a_batch_permutes_only_the_batch(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         torch.Tensor, "index_copy_", lambda *args: touched.append(len(args[2])) or move(*args), raising=True
     )
-    assert len(pool.take(64)["id"]) == 64
+    assert len(pool.take(64, 64)["id"]) == 64
     assert max(touched) <= 64
