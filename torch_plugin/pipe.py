@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
-from parquetry.common.stages.values import Batch
+from parquetry.common.stages.batch import Batch
 
 from .combining import check_combined
 from .derived import DerivedVerbs
