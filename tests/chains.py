@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from builders import ALL_FIELDS, Built, build
@@ -27,6 +28,8 @@ from parquetry.common import Pipeline, UnischemaField, contains, hash_split
 from parquetry.common.errors import PipelineError
 
 KEPT = ("id", "drive", "ts")
+LONG = 1_500
+"""Members of a list that is long: more than are compared one by one."""
 ZEROS: dict[str, Any] = {"speed": 0.0, "flag": False, "label": "", "when": 0, "codes": [], "pair": [0, 0], "packed": []}
 FILLS: dict[str, Any] = {"speed": -1.5, "flag": True, "label": "none", "when": 7}
 VERBS = (
@@ -110,6 +113,23 @@ def _double_plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "double": [2 * v for v in row["id"]] if isinstance(row["id"], list) else 2 * row["id"]}
 
 
+def _double_or_null(row: dict[str, Any]) -> dict[str, Any]:
+    """As `_double`, with nulls in the form of a row, or of a batch: a mask over numbers that must not be seen."""
+    ids = np.asarray(row["id"])
+    if ids.ndim == 0:
+        return {**row, "double": [2 * ids, None, pd.NA][int(ids) % 3]}
+    return {**row, "double": np.ma.masked_array(np.where(ids % 3, -7, 2 * ids), mask=ids % 3 != 0)}
+
+
+def _double_or_null_arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
+    ids = batch.column("id").to_numpy()
+    return batch.append_column("double", pa.array(2 * ids, mask=ids % 3 != 0))
+
+
+def _double_or_null_plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "double": None if row["id"] % 3 else 2 * row["id"]}
+
+
 def _span(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "double": np.asarray(row[-1]["id"]) * 2}
 
@@ -144,6 +164,8 @@ class Chain:
             call("where", lambda batch: batch["id"] % 2 == 0, fields=["id"], batched=True, model=lambda row: row["id"] % 2 == 0),
             call("where", hash_split("id", [0.5, 0.5], 1), model=_in_second_half),
             call("where", pc.negate(pc.field("id")) <= -number, model=lambda row: row["id"] >= number),
+            call("where", [("id", "in", [*range(number), *range(900, 900 + LONG)])], model=lambda row: row["id"] < number),
+            call("where", ~pc.field("drive").isin(["d1", *map(str, range(LONG))]), model=lambda row: row["drive"] != "d1"),
         ]  # fmt: skip
         if "price" in self.stored:
             eighths = decimal.Decimal(number) / 8
@@ -161,7 +183,8 @@ class Chain:
         if "label" in self.stored:
             options.append(call("where", pc.field("label").is_null(), model=lambda row: row["label"] is None))
         if "codes" in self.stored:
-            options.append(call("where", contains("codes", 1), model=lambda row: 1 in (row["codes"] or [])))
+            sought = [1, *(range(900, 900 + LONG) if number == 3 else [])]
+            options.append(call("where", contains("codes", *sought), model=lambda row: 1 in (row["codes"] or [])))
         return self.draw(st.sampled_from(options))
 
     def select(self) -> Call:
@@ -201,6 +224,10 @@ class Chain:
         shape = () if self.window is None else (self.window,)
         batched = self.draw(st.sampled_from([False, True, *(["arrow"] if self.window is None else [])]))
         output = [UnischemaField("double", np.int64, shape)]  # type: ignore[arg-type]  # shape of a number
+        if self.window is None and self.draw(st.integers(0, 3)) == 0:
+            output = [replace(output[0], nullable=True)]
+            function = _double_or_null_arrow if batched == "arrow" else _double_or_null
+            return call("transform", function, output, batched=batched, model=_double_or_null_plain)
         function = _double_arrow if batched == "arrow" else self.draw(st.sampled_from([_double, _double_again()]))
         return call("transform", function, output, batched=batched, model=_double_plain)
 
