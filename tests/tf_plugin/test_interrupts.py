@@ -38,6 +38,10 @@ dataset = ParquetDataset(url, ["id"], workers=1)
 dataset = dataset.transform(never_ends) if "transform" in where else dataset.where(never_ends, fields=["id"])
 dataset = dataset.prefetch(2) if "prefetch" in where else dataset
 try:
+    if "fit" in where:
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(dataset.map(lambda row: (tf.zeros([1, 2]), tf.zeros([1, 1]))), verbose=0)
     for batch in dataset:
         raise AssertionError("an element came")
 except KeyboardInterrupt:
@@ -67,7 +71,9 @@ def _waiting(built: Built, tmp_path: Path, where: str) -> tuple[subprocess.Popen
     return trainer, [int(number) for number in fifo.read_text().split() if int(number) != trainer.pid]
 
 
-@pytest.mark.parametrize("where", ["transform", "transform+prefetch"])
+@pytest.mark.parametrize(
+    "where", ["transform", "transform+prefetch", "selection", "selection+prefetch", "fit+selection"]
+)
 def test_a_loop_is_interrupted_and_the_next_one_works(built: Built, tmp_path: Path, where: str) -> None:
     trainer, waiting = _waiting(built, tmp_path, where)
     with trainer:

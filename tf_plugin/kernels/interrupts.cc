@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string_view>
+#include <string>
 #include <thread>
 
 #include "child_process.h"
@@ -36,7 +36,9 @@ struct Python {
   void* (*call)(void*, const char*, ...);
   void (*forget)(void*);
   void (*clear_error)();
+  int (*check_signals)();
   void* (*frame)();
+  void* (*caller_of)(void*);
   void* (*code_of)(void*);
   const char* (*text)(void*);
 
@@ -55,7 +57,8 @@ struct Python {
           Find("PyGILState_Ensure", &python->ensure) && Find("PyGILState_Release", &python->release) &&
           Find("PyImport_ImportModule", &python->import) && Find("PyObject_GetAttrString", &python->attribute) &&
           Find("PyObject_CallFunction", &python->call) && Find("Py_DecRef", &python->forget) &&
-          Find("PyErr_Clear", &python->clear_error) && Find("PyEval_GetFrame", &python->frame) &&
+          Find("PyErr_Clear", &python->clear_error) && Find("PyErr_CheckSignals", &python->check_signals) &&
+          Find("PyEval_GetFrame", &python->frame) && Find("PyFrame_GetBack", &python->caller_of) &&
           Find("PyFrame_GetCode", &python->code_of) && Find("PyUnicode_AsUTF8", &python->text);
       return complete ? python.release() : nullptr;
     }();
@@ -78,19 +81,34 @@ struct Python {
     return raises;
   }
 
-  // Whether TensorFlow is making an exception of our status at the moment. One that is raised in there is lost.
-  bool InsideTensorFlowsException() const {
-    void* const running = frame();  // borrowed
-    void* const code = running == nullptr ? nullptr : code_of(running);
-    void* const file = code == nullptr ? nullptr : attribute(code, "co_filename");
-    const char* const name = file == nullptr ? nullptr : text(file);
-    const bool inside = name != nullptr && std::string_view(name).find("tensorflow/python/eager/core.py") !=
-                                               std::string_view::npos;
-    for (void* const object : {code, file}) {
-      if (object != nullptr) forget(object);
+  // Whether TensorFlow is making an exception of our status at the moment, or enters or leaves a scope. What is raised
+  // in the one is lost, and in the other leaves the scope open.
+  bool InsideTensorFlowsCare() const {
+    bool inside = false;
+    void* running = frame();  // borrowed, other than those above it
+    for (bool first = true; running != nullptr && !inside; first = false) {
+      void* const code = code_of(running);
+      const std::string file = TextOf(code, "co_filename"), function = TextOf(code, "co_name");
+      const bool theirs = Has(file, "tensorflow/python/") || Has(file, "contextlib.py");
+      inside = theirs && (Has(file, "/eager/core.py") || function == "__enter__" || function == "__exit__");
+      void* const caller = theirs && !inside ? caller_of(running) : nullptr;
+      if (code != nullptr) forget(code);
+      if (!first) forget(running);
+      running = caller;
     }
     clear_error();
     return inside;
+  }
+
+ private:
+  static bool Has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+  std::string TextOf(void* object, const char* name) const {
+    void* const found = object == nullptr ? nullptr : attribute(object, name);
+    const char* const utf8 = found == nullptr ? nullptr : text(found);
+    const std::string value = utf8 == nullptr ? "" : utf8;
+    if (found != nullptr) forget(found);
+    return value;
   }
 };
 
@@ -140,14 +158,15 @@ void Listen() {
   sigaction(SIGINT, &now, nullptr);
 }
 
-// Called by Python in its main thread, between two lines.
+// Called by Python in its main thread, between two lines. The signal is served here: at the next line, TensorFlow may be
+// at a place where it must not be.
 int HandOnInPython(void*) {
   const Python* const python = Python::Get();
-  const bool later = held.load() > 0 && python != nullptr && python->InsideTensorFlowsException();
+  const bool later = held.load() > 0 && python != nullptr && python->InsideTensorFlowsCare();
   if (later && python->add_pending_call(HandOnInPython, nullptr) == 0) return 0;
   abandoned.store(false);
   HandOn();
-  return 0;
+  return python == nullptr ? 0 : python->check_signals();
 }
 
 // For a main thread that waits for something else, such as `time.sleep`, where no line of Python follows.
