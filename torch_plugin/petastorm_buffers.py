@@ -6,13 +6,16 @@ Batches are parts of a block, which takes at most one operation for each field, 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
 import torch
 
 _BLOCK_BYTES = 4 << 20  # what is drawn at once; a batch keeps its whole block in memory
+_RUN = 32  # batches whose tensors are made at once: enough to cost little, few enough to stay in the processor's cache
+
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes; NumPy lacks bfloat16
 
 Columns = dict[str, torch.Tensor]
 
@@ -33,8 +36,14 @@ def batches(buffer: RowBuffer, size: int, *, kept: int = 0, last: bool = False) 
     """Takes batches of ``size`` rows out while ``kept`` rows remain; with ``last`` the final one may be smaller."""
     while (left := buffer.rows - kept) >= (1 if last else size):
         block = buffer.take(size, left)
-        for parts in zip(*(column.split(size) for column in block.values()), strict=True):
-            yield dict(zip(block, parts, strict=True))
+        for run in _split(block.values(), _RUN * size):
+            for parts in _split(run, size):
+                yield dict(zip(block, parts, strict=True))
+
+
+def _split(columns: Iterable[torch.Tensor], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Parts of ``size`` rows; unsafe means that autograd does not relate them, as it need not: no row is in two."""
+    return zip(*(torch.unsafe_split(column, size) for column in columns), strict=True)
 
 
 class RowQueue:
@@ -85,7 +94,7 @@ class RowPool:
                 if stored is not None:
                     larger[: self.rows] = stored[: self.rows]
                 self._stored[key] = stored = larger
-            stored[self.rows : end] = column
+            _write(stored[self.rows : end], column)
         self.rows = end
 
     def take(self, size: int, most: int) -> Columns:
@@ -97,16 +106,38 @@ class RowPool:
         stays = np.ones(count, dtype=bool)
         stays[chosen[chosen >= self.rows] - self.rows] = False
         holes, fillers = chosen[chosen < self.rows], np.flatnonzero(stays) + self.rows
-        moves = [torch.from_numpy(places) for places in (chosen, holes, fillers)]
-        return {
-            key: _drawn(column, *(rows.to(column.device) for rows in moves)) for key, column in self._stored.items()
-        }
+        return {key: _drawn(column, chosen, holes, fillers) for key, column in self._stored.items()}
 
 
-def _drawn(column: torch.Tensor, chosen: torch.Tensor, holes: torch.Tensor, fillers: torch.Tensor) -> torch.Tensor:
-    drawn = column.index_select(0, chosen)
-    column.index_copy_(0, holes, column.index_select(0, fillers))
+def _drawn(column: torch.Tensor, chosen: np.ndarray, holes: np.ndarray, fillers: np.ndarray) -> torch.Tensor:
+    if (array := _array(column)) is not None:
+        drawn = torch.from_numpy(array.take(chosen, 0)).view(column.dtype)
+        array[holes] = array.take(fillers, 0)
+        return drawn
+    places = [torch.from_numpy(rows).to(column.device) for rows in (chosen, holes, fillers)]
+    drawn = column.index_select(0, places[0])
+    column.index_copy_(0, places[1], column.index_select(0, places[2]))
     return drawn
+
+
+def _write(place: torch.Tensor, column: torch.Tensor) -> None:
+    target, source = _array(place), _array(column)
+    if target is None or source is None:
+        place.copy_(column)
+    else:
+        target[:] = source
+
+
+def _array(column: torch.Tensor) -> np.ndarray | None:
+    """A tensor's memory as NumPy sees it, if it does.
+
+    NumPy moves rows in the calling thread; torch shares them out among threads that wait for each other in a spin, which
+    takes the processors from those that read.
+    """
+    whole = _WHOLE.get(column.dtype.itemsize)
+    if column.device.type != "cpu" or column.requires_grad or column.is_conj() or column.is_neg() or whole is None:
+        return None
+    return column.view(whole).numpy()
 
 
 def rows_in(columns: Columns) -> int:
