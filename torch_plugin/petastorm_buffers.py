@@ -131,8 +131,8 @@ def _write(place: torch.Tensor, column: torch.Tensor) -> None:
 def _array(column: torch.Tensor) -> np.ndarray | None:
     """A tensor's memory as NumPy sees it, if it does.
 
-    NumPy moves rows in the calling thread; torch shares them out among threads that wait for each other in a spin, which
-    takes the processors from those that read.
+    NumPy moves rows in the calling thread. torch uses several, which spin while they wait for each other and so take
+    the processors from the threads that read.
     """
     whole = _WHOLE.get(column.dtype.itemsize)
     if column.device.type != "cpu" or column.requires_grad or column.is_conj() or column.is_neg() or whole is None:
