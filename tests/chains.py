@@ -62,12 +62,13 @@ def dataset(
     *,
     partition: str | None = None,
     narrow: Collection[int] = (),
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Iterator[Built]:
     """A dataset in a directory of its own; hypothesis runs many examples in one test."""
     directory = Path(tempfile.mkdtemp())
     try:
         ordered = [name for name in ALL_FIELDS if name in (*KEPT, *names)]
-        yield build(directory / "data", files, names=ordered, partition=partition, narrow=narrow)
+        yield build(directory / "data", files, names=ordered, partition=partition, narrow=narrow, change=change)
     finally:
         shutil.rmtree(directory)
 

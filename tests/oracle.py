@@ -51,6 +51,10 @@ class Call:
         shown = [*map(str, self.args), *(f"{name}={value}" for name, value in self.options.items())]
         return f"{self.verb}({', '.join(shown)})"
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        shown = str(self)  # hypothesis would print every member of a long list
+        printer.text(shown if len(shown) < 300 else f"{shown[:200]} ... {shown[-60:]}")
+
     @property
     def count(self) -> Any:
         """The first argument."""

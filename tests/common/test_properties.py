@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from hypothesis import strategies as st
 from oracle import apply, call, check, examples
 
 from parquetry.common import UnischemaField, mix
-from parquetry.common.errors import EmptySelectionError
+from parquetry.common.errors import DatasetError, EmptySelectionError, TransformError
 from parquetry.common.pipeline.iteration import StepIterator, batch_to_numpy, rows_to_numpy
 
 
@@ -29,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@examples(150)
+@examples(125)
 @given(st.data())
 def test_any_chain_over_any_dataset_gives_what_a_list_comprehension_gives(cache: Path, data: st.DataObject) -> None:
     with drawn_case(data, cache) as (built, calls):
@@ -48,7 +51,7 @@ def _ids(elements: Sequence[Any]) -> list[int]:
     return [row["id"] for element in elements for row in (element if isinstance(element, list) else [element])]
 
 
-@examples(40)
+@examples(30)
 @given(layouts, st.data())
 def test_every_row_comes_once_in_an_epoch_and_epochs_differ(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files) as built:
@@ -59,7 +62,7 @@ def test_every_row_comes_once_in_an_epoch_and_epochs_differ(files: list[list[int
         assert first != second
 
 
-@examples(40)
+@examples(30)
 @given(layouts, st.data())
 def test_epoch_k_is_the_same_alone_and_after_others(files: list[list[int]], data: st.DataObject) -> None:
     with dataset(files) as built:
@@ -79,7 +82,7 @@ def _plain(value: dict[str, Any]) -> Any:
     return [{"id": number} for number in ids.tolist()] if ids.ndim else {"id": int(ids)}
 
 
-@examples(40)
+@examples(30)
 @given(st.data())
 def test_no_number_of_threads_or_loader_workers_changes_the_order(data: st.DataObject) -> None:
     with dataset(data.draw(layouts, "files"), ("label", "points")) as built:
@@ -104,7 +107,7 @@ def _worker_part(pipeline: Any, worker: int, workers: int) -> list[Any]:
     return [row for _, columns in steps for row in rows_to_numpy(steps.element, columns)]
 
 
-@examples(40)
+@examples(30)
 @given(layouts, layouts, st.data())
 def test_a_mix_keeps_the_order_and_the_rows_of_its_sources(
     files: list[list[int]], others: list[list[int]], data: st.DataObject
@@ -142,10 +145,102 @@ def _negated(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": -1 - row["id"]}
 
 
+# --- elements that fail, files that change ---
+
+EXECUTORS = st.sampled_from([*["threads"] * 6, "sidecar"])
+"""A sidecar takes long to start."""
+
+
+@examples(15)
+@given(layouts, st.data())
+def test_an_element_that_fails_is_one_element_and_the_others_are_given(
+    files: list[list[int]], data: st.DataObject
+) -> None:
+    with dataset(files) as built:
+        views = data.draw(chains(KEPT, "x", ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")), "calls")
+        bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=4), "rows that fail")
+
+        def fail(row: dict[str, Any]) -> dict[str, Any]:
+            if int(row["id"]) in bad:
+                raise KeyError(row["id"])
+            return {**row, "seen": row["id"]}
+
+        executor = data.draw(EXECUTORS, "executor")
+        try:
+            whole = _given(iter(apply(built.pipeline("id"), views)))
+        except EmptySelectionError:
+            assume(False)
+        failing = built.pipeline("id", executor=executor).transform(fail, [UnischemaField("seen", np.int64)])
+        found = _given(iter(apply(failing, views)))
+        assert found == [None if bad.intersection(element or ()) else element for element in whole]
+
+
+def _given(iterator: Any) -> list[list[int] | None]:
+    """The ids of each element; ``None`` for one that failed."""
+    found: list[list[int] | None] = []
+    while True:
+        try:
+            found.append(_ids([_plain(next(iterator))]))
+        except TransformError:
+            found.append(None)
+        except StopIteration:
+            return found
+
+
+@examples(20)
+@given(layouts, st.data())
+def test_files_that_change_between_epochs_are_noticed_and_an_equal_pipeline_made_anew_reads_them(
+    files: list[list[int]], data: st.DataObject
+) -> None:
+    change = data.draw(st.sampled_from(["added", "replaced", "written over", "identical"]), "change")
+    executor = data.draw(EXECUTORS, "executor")
+    with dataset(files) as built, dataset([[4, 2]], change=_later) as later:
+        views = data.draw(chains(KEPT, "x", ("where", "shuffle", "batch")), "calls")
+        kept, other = (apply(built.pipeline(executor=executor, workers=1), views) for _ in range(2))
+        try:
+            before = [_given(iter(other)) for _ in range(2)]
+        except EmptySelectionError:
+            assume(False)
+        assert _given(iter(kept)) == before[0]
+
+        paths = sorted(Path(built.url).iterdir())
+        path = (
+            paths[-1].with_name("part-900.parquet") if change == "added" else data.draw(st.sampled_from(paths), "file")
+        )
+        rows, gone = list(built.rows), []
+        if change != "identical":
+            gone = [row for row in rows if row.file == str(path)]
+            at = sum(row.file < str(path) for row in rows)
+            rows[at : at + len(gone)] = later.rows
+        _put(path if change == "identical" else Path(later.rows[0].file), path, over=change == "written over")
+
+        found: Any = None
+        with suppress(DatasetError):  # the rows of the plan, or this, and nothing in between
+            found = _given(iter(kept))
+        assert found in (None, before[1])
+        read = {number for element in before[1] for number in element or ()}
+        assert found is None or executor == "sidecar" or not read & {row.values["id"] for row in gone}
+        check(replace(built, rows=tuple(rows)), views, THREADS.elements)
+        anew = apply(built.pipeline(executor=executor, workers=1), views)
+        with suppress(EmptySelectionError):  # which `check` has seen
+            assert _given(iter(anew)) == _given(iter(apply(built.pipeline(), views)))
+
+
+def _later(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "id": row["id"] + 500}
+
+
+def _put(source: Path, path: Path, *, over: bool) -> None:
+    """The file's content in the place of another: in the file that is there, or in a new one of its name."""
+    place = path if over else path.with_name("_new")
+    place.write_bytes(source.read_bytes())
+    os.replace(place, path)
+
+
 # --- shards ---
 
 
-@examples(60)
+@examples(45)
 @given(layouts, st.data())
 def test_all_ranks_take_the_same_number_of_steps_whatever_a_filter_leaves(
     files: list[list[int]], data: st.DataObject
@@ -173,7 +268,7 @@ def test_all_ranks_take_the_same_number_of_steps_whatever_a_filter_leaves(
             assert len(together) == left // ranks * ranks
 
 
-@examples(60)
+@examples(45)
 @given(layouts, st.data())
 def test_a_global_batch_holds_the_same_rows_on_any_number_of_ranks_that_divides_the_canonical_shards(
     files: list[list[int]], data: st.DataObject
