@@ -72,7 +72,7 @@ def _waiting(built: Built, tmp_path: Path, where: str) -> tuple[subprocess.Popen
 
 
 @pytest.mark.parametrize(
-    "where", ["transform", "transform+prefetch", "selection", "selection+prefetch", "fit+selection"]
+    "where", ["transform", "transform+prefetch", "selection", "selection+prefetch", "fit+selection", "fit+transform"]
 )
 def test_a_loop_is_interrupted_and_the_next_one_works(built: Built, tmp_path: Path, where: str) -> None:
     trainer, waiting = _waiting(built, tmp_path, where)

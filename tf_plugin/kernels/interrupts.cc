@@ -90,7 +90,8 @@ struct Python {
       void* const code = code_of(running);
       const std::string file = TextOf(code, "co_filename"), function = TextOf(code, "co_name");
       const bool theirs = Has(file, "tensorflow/python/") || Has(file, "contextlib.py");
-      inside = theirs && (Has(file, "/eager/core.py") || function == "__enter__" || function == "__exit__");
+      const bool exception = Has(file, "/eager/core.py") || Has(file, "/framework/errors_impl.py");
+      inside = theirs && (exception || function == "__enter__" || function == "__exit__");
       void* const caller = theirs && !inside ? caller_of(running) : nullptr;
       if (code != nullptr) forget(code);
       if (!first) forget(running);
