@@ -1,0 +1,38 @@
+"""A dataset's next epoch is held to the files that were planned; what only the graph knows is listed each time."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from parquetry.tf_plugin import ParquetDataset
+
+
+def _write(path: Path, value: int, count: int = 40) -> None:
+    pq.write_table(pa.table({"a": [value] * count}), path.with_name("_new"))
+    os.replace(path.with_name("_new"), path)
+
+
+def test_the_second_epoch_refuses_a_file_that_was_replaced(tmp_path: Path) -> None:
+    _write(tmp_path / "x.parquet", 1)
+    dataset = ParquetDataset(tmp_path, workers=1).where([("a", "==", 1)]).batch(20)
+    assert [batch["a"].numpy().tolist() for batch in dataset] == [[1] * 20] * 2
+    _write(tmp_path / "x.parquet", 2)
+    with pytest.raises(tf.errors.OpError, match="changed since the pipeline was planned"):
+        list(dataset)
+
+
+def test_files_that_only_the_graph_knows_are_listed_for_each_epoch(tmp_path: Path) -> None:
+    like, read = tmp_path / "like.parquet", tmp_path / "read.parquet"
+    _write(like, 0)
+    _write(read, 1, count=3)
+    urls = tf.data.Dataset.from_tensors(str(read))
+    dataset = urls.flat_map(lambda url: ParquetDataset(url, like=str(like), workers=1).where([("a", ">", 0)]))
+    assert [row["a"].numpy() for row in dataset] == [1, 1, 1]
+    _write(read, 2, count=2)
+    assert [row["a"].numpy() for row in dataset] == [2, 2]
