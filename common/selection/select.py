@@ -7,7 +7,6 @@ stamp and group) of the remaining ones are read, in parallel. A row group that s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,6 @@ from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
-from ..progress import progress
 from ..schema.field import UnischemaField
 from ..stages.base import Stage
 from ..stages.ngram import Ngram
@@ -27,6 +25,7 @@ from ..stages.nulls import Nulls
 from ..stages.shard import ShardRowGroups
 from ..stages.take import Skip, Take
 from ..stages.where import Where, WhereColumn, WhereFunction
+from .parallel import in_parallel
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .stamps import Stamps, stamps_of
@@ -195,7 +194,7 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
         found = row_mask(read(unit, fields), expression)
         return wanted[found[wanted]]
 
-    chosen = _in_parallel(mask, undecided, f"filtering by {step.text}", threads)
+    chosen = in_parallel(mask, undecided.tolist(), f"filtering by {step.text}", threads)
     kept = rows.keep_units(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
     stored = [name for name in names if name not in dataset.partitions]
     report = Report(
@@ -281,7 +280,7 @@ def _where_column(
             found = np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, chunks)])
             return wanted[found[wanted]]
 
-        chosen = _in_parallel(keep, units, f"filtering by {step}", threads)
+        chosen = in_parallel(keep, units.tolist(), f"filtering by {step}", threads)
         kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
         pruned = proven = 0
     report = Report(
@@ -307,7 +306,7 @@ def _where_function(
         wanted = rows.of(unit)
         return wanted[test(step, unit, wanted)]
 
-    chosen = _in_parallel(keep, units, f"filtering by {step.function.name}", threads)
+    chosen = in_parallel(keep, units.tolist(), f"filtering by {step.function.name}", threads)
     kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
     stored = [name for name in step.fields if name not in dataset.partitions]
     report = Report(
@@ -333,7 +332,7 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
         table = read(unit, fields)
         return table if rows.whole[unit] else take_rows(table, pa.array(rows.of(unit)))
 
-    tables = _in_parallel(columns, units, "forming windows", threads) if names else []
+    tables = in_parallel(columns, units.tolist(), "forming windows", threads) if names else []
     table = pa.concat_tables(tables) if tables else None
     unit_of_row = np.repeat(units, rows.counts[units])
     sequence = _sequences(dataset, step, unit_of_row, table)
@@ -418,12 +417,3 @@ def _gap(dataset: StoredDataset, step: Ngram) -> Any:
     count, unit = step.max_gap
     given, own = (np.array(1).astype(f"timedelta64[{kind}]") for kind in (unit, np.datetime_data(dtype)[0]))
     return count * int(given // own) if given >= own else count // int(own // given)
-
-
-def _in_parallel(function: Callable[[int], Any], units: np.ndarray, what: str, threads: int) -> list[Any]:
-    numbers = units.tolist()
-    if len(numbers) <= 1 or threads <= 1:
-        return [function(unit) for unit in numbers]
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-select") as pool:
-        results = pool.map(function, numbers)
-        return list(progress(results, what, len(numbers), unit="row group"))

@@ -14,6 +14,7 @@ from ...errors import ParquetryError, TransformError
 from ...plan.draws import WindowRows
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
+from ...selection.parallel import stop_if_cancelled
 from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
 from ..columns.arena import Heap
@@ -51,6 +52,7 @@ def test_rows(
     result = np.zeros(len(rows), dtype=bool)
     lock = lock_of(step.function.function)
     for number in range(len(rows)):
+        stop_if_cancelled()
         row = nest(outputs, [column[number] for column in values])
         with lock:
             answer = _call(step, row, window.describe(number))
