@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from builders import Built, build
 
-from parquetry.common import Pipeline, UnischemaField
+from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import TransformError
 
 ROWS = 40
@@ -136,7 +136,18 @@ def test_a_function_that_leaves_rows_out_may_return_its_own_memory(built: Built,
     assert [row for batch in chain for row in batch["double"][:, 0].tolist()] == [4 * k for k in range(ROWS // 2)]
 
 
-def test_a_filter_may_return_its_own_mask_and_the_two_sources_of_a_mix_one_function(built: Built) -> None:
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_the_sources_of_a_mix_may_share_a_function_with_memory_of_its_own(built: Built, executor: str) -> None:
+    for make, batched in ((_own_row, False), (_own_batch, True)):
+        function = make()
+        sources = [built.pipeline("id", workers=3).shuffle(8, seed) for seed in (1, 2)]
+        sources = [source.transform(function, [VECTOR], batched=batched) for source in sources]
+        mixed = mix(sources, seed=3, stop="all").with_options(executor=executor, workers=3)
+        rows = [(int(row["id"]), row["double"].tolist()) for row in mixed]
+        assert sorted(rows) == sorted((number, [2 * number] * 3) for number in [*range(ROWS)] * 2)
+
+
+def test_a_filter_may_return_its_own_mask(built: Built) -> None:
     buffer = np.zeros(ROWS, dtype=bool)
 
     def odd(batch: dict[str, Any]) -> np.ndarray:

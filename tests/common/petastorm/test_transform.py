@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+from builders import write_table
 
 from parquetry.common.errors import PipelineError, TransformError
-from parquetry.common.petastorm import TransformSpec, make_reader
+from parquetry.common.petastorm import TransformSpec, make_batch_reader, make_reader
 from parquetry.common.petastorm.predicates import in_lambda
 from parquetry.common.petastorm.transform import edit_field, transform_schema
 from parquetry.common.petastorm.unischema import Unischema, UnischemaField
@@ -41,6 +44,33 @@ def test_a_function_changes_rows_where_they_are_loaded() -> None:
     for pool in ("dummy", "thread", "process"):
         read = rows(TransformSpec(change), reader_pool_type=pool, workers_count=1)
         np.testing.assert_array_equal(read[3].matrix, np.arange(12, dtype=np.float32).reshape(3, 4) * 6, strict=True)
+
+
+@pytest.mark.parametrize("pool", ["dummy", "thread", "process"])
+def test_a_function_may_return_its_own_memory_again(pool: str) -> None:
+    buffer = np.zeros(2, np.int64)
+
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        buffer[:] = row["id"]
+        row["double"] = buffer
+        return row
+
+    spec = TransformSpec(change, [("double", np.int64, (2,), False)])
+    read = rows(spec, schema_fields=["id"], reader_pool_type=pool, workers_count=3)
+    assert len({int(row.id) for row in read}) == len(read) > 1
+    assert [row.double.tolist() for row in read] == [[row.id] * 2 for row in read]
+
+
+def test_a_frame_may_be_returned_again(tmp_path: Path) -> None:
+    url = write_table(tmp_path, pa.table({"id": range(40)}), row_group_size=5)
+    own = pd.DataFrame({"id": np.zeros(5, np.int64)})
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        own["id"] = frame["id"].to_numpy() + 1
+        return own
+
+    with make_batch_reader(f"file://{url}", transform_spec=TransformSpec(change), shuffle_row_groups=False) as reader:
+        assert [number for batch in list(reader) for number in batch.id.tolist()] == list(range(1, 41))
 
 
 def test_fields_are_added_at_the_end_and_removed() -> None:
