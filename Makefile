@@ -3,7 +3,7 @@
 #
 #   make demo         writes a real dataset, trains a Keras and a torch model from it
 #   make test         the whole test suite, both frameworks installed
-#   make check        ruff and mypy
+#   make check        ruff, mypy, and the order of the rooms
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
 #   make bench-peers  environments with what `make bench` compares with; without them their cells stay blank
@@ -45,6 +45,7 @@ check: $(VENV)/.installed
 	rm -rf build
 	$(VENV)/bin/python -m pip install --quiet --no-deps --target build/installed .
 	cd build/installed && ../../$(VENV)/bin/python -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p parquetry
+	cd build/installed && ../../$(VENV)/bin/lint-imports --config ../../pyproject.toml --no-cache
 
 bench: $(VENV)/.op-built
 	$(VENV)/bin/python -m benchmarks.run $(BENCH)

@@ -33,26 +33,6 @@ PACKAGES = {
     "torch_plugin": ["ParquetIterable", "ParquetNode", "ParquetPipe"],
 }
 FRAMEWORKS = {"tf_plugin": {"tensorflow", "keras"}, "torch_plugin": {"torch", "torchdata"}}
-# Rooms of common and the rooms that each may import; modules beside the rooms bind them together.
-ROOMS = {
-    "schema": set(),
-    "layout": {"schema"},
-    "write": {"schema", "layout"},
-    "selection": {"schema", "layout"},
-    "order": set(),
-    "engine": {"schema", "layout", "selection", "order"},
-    # How processes of ours begin and end, wherever they run.
-    "processes": set(),
-    "arrow_stream": {"engine", "processes"},
-    "sidecar": {"schema", "layout", "selection", "order", "engine", "processes", "arrow_stream"},
-    # Not on the data path: tools over whole datasets, and Petastorm's interface on this engine.
-    "tools": {"schema", "layout", "write", "selection", "order", "engine"},
-    # Snapshots of other formats, resolved to a `layout.table.Table`.
-    "tables": {"schema", "layout", "selection"},
-    # Spark's DataFrames, and Spark as the engine of large jobs.
-    "spark": {"schema", "layout", "write", "selection", "order", "engine", "tools"},
-    "petastorm": {"schema", "layout", "write", "selection", "order", "engine", "tools", "spark", "processes"},
-}
 
 
 def installed(package: str) -> bool:
@@ -178,21 +158,6 @@ def test_imports_are_relative_inside_a_package_and_absolute_across(package: str)
             if not target.is_relative_to(ROOT / package):
                 wrong.append(f"{path.relative_to(ROOT)}: {target}")
     assert wrong == []
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_rooms_above_it(room: str) -> None:
-    wrong = []
-    for path, tree in sources(f"common/{room}"):
-        for target in relative_imports(path, tree):
-            other = target.relative_to(ROOT / "common").parts[0]
-            if other in ROOMS and other not in ROOMS[room] | {room}:
-                wrong.append(f"{path.relative_to(ROOT)}: {other}")
-    assert wrong == []
-
-
-def test_every_folder_of_common_is_a_room() -> None:
-    assert {path.parent.name for path in (ROOT / "common").glob("*/__init__.py")} == set(ROOMS)
 
 
 def test_common_works_where_neither_framework_can_be_imported() -> None:

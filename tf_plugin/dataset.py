@@ -20,9 +20,10 @@ import tensorflow as tf
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
+from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.image_verbs import ImageVerbs
-from parquetry.common.pipeline.iteration import PipelineIterator, sidecar_request
-from parquetry.common.plan.state import read_state
+from parquetry.common.pipeline.iteration import sidecar_request
+from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.predicates.column_predicates import ColumnPredicate
 from parquetry.common.stages.base import Stage
 
@@ -229,7 +230,11 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
             if elements or "an iterator that has begun, got none" not in error.message:
                 raise
         # An iterator begins with its first element; the first one will begin here.
-        return json.loads(self._begins_at) if self._begins_at else PipelineIterator(self._pipeline, 0).state_dict()
+        return json.loads(self._begins_at) if self._begins_at else self._fresh_state()
+
+    def _fresh_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(state_of(self._pipeline.plan(), Cursor()).to_json())
+        return state
 
     def start_next_at(self, state: Mapping[str, Any] | str) -> None:
         """The next iterator of this very dataset, and of all that tf.data made of it, goes on from ``state``.

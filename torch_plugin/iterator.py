@@ -53,7 +53,7 @@ class Progress:
             self._fixed = json.loads(state.to_json())
         return {**self._fixed, "consumed": self.consumed}
 
-    def moved_to(self, steps: StepIterator) -> None:
+    def moved_to(self, steps: StepIterator[Pipeline]) -> None:
         """A state was loaded into ``steps``."""
         cursor = steps.cursor
         self.pipeline, self.iteration, self.origin = steps.pipeline, cursor.iteration, cursor.origin
@@ -167,7 +167,7 @@ class ElementIterator:
         self._rows = iter(())
         self._steps.close()
 
-    def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator:
+    def _restored(self, state: dict[str, Any], strict: bool) -> StepIterator[Pipeline]:
         workers, own = self.progress.workers, self._worker
         if workers == 1 or state.get("workers") != 1:
             steps = self._open(lane_of(state, own, workers), workers)
@@ -182,7 +182,7 @@ class ElementIterator:
         steps.begin_at(begin)
         return steps
 
-    def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator:
+    def _open(self, worker: int, workers: int, pipeline: Pipeline | None = None) -> StepIterator[Pipeline]:
         chosen = pipeline or self._pipeline
         at_once = chosen.element.batched and not self._packs and not self._by_rows
         return StepIterator(

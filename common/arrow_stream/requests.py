@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..errors import ParquetryError, PipelineError, SidecarError
 from ..pipeline.pipeline import Pipeline
@@ -19,20 +19,35 @@ from ..transport.served.security import same_token
 from ..transport.served.wire import VERSION, receive_json, send_json
 from .endpoints import StreamEndpoint
 from .sending import Step, error_to_json, own_steps, send_stream
-from .variants import accepted
-
-if TYPE_CHECKING:
-    from .server import ArrowServer
+from .shared import SharedEpochs
+from .variants import Variants, accepted
 
 _HELLO_S = 10.0
 _MOST_HELLO_BYTES = 1 << 20
 _REST_S, _REST_PIECES = 1.0, 16
 
 
+class Serving(Protocol):
+    """What a client is answered from; `ArrowServer` is one."""
+
+    variants: Variants
+    shared: SharedEpochs
+
+    @property
+    def token(self) -> str | None:
+        """What clients must know; ``None`` = nothing."""
+
+    def new_endpoint(self, send: Any) -> StreamEndpoint | None:
+        """An endpoint for a reader that cannot say anything."""
+
+    def end_endpoint(self, endpoint: StreamEndpoint) -> None:
+        """Its client is gone."""
+
+
 class Client:
     """Answers one client until it leaves."""
 
-    def __init__(self, server: ArrowServer, connection: socket.socket) -> None:
+    def __init__(self, server: Serving, connection: socket.socket) -> None:
         self._server = server
         self._connection = connection
         self._endpoint: StreamEndpoint | None = None

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -33,22 +33,11 @@ from .footers import footer_digest, parse_footer, read_footer, read_footers, why
 from .index import RowGroupIndex, load_index
 from .nested import wide
 from .partitions import partition_columns
+from .row_groups import RowGroups
 from .spark_files import footer_schema
 from .table import Table, TableColumn
 from .table_dataset import describe_table, table_listing
 from .table_read import locate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowGroups:
-    """One entry per row group: its file, its number in the file, and its rows (int64 arrays of one length)."""
-
-    file: np.ndarray
-    group: np.ndarray
-    rows: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 class StoredDataset:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +22,15 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError
 from .bitmaps import decode_bitmap64
 from .nested import one_array
+from .row_groups import StoredFiles
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
 from .table_read import check_counts, locate, read_columns
-
-if TYPE_CHECKING:
-    from .dataset import StoredDataset
 
 _MAGIC = b"\xd1\xd3\x39\x64"
 _THREADS = 8
 
 
-def deleted_rows(dataset: StoredDataset) -> dict[int, np.ndarray]:
+def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
     """The deleted rows (ascending) of each row group that has some, by the number of the row group.
 
     Raises:
@@ -52,7 +50,7 @@ def deleted_rows(dataset: StoredDataset) -> dict[int, np.ndarray]:
 class _DeleteReader:
     """Reads each delete file once, and finds the rows that it deletes."""
 
-    def __init__(self, dataset: StoredDataset, table: Table) -> None:
+    def __init__(self, dataset: StoredFiles, table: Table) -> None:
         self._dataset = dataset
         self._table = table
         groups = dataset.row_groups
@@ -146,14 +144,14 @@ def _checked(item: RowDeletes, read: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _read_parquet(dataset: StoredDataset, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
+def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
     with pq.ParquetFile(item.path, filesystem=dataset.filesystem) as file:
         table = file.read(columns=columns)
         check_counts(table, file.metadata.num_rows, f"delete file {item.path}")
         return table
 
 
-def _bitmap(dataset: StoredDataset, item: RowDeletes) -> np.ndarray:
+def _bitmap(dataset: StoredFiles, item: RowDeletes) -> np.ndarray:
     """The numbers of a deletion vector. In a file: size (big endian), magic, bitmap, CRC-32; inline: magic, bitmap."""
     if item.path:
         with dataset.filesystem.open_input_file(item.path) as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -15,12 +15,10 @@ from ..schema.metadata import schema_from_metadata
 from .file_versions import FileVersion, current_version
 from .files import DataFile, FileListing
 from .filesystem import resolve
+from .row_groups import StoredFiles
 from .stores import store_of
 from .table import Table, TableColumn
 from .table_read import locate, parse_values
-
-if TYPE_CHECKING:
-    from .dataset import StoredDataset
 
 
 def table_listing(url: str, table: Table, *, filesystem: Any, storage_options: dict[str, Any] | None) -> FileListing:
@@ -47,7 +45,7 @@ def _on_store(filesystem: pafs.FileSystem, version: FileVersion) -> FileVersion:
     return now or replace(version, store=store_of(filesystem))
 
 
-def describe_table(dataset: StoredDataset, table: Table) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
+def describe_table(dataset: StoredFiles, table: Table) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
     """The schema, the columns that cannot become tensors, and for each partition column its value in every file."""
     declared = _declared(dataset)
     fields: list[UnischemaField] = []
@@ -69,7 +67,7 @@ def _inferred(column: TableColumn) -> UnischemaField:
     return infer_field(column.name, pa.field(column.name, column.arrow, column.nullable))
 
 
-def _declared(dataset: StoredDataset) -> Unischema | None:
+def _declared(dataset: StoredFiles) -> Unischema | None:
     """What `write_dataset` wrote into the files that became a table: its codecs are known from there alone."""
     if not dataset.files:
         return None
@@ -77,7 +75,7 @@ def _declared(dataset: StoredDataset) -> Unischema | None:
     return schema_from_metadata(footer.metadata, where=where)
 
 
-def _as_declared(column: TableColumn, declared: Unischema | None, dataset: StoredDataset) -> UnischemaField | None:
+def _as_declared(column: TableColumn, declared: Unischema | None, dataset: StoredFiles) -> UnischemaField | None:
     if declared is None or column.partition:
         return None
     path = locate(dataset.footer(0).schema.to_arrow_schema(), column, where=dataset.files[0].path)

@@ -7,7 +7,6 @@ Always holds: a column that the file lacks has the table's value for it, and a v
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +15,9 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError, DecodeError, SchemaError
 from .evolution import conform
 from .nested import child, wide, without_views
+from .row_groups import StoredFiles
 from .spark_files import refuse_old_calendar
 from .table import TableColumn
-
-if TYPE_CHECKING:
-    from .dataset import StoredDataset
 
 _FIELD_ID = b"PARQUET:field_id"
 
@@ -61,7 +58,7 @@ def _id_of(field: pa.Field) -> int | None:
     return None if text is None else int(text)
 
 
-def read_columns(dataset: StoredDataset, unit: int, columns: Sequence[TableColumn]) -> pa.Table:
+def read_columns(dataset: StoredFiles, unit: int, columns: Sequence[TableColumn]) -> pa.Table:
     """Some columns of one row group.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,25 @@ from ..schema.codec import Codec
 from ..schema.dtypes import is_string_like
 from ..schema.images import CompressedImageCodec as CoreImageCodec
 
-if TYPE_CHECKING:
-    from .unischema import UnischemaField
+
+class EncodedField(Protocol):
+    """A field of `petastorm.unischema`, as far as codecs know it."""
+
+    @property
+    def name(self) -> str:
+        """The column's name."""
+
+    @property
+    def numpy_dtype(self) -> Any:
+        """Of the values."""
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """Of one value."""
+
+    def to_parquetry(self, codec: Codec | None = None) -> Any:
+        """The field as the engine knows it."""
+
 
 _SPARK_ARROW = {
     "ByteType": pa.int8(),
@@ -63,11 +80,11 @@ _WANTED = {"string": "string", "binary": "bytes"}
 class DataframeColumnCodec:
     """Base of the codecs."""
 
-    def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+    def encode(self, unischema_field: EncodedField, value: Any) -> Any:
         """The stored form of a value; raises ``ValueError`` or ``TypeError`` if the value does not fit the field."""
         raise NotImplementedError
 
-    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+    def decode(self, unischema_field: EncodedField, value: Any) -> Any:
         """The value that is stored as ``value``."""
         raise NotImplementedError
 
@@ -75,7 +92,7 @@ class DataframeColumnCodec:
         """The Spark type of the stored column (needs pyspark)."""
         return spark_type("BinaryType")
 
-    def to_parquetry(self, field: UnischemaField) -> Codec | None:
+    def to_parquetry(self, field: EncodedField) -> Codec | None:
         """The parquetry codec that stores the same bytes; ``None`` for the field's default."""
         raise NotImplementedError
 
@@ -98,15 +115,15 @@ class StoredCodec(DataframeColumnCodec):
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
-    def encode(self, unischema_field: UnischemaField, value: Any) -> bytearray:
+    def encode(self, unischema_field: EncodedField, value: Any) -> bytearray:
         field = unischema_field.to_parquetry(codec=self._codec)
         _check_array(unischema_field, value)
         return bytearray(self._codec.encode(field, check_value(field, value)))
 
-    def decode(self, unischema_field: UnischemaField, value: Any) -> np.ndarray:
+    def decode(self, unischema_field: EncodedField, value: Any) -> np.ndarray:
         return decode_array(unischema_field.to_parquetry(codec=self._codec), value)
 
-    def to_parquetry(self, field: UnischemaField) -> Codec | None:
+    def to_parquetry(self, field: EncodedField) -> Codec | None:
         return self._codec
 
 
@@ -172,7 +189,7 @@ class ScalarCodec(DataframeColumnCodec):
         except (TypeError, pa.ArrowNotImplementedError):
             return None
 
-    def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
+    def encode(self, unischema_field: EncodedField, value: Any) -> Any:
         """The plain Python value that Spark writes into a column of the stored type.
 
         Raises:
@@ -196,7 +213,7 @@ class ScalarCodec(DataframeColumnCodec):
                 f"{value!r} of type {type(value).__name__}. Convert it, or declare another type."
             ) from error
 
-    def decode(self, unischema_field: UnischemaField, value: Any) -> Any:
+    def decode(self, unischema_field: EncodedField, value: Any) -> Any:
         return as_scalar(unischema_field.numpy_dtype, value)
 
     def spark_dtype(self) -> Any:
@@ -211,7 +228,7 @@ class ScalarCodec(DataframeColumnCodec):
             raise SchemaError(f"ScalarCodec({self._spark_type}): Was not able to map type {stored} to a Spark type.")
         return spark_type(_ARROW_SPARK[str(stored)])
 
-    def to_parquetry(self, field: UnischemaField) -> Codec | None:
+    def to_parquetry(self, field: EncodedField) -> Codec | None:
         if field.shape:
             return None
         stored = self.arrow_type
@@ -325,7 +342,7 @@ def decode_array(field: Any, data: Any) -> np.ndarray:
         raise DecodeError(f"field '{field.name}': {type(codec).__name__} failed: {error}") from error
 
 
-def _check_array(field: UnischemaField, value: Any) -> None:
+def _check_array(field: EncodedField, value: Any) -> None:
     """Petastorm's two refusals, in words that name the field."""
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype is not decimal.Decimal else None
     if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SUM" and value.dtype != dtype:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import PipelineError
-from ..selection.store import cache_root
+from ..layout.cache_root import cache_root
 from .bridge import from_parquetry
 from .dataset import PetastormDataset
 from .errors import NoFieldsError

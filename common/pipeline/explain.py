@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from ..engine.steps.images import ImageStep
 from ..order.quality import shuffle_quality
+from ..plan.mixed_plan import Mixture
 from ..plan.plan import BasePlan, Plan
 from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
-
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
 
 _MOST_FIELDS = 40
 _MOST_UNITS = 2000
 
 
-def explain(pipeline: Pipeline) -> str:
+class Explained(Protocol):
+    """A pipeline, as far as it is explained."""
+
+    @property
+    def mixture(self) -> Mixture | None:
+        """What it mixes."""
+
+    def plan(self) -> BasePlan:
+        """Its plan."""
+
+
+def explain(pipeline: Explained) -> str:
     """Files, row groups, what was pruned by what, bytes, rows, order, fields, and steps; several lines of text."""
     plan = pipeline.plan()
     if not isinstance(plan, Plan):

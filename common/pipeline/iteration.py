@@ -8,23 +8,90 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..engine.columns.batch import Column, Dense, rows_of, split_array, split_column, split_columns, to_numpy
 from ..engine.run.threads import Form
 from ..errors import ELEMENT_ERRORS, StateError
 from ..order.cursor import Cursor
+from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import Element, OutputField, nest
+from ..stages.base import Stage
 from ..transport.open import open_source
+from ..transport.served.address import ServerAddress
 from ..transport.sidecar.request import open_request
 from ..transport.source import DEFAULT_MEMORY_BYTES, StepRequest, StepSource, usable_processors
 
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
+
+class IterationCounter:
+    """Counts the iterators made of one pipeline; each is the next epoch of its shuffle."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def take(self) -> int:
+        """The next number."""
+        number = self._next
+        self._next += 1
+        return number
+
+    def go_on_after(self, number: int) -> None:
+        """After a restored iterator: the next one is the epoch after it, whatever was read before."""
+        self._next = number + 1
 
 
-class StepIterator:
+class Iterated(Protocol):
+    """A pipeline, as far as its iterators know it."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What is to be done."""
+
+    @property
+    def workers(self) -> int | None:
+        """Threads or processes that decode; ``None`` = one for each processor."""
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes of fetched data in flight."""
+
+    @property
+    def executor(self) -> str | None:
+        """Where steps are made."""
+
+    @property
+    def address(self) -> ServerAddress | None:
+        """The server that makes them instead."""
+
+    @property
+    def element(self) -> Element:
+        """What each step gives."""
+
+    @property
+    def versions(self) -> list[str]:
+        """Of the datasets that it reads."""
+
+    def plan(self) -> BasePlan:
+        """Its plan."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that another process needs."""
+
+    def with_stages(self, stages: Sequence[Stage]) -> Any:
+        """A copy with other stages."""
+
+    def with_seed(self, seed: int) -> Any:
+        """A copy with another seed."""
+
+    def with_canonical_shards(self, count: int) -> Any:
+        """A copy with this many canonical shards."""
+
+
+Source = TypeVar("Source", bound=Iterated)
+
+
+class StepIterator(Generic[Source]):
     """The steps of one iteration as columns, opened at the first one, and closed at the end, when dropped, and on
     errors that are not those of one element (`ELEMENT_ERRORS`).
 
@@ -36,7 +103,7 @@ class StepIterator:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: Source,
         iteration: int,
         *,
         strict_nulls: bool,
@@ -138,10 +205,10 @@ class StepIterator:
 class PipelineIterator:
     """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows)."""
 
-    def __init__(self, pipeline: Pipeline, iteration: int) -> None:
-        self._pipeline = pipeline
+    def __init__(self, pipeline: Iterated, iterations: IterationCounter) -> None:
+        self._iterations = iterations
         form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
-        self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
+        self._steps = StepIterator(pipeline, iterations.take(), strict_nulls=False, form=form)
         self._rows: Iterator[dict[Any, Any]] = iter(())
         self._consumed = 0
 
@@ -182,7 +249,7 @@ class PipelineIterator:
             StateError: iteration has begun, or the state belongs to another dataset or pipeline.
         """
         self._consumed = self._steps.restore(state, strict=strict)
-        self._pipeline._iterations.go_on_after(self._steps.cursor.iteration)
+        self._iterations.go_on_after(self._steps.cursor.iteration)
         return self
 
     def close(self) -> None:
@@ -225,14 +292,14 @@ def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any,
     return (nest(element.outputs, values) for values in zip(*lists, strict=True))
 
 
-def executor_of(pipeline: Pipeline) -> str:
+def executor_of(pipeline: Iterated) -> str:
     """The executor that a pipeline runs on when iterated in Python."""
     if pipeline.executor is not None:
         return pipeline.executor
     return "sidecar" if pipeline.plan().recipe.has_user_code else "threads"
 
 
-def sidecar_request(pipeline: Pipeline, *, strict_nulls: bool, element: Element | None = None) -> str:
+def sidecar_request(pipeline: Iterated, *, strict_nulls: bool, element: Element | None = None) -> str:
     """What a sidecar is asked for, where the client is not Python; ``element`` is what it must then give."""
     threads = pipeline.workers or usable_processors()
     return open_request(

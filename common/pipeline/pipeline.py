@@ -52,7 +52,7 @@ from ..transport.served.address import ServerAddress
 from ..transport.served.sendable import check_sendable
 from ..transport.served.served_plan import ServedPlan
 from .image_verbs import ImageVerbs
-from .iteration import PipelineIterator
+from .iteration import IterationCounter, PipelineIterator
 
 if TYPE_CHECKING:
     from ..layout.tables.source import TableSource
@@ -60,23 +60,6 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 EXECUTORS = ("threads", "sidecar")
-
-
-class IterationCounter:
-    """Counts the iterators made of one pipeline; each is the next epoch of its shuffle."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def take(self) -> int:
-        """The next number."""
-        number = self._next
-        self._next += 1
-        return number
-
-    def go_on_after(self, number: int) -> None:
-        """After a restored iterator: the next one is the epoch after it, whatever was read before."""
-        self._next = number + 1
 
 
 class _Opened:
@@ -623,7 +606,7 @@ class Pipeline(ImageVerbs):
 
     def __iter__(self) -> PipelineIterator:
         """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
-        return PipelineIterator(self, self._iterations.take())
+        return PipelineIterator(self, self._iterations)
 
     def explain(self) -> str:
         """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""

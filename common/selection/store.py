@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import platformdirs
 
+from ..layout.cache_root import cache_root
 from ..layout.dataset import StoredDataset
 from ..stages.base import Stage
 from ..stages.where import WhereFunction
@@ -29,13 +29,6 @@ from .select import Report, Selection
 _LOGGER = logging.getLogger(__name__)
 _VERSION = 2  # before, filters saw the type of each file
 _MOST_FILES = 256
-_ENVIRONMENT = "PARQUETRY_CACHE_DIR"
-
-
-def cache_root() -> Path:
-    """The directory for what parquetry keeps between runs: ``$PARQUETRY_CACHE_DIR``, or the user's cache directory."""
-    chosen = os.environ.get(_ENVIRONMENT)
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("parquetry"))
 
 
 def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:

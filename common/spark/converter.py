@@ -144,7 +144,7 @@ def spark_converter(
         compression=compression,
         storage_options=options,
     )
-    found = CACHE.find(df, key) if reuse else None
+    found = CACHE.find(df, key, SparkConverter) if reuse else None
     if found is not None and _is_there(found):
         return found
     converter = _write(df, key, wait_s)

@@ -11,14 +11,11 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
-
-if TYPE_CHECKING:
-    from .converter import SparkConverter
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -35,12 +32,23 @@ class CacheKey:
     storage_options: tuple[tuple[str, Any], ...]
 
 
+class Written(Protocol):
+    """What was written for a DataFrame."""
+
+    @property
+    def url(self) -> str:
+        """Where."""
+
+
+Kept = TypeVar("Kept", bound=Written)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     df: Any
     plan_hash: int
     key: CacheKey
-    converter: SparkConverter
+    converter: Any  # as it was given to `keep`
     remove: Callable[[], None]
 
 
@@ -57,17 +65,21 @@ class ConverterCache:
         self._lock = threading.Lock()
         self._registered = False
 
-    def find(self, df: Any, key: CacheKey) -> SparkConverter | None:
+    def find(self, df: Any, key: CacheKey, kind: type[Kept]) -> Kept | None:
         """The converter of a DataFrame with the same logical plan, by Spark's own comparison."""
         plan_hash = df.semanticHash()
         with self._lock:
             entries = [entry for entry in self._entries if (entry.plan_hash, entry.key) == (plan_hash, key)]
         for entry in entries:
-            if entry.df.sparkSession is df.sparkSession and df.sameSemantics(entry.df):
+            if (
+                isinstance(entry.converter, kind)
+                and entry.df.sparkSession is df.sparkSession
+                and df.sameSemantics(entry.df)
+            ):
                 return entry.converter
         return None
 
-    def keep(self, df: Any, key: CacheKey, converter: SparkConverter, remove: Callable[[], None]) -> None:
+    def keep(self, df: Any, key: CacheKey, converter: Written, remove: Callable[[], None]) -> None:
         """Notes what was written; it is removed at exit."""
         entry = _Entry(df=df, plan_hash=df.semanticHash(), key=key, converter=converter, remove=remove)
         with self._lock:

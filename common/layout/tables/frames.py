@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...selection.store import cache_root
+from ..cache_root import cache_root
 from .source import import_package
 
 _LOGGER = logging.getLogger(__name__)

@@ -18,8 +18,9 @@ from PIL import Image
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError, SchemaError
-from parquetry.common.layout.tables import class_names, huggingface
+from parquetry.common.layout.tables import huggingface
 from parquetry.common.layout.tables.huggingface import split_of
+from parquetry.common.tables import class_names
 
 
 def write(path: Path, data: pa.Table, features: Mapping[str, Any] | None = None) -> None:
