@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_LAZY[name], __name__), name)
     except ImportError as error:
-        if name == "ParquetPipe":
+        if name == "ParquetPipe" and not str(error.name).startswith("parquetry"):
             raise ImportError("ParquetPipe needs DataPipes, which this torch has not. Use ParquetIterable.") from error
         raise
 

@@ -32,7 +32,16 @@ from ..ranks import resolve_rank
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
-from ..stages.base import EVERY_FIELD, Decision, Stage, drawn_seed, stage_from_json, with_canonical_shards, with_seed
+from ..stages.base import (
+    EVERY_FIELD,
+    Decision,
+    Stage,
+    drawn_seed,
+    is_integer,
+    stage_from_json,
+    with_canonical_shards,
+    with_seed,
+)
 from ..stages.batch import Batch
 from ..stages.cache import Cache
 from ..stages.decimals import Decimals
@@ -356,10 +365,7 @@ class Pipeline(ImageVerbs):
         base = self
         offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
         if isinstance(fields, Mapping):
-            try:
-                offsets = tuple(sorted((plain(offset), _names(names)) for offset, names in fields.items()))
-            except TypeError as error:
-                raise PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.") from error
+            offsets = _offsets(fields)
         elif fields is not None:
             base = self.select(*_names(fields))
         stamp = timestamp.name if isinstance(timestamp, UnischemaField) else timestamp
@@ -821,6 +827,18 @@ def _required(verb: str, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _fields(given: str | UnischemaField | Iterable[str | UnischemaField]) -> Iterable[str | UnischemaField]:
     return (given,) if isinstance(given, str | UnischemaField) else given
+
+
+def _offsets(fields: Mapping[Any, Any]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The fields of each step of a window, by their offsets, ascending."""
+    refusal = PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.")
+    try:
+        offsets = [(plain(offset), _names(names)) for offset, names in fields.items()]
+    except TypeError as error:
+        raise refusal from error
+    if not all(is_integer(offset) for offset, _ in offsets):
+        raise refusal
+    return tuple(sorted(offsets))
 
 
 def _names(names: Any) -> tuple[str, ...]:

@@ -137,7 +137,7 @@ PROGRAM = """
 import sys
 import pyarrow.compute as pc
 from parquetry.common import Pipeline
-from parquetry.common.engine import fetch
+from parquetry.common.engine.read import fetch
 real, seen = fetch.read_row_group, []
 fetch.read_row_group = lambda dataset, unit, fields: (seen.append([f.name for f in fields]), real(dataset, unit, fields))[1]
 pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)

@@ -177,7 +177,7 @@ def test_a_reader_that_has_threads_already_starts_its_workers_afresh(
 ALONE = """
 import os, signal, socket, subprocess, sys
 import numpy.random
-from parquetry.common.sidecar import forked_worker
+from parquetry.common.transport.sidecar import forked_worker
 
 def work(connection):
     names = [name for name in os.listdir("/proc/self/fd") if os.path.exists("/proc/self/fd/" + name)]
