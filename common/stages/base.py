@@ -14,9 +14,7 @@ from dataclasses import fields
 from enum import Enum
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, ClassVar
-
-from typing_extensions import Self
+from typing import Any, ClassVar, TypeVar
 
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate
@@ -27,6 +25,7 @@ from .functions import UserFunction
 
 EVERY_FIELD = (".*",)
 _KINDS: dict[str, type[Stage]] = {}
+Same = TypeVar("Same", bound="Stage")
 
 
 class Decision(Enum):
@@ -111,11 +110,11 @@ class Stage(PlainFields):
         """Its seed, if nobody chose it."""
         return None
 
-    def with_seed(self, seed: int) -> Self:
+    def with_seed(self: Same, seed: int) -> Same:
         """The stage with another seed, where its own is the pipeline's."""
         return self
 
-    def with_canonical_shards(self, count: int) -> Self:
+    def with_canonical_shards(self: Same, count: int) -> Same:
         """The stage with this many canonical shards, where nobody chose how many."""
         return self
 

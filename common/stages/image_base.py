@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from typing_extensions import Self
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
@@ -167,6 +166,9 @@ class ImageStage(Stage):
             )
 
 
+Random = TypeVar("Random", bound="RandomImageStage")
+
+
 class RandomImageStage(ImageStage):
     """An image stage with random numbers: calls of one given seed draw alike, those of none each by itself."""
 
@@ -182,7 +184,7 @@ class RandomImageStage(ImageStage):
         """The seed, where nobody chose it."""
         return frozenset({"seed"} if self.drawn else ())
 
-    def with_seed(self, seed: int) -> Self:
+    def with_seed(self: Random, seed: int) -> Random:
         return replace(self, seed=seed) if self.drawn else self  # type: ignore[type-var]  # subclasses are dataclasses
 
     def _key(self, columns: Columns) -> Key:

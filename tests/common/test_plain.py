@@ -6,12 +6,13 @@ import dataclasses
 import json
 from collections.abc import Callable
 from enum import IntEnum
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, contains, hash_split, write_dataset
 from parquetry.common.errors import PipelineError, SchemaError
@@ -24,7 +25,9 @@ class Size(IntEnum):
     small = 4
 
 
-NUMBERS: list[Callable[[int], Any]] = [np.int8, np.uint64, np.array, Size, torch.tensor]
+NUMBERS: list[Callable[[int], Any]] = [np.int8, np.uint64, np.array, Size]
+if find_spec("torch"):
+    NUMBERS.append(import_module("torch").tensor)
 
 
 @pytest.mark.parametrize("number", NUMBERS, ids=lambda kind: kind.__name__)
