@@ -205,10 +205,10 @@ class StepIterator(Generic[Source]):
 class PipelineIterator:
     """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows)."""
 
-    def __init__(self, pipeline: Iterated, iterations: IterationCounter) -> None:
-        self._iterations = iterations
+    def __init__(self, pipeline: Iterated, iteration: int, iterations: IterationCounter | None = None) -> None:
+        self._iterations = iterations or IterationCounter()
         form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
-        self._steps = StepIterator(pipeline, iterations.take(), strict_nulls=False, form=form)
+        self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
         self._rows: Iterator[dict[Any, Any]] = iter(())
         self._consumed = 0
 

@@ -612,7 +612,7 @@ class Pipeline(ImageVerbs):
 
     def __iter__(self) -> PipelineIterator:
         """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
-        return PipelineIterator(self, self._iterations)
+        return PipelineIterator(self, self._iterations.take(), self._iterations)
 
     def explain(self) -> str:
         """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
