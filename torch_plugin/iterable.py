@@ -70,6 +70,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
         super()._start(pipeline)
         self._epochs = EpochCounter()
         self._seed_shared = False  # a drawn seed was replaced by the one of a state, or of all ranks
+        self._seed_is_own = False  # it was agreed on in this process alone
         self._sent_ranks = (1, 0)  # of the process group that this was sent to a loader worker from
         self._resume: dict[str, Any] | None = None  # a state for the next iterator
         self._resume_announced = False  # ... which the workers of an announced epoch have been given
@@ -304,13 +305,14 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
                 return
             _AGREED[own] = agreed
         self._adopt(_AGREED[own])
+        self._seed_is_own = rank_here()[0] == 1
 
     def _adopt(self, seed: int | None) -> None:
         """Takes the seed of a state, or of all ranks, where nobody chose one."""
         own = self._pipeline.drawn_seed
         if seed is None or own is None:
             return
-        self._seed_shared = True
+        self._seed_shared, self._seed_is_own = True, False
         if seed != own:
             self._pipeline = self._pipeline.with_seed(seed)
             self._parts.clear()
@@ -322,7 +324,8 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
             self._parts.clear()
 
     def _warn_of_what_nobody_said(self, at: Placement) -> None:
-        if at.num_shards > 1 and not self._seed_shared and self._pipeline.drawn_seed is not None:
+        alone = self._seed_is_own or not self._seed_shared
+        if at.num_shards > 1 and alone and self._pipeline.drawn_seed is not None:
             verb = "shuffle" if self._pipeline.mixture is None else "mix"
             _LOG.warning("%s() without seed= drew one in this process; ranks must be given the same seed.", verb)
         if get_worker_info() is not None and not self._epochs.is_announced:
@@ -349,6 +352,7 @@ class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
     def _with(self, pipeline: Pipeline) -> Self:
         result = super()._with(pipeline)
         result._seed_shared = self._seed_shared
+        result._seed_is_own = self._seed_is_own
         result._canonical_shards = self._canonical_shards
         return result
 
