@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
@@ -164,6 +165,7 @@ def _identity_of(value: Any) -> Any:
     return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
 
 
+@cache
 def kinds() -> Mapping[str, type[Stage]]:
     """Every kind of stage by its verb: each module of this package has one or more."""
     package = __name__.rpartition(".")[0]
