@@ -315,7 +315,7 @@ PLAIN_VALUES = [
     {},
     {"a": 1, 2: {b"b": None}},
     set(),
-    {1, "a"},
+    {"a"},
     frozenset({1, 2}),
     collections.OrderedDict([("b", 1), ("a", 2)]),
     collections.defaultdict(set, {"a": {1}}),
