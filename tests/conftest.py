@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +34,21 @@ def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         del os.environ["PARQUETRY_CACHE_DIR"]
     else:
         os.environ["PARQUETRY_CACHE_DIR"] = before
+
+
+@pytest.fixture(autouse=True)
+def _no_reading_thread_is_left() -> Iterator[None]:
+    """An iterator that nobody holds ends its threads, however it ended."""
+    before = _reading_threads()
+    yield
+    if left := _reading_threads() - before:
+        gc.collect()
+        for thread in left:
+            thread.join(5)
+        assert not (alive := [thread.name for thread in left if thread.is_alive()]), alive
+
+
+def _reading_threads() -> set[threading.Thread]:
+    return {
+        thread for thread in threading.enumerate() if thread.name.startswith(("parquetry-decode", "parquetry-fetch"))
+    }

@@ -10,13 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from ...errors import PipelineError
+from ...errors import ELEMENT_ERRORS, PipelineError
 from ...order.positions import BatchView
 from ...plan.draws import Draw, WindowKey, WindowRows
 from ...plan.plan import BasePlan
@@ -271,11 +272,12 @@ def loaded(handle: Handle) -> Any:
     """What a window was loaded as (waits for it).
 
     Raises:
-        ParquetryError: it could not be loaded; the same error for each element, without the frames of those before.
+        ParquetryError: it could not be loaded. Each element gets a copy, because a kept error that is raised keeps
+            the frames it passes through, and with them the iterator.
     """
     error = handle.future.exception()
-    if error is not None:
-        raise error.with_traceback(None)
+    if isinstance(error, ELEMENT_ERRORS):
+        raise copy(error) from error.__cause__
     return handle.future.result()
 
 
