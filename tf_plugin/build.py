@@ -16,7 +16,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -24,6 +23,8 @@ from pathlib import Path
 
 import tensorflow as tf
 from platformdirs import user_cache_dir
+
+from ..common.layout.kept import whole_file
 
 PACKAGE = Path(__file__).resolve().parent
 KERNELS = PACKAGE / "kernels"
@@ -91,11 +92,9 @@ def _compile(target: Path) -> None:
             "or conda install gxx; or set CXX to another compiler."
         )
     sources = sorted(str(source) for source in KERNELS.glob("*.cc"))
-    handle, unfinished = tempfile.mkstemp(dir=target.parent, prefix=".building-", suffix=".so")
-    os.close(handle)
-    command = [compiler, *_FLAGS, *_compile_flags(), *sources, "-o", unfinished, *_link_flags(), "-ldl"]
     _logger.info("compiling the op library for TensorFlow %s (once): %s", tf.__version__, target)
-    try:
+    with whole_file(str(target)) as unfinished:
+        command = [compiler, *_FLAGS, *_compile_flags(), *sources, "-o", unfinished, *_link_flags(), "-ldl"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise RuntimeError(
@@ -103,9 +102,6 @@ def _compile(target: Path) -> None:
                 f"Command: {' '.join(command)}\n{result.stderr[-4000:]}"
             )
         os.chmod(unfinished, 0o755)
-        os.replace(unfinished, target)
-    finally:
-        Path(unfinished).unlink(missing_ok=True)
 
 
 def _compile_flags() -> list[str]:

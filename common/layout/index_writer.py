@@ -6,10 +6,8 @@ memory is bounded by some ten thousand row groups, however many there are.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import posixpath
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from .evolution import widen
 from .files import DataFile, FileListing, list_files
 from .footers import load_footer
 from .index_format import INDEX_NAME, METADATA_KEY, IndexDescription, index_schema, schema_to_text
+from .kept import whole_file
 from .spark_files import footer_schema
 
 _PROGRESS_AFTER_S = 2.0
@@ -74,19 +73,16 @@ def write_lines(
     if root == listing.files[0].path:
         raise DatasetError(f"row-group index of '{root}': expected a directory, got a file. Name its directory.")
     path = posixpath.join(root, INDEX_NAME)
-    temporary = posixpath.join(root, f".{INDEX_NAME}-{uuid.uuid4().hex}")
     lines = IndexLines(load_footer(listing.filesystem, listing.files[0]), columns)
     try:
-        _write(listing, temporary, lines, tables_of(lines))
-        listing.filesystem.move(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            listing.filesystem.delete_file(temporary)
-        if isinstance(error, pa.ArrowException | OSError) and not isinstance(error, DatasetError):
-            raise DatasetError(
-                f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
-            ) from error
+        with whole_file(path, listing.filesystem) as hidden:
+            _write(listing, hidden, lines, tables_of(lines))
+    except DatasetError:
         raise
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"row-group index '{path}': cannot be written: {error}. Check the permissions and the free space."
+        ) from error
     return path
 
 

@@ -7,12 +7,12 @@ import hashlib
 import os
 import pickle
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import PipelineError
+from ..layout.kept import KeptFiles
 from .cache import CacheBase
 
 
@@ -40,17 +40,19 @@ class LocalDiskCache(CacheBase):
     ) -> None:
         if not isinstance(size_limit_bytes, int) or size_limit_bytes < 1:
             raise PipelineError(f"LocalDiskCache: expected size_limit_bytes >= 1, got {size_limit_bytes!r}.")
-        self._directory = Path(path)
-        self._size_limit_bytes = size_limit_bytes
+        self._directory = path
+        self._kept = KeptFiles(path, ".pickle", max_bytes=size_limit_bytes)
         self._cleanup = cleanup
 
     def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:
-        path = self._directory / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.pickle"
+        digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+        path = Path(self._kept.path(digest))
         try:
             value = pickle.loads(path.read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError):
             value = fill_cache_func()
-            self._keep(path, value)
+            data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+            self._kept.keep(digest, len(data), lambda hidden: Path(hidden).write_bytes(data))
             return value
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -59,22 +61,3 @@ class LocalDiskCache(CacheBase):
     def cleanup(self) -> None:
         if self._cleanup:
             shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _keep(self, path: Path, value: Any) -> None:
-        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        if len(data) > self._size_limit_bytes:
-            return
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._make_room(self._size_limit_bytes - len(data))
-        handle, temporary = tempfile.mkstemp(dir=self._directory, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-
-    def _make_room(self, limit_bytes: int) -> None:
-        kept = sorted(self._directory.glob("*.pickle"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        total = 0
-        for path in kept:
-            total += path.stat().st_size
-            if total > limit_bytes:
-                path.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import PipelineError
-from ..layout.cache_root import cache_root
+from ..layout.kept import cache_root
 from .bridge import from_parquetry
 from .dataset import PetastormDataset
 from .errors import NoFieldsError

@@ -12,15 +12,14 @@ import io
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from ..layout.cache_root import cache_root
 from ..layout.dataset import StoredDataset
+from ..layout.kept import KeptFiles, cache_root
 from ..stages.base import Stage
 from ..stages.where import WhereFunction
 from .rows import RowSet
@@ -42,9 +41,9 @@ def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
 
 def load_selection(key: str) -> Selection | None:
     """The kept selection, or ``None`` if there is none or it is damaged."""
-    path = cache_root() / "selections" / f"{key}.npz"
+    path = _kept().path(key)
     try:
-        raw = path.read_bytes()
+        raw = Path(path).read_bytes()
         if hashlib.blake2b(raw[16:], digest_size=16).digest() != raw[:16]:
             raise ValueError("checksum")
         with np.load(io.BytesIO(raw[16:]), allow_pickle=False) as arrays:
@@ -68,7 +67,6 @@ def save_selection(key: str, selection: Selection) -> None:
     """Keeps a selection; the file appears whole or not at all. A full or read-only disk only costs the next reader
     time.
     """
-    directory = cache_root() / "selections"
     meta = {
         "windows": selection.starts is not None,
         "matched": selection.matched,
@@ -86,18 +84,13 @@ def save_selection(key: str, selection: Selection) -> None:
         meta=np.array(json.dumps(meta)),
     )
     raw = stream.getvalue()
+    raw = hashlib.blake2b(raw, digest_size=16).digest() + raw
+    kept = _kept()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=directory, prefix=".new-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.blake2b(raw, digest_size=16).digest() + raw)
-        os.replace(temporary, directory / f"{key}.npz")
-        _evict(directory)
+        kept.keep(key, len(raw), lambda path: Path(path).write_bytes(raw))
     except OSError as error:
-        _LOGGER.warning("selection could not be kept in %s: %s", directory, error)
+        _LOGGER.warning("selection could not be kept as %s: %s", kept.path(key), error)
 
 
-def _evict(directory: Path) -> None:
-    files = sorted(directory.glob("*.npz"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in files[_MOST_FILES:]:
-        path.unlink(missing_ok=True)
+def _kept() -> KeptFiles:
+    return KeptFiles(cache_root() / "selections", ".npz", max_files=_MOST_FILES)

@@ -19,7 +19,7 @@ from ..errors import DatasetError
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata
 from ..write.staging import COMMON_METADATA, storage_errors
-from .metadata_file import write_metadata
+from .metadata_file import replace_file, write_metadata
 
 WORK = ".parquetry-copy"
 _JOB = "job.json"
@@ -116,8 +116,8 @@ class CopyJob:
         return False
 
     def _note(self, *, moving: bool) -> None:
-        with self._filesystem.open_output_stream(posixpath.join(self._work, _JOB)) as stream:
-            stream.write(json.dumps({"fingerprint": self._fingerprint, "moving": moving}).encode())
+        note = json.dumps({"fingerprint": self._fingerprint, "moving": moving})
+        replace_file(self._filesystem, posixpath.join(self._work, _JOB), note.encode())
 
     def _visible(self) -> list[str]:
         entries = self._filesystem.get_file_info(pafs.FileSelector(self._root, allow_not_found=True))

@@ -1,14 +1,9 @@
-"""Changing a dataset's metadata files (``_common_metadata``): readers see the old file or the new one.
-
-On a local disk the new file takes the old one's name in one step; object stores make an object appear whole anyway.
-"""
+"""Changing a dataset's metadata files (``_common_metadata``): readers see the old file or the new one."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import posixpath
-import uuid
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -16,9 +11,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..layout.kept import whole_file
 from ..write.staging import COMMON_METADATA, storage_errors
-
-_ATOMIC_STREAMS = frozenset({"s3", "gcs", "abfs"})
 
 
 def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
@@ -58,17 +52,8 @@ def replace_file(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:
         DatasetError: the file system refused; the old file is untouched then.
     """
     with storage_errors("writing", path):
-        if filesystem.type_name in _ATOMIC_STREAMS:
-            _write(filesystem, path, data)
-        else:
-            hidden = posixpath.join(posixpath.dirname(path), f".parquetry-{uuid.uuid4().hex}")
-            try:
-                _write(filesystem, hidden, data)
-                filesystem.move(hidden, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    filesystem.delete_file(hidden)
-                raise
+        with whole_file(path, filesystem) as hidden:
+            _write(filesystem, hidden, data)
         _remove_checksum(filesystem, path)
 
 

@@ -1,7 +1,8 @@
 """Files that nobody sees until all of them are there.
 
 `Staging` writes under one hidden name inside the target directory (readers skip names that begin with ``.``), and
-`commit` makes the files visible; `discard` removes them. A process that dies in between leaves the hidden name only.
+`commit` makes the files visible; `discard` removes them. A process that dies in between leaves the hidden name only,
+which the next writer to the target removes.
 
 How `commit` does it:
 
@@ -17,13 +18,13 @@ import contextlib
 import os
 import posixpath
 import shutil
-import uuid
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, ParquetryError
+from ..layout.kept import claim, release, remove_leftovers, unfinished_name
 
 COMMON_METADATA = "_common_metadata"
 _OURS = frozenset({COMMON_METADATA, "_metadata", "_row_groups.parquet"})
@@ -46,8 +47,10 @@ class Staging:
         with storage_errors("writing", root):
             self._check_free()
             self._new_directories = _missing_directories(root) if self._is_local else []
-            self._hidden = _join(root, f".parquetry-{uuid.uuid4().hex}")
+            remove_leftovers(filesystem, root)
+            self._hidden = _join(root, unfinished_name())
             self._create_directory(self._hidden)
+            self._owner = claim(os.open(self._hidden, os.O_RDONLY)) if self._is_local else None
 
     @property
     def root(self) -> str:
@@ -69,18 +72,23 @@ class Staging:
             self._check_free()
             if not (self._is_local and _take_place(self._hidden, self._root)):
                 self._move_each()
-        self._done = True
+        self._end()
 
     def discard(self) -> None:
         """Removes everything this object made; no effect after `commit`. Idempotent."""
         if self._done:
             return
-        self._done = True
         with contextlib.suppress(OSError):
             self._filesystem.delete_dir(self._hidden)
+        self._end()
         with contextlib.suppress(OSError):  # somebody else may use them by now
             for directory in self._new_directories:
                 os.rmdir(directory)
+
+    def _end(self) -> None:
+        self._done = True
+        if self._owner is not None:
+            release(self._owner)
 
     def _check_free(self) -> None:
         info = self._filesystem.get_file_info(self._root)

@@ -6,13 +6,8 @@ and equal frames give one file; those that nobody asked for in the last day go w
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import logging
 import os
-import tempfile
-import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ..cache_root import cache_root
+from ..kept import KeptFiles, cache_root
 from .source import import_package
 
-_LOGGER = logging.getLogger(__name__)
 _MOST_BYTES = 16 << 30
 _KEPT_S = 24 * 3600
 _ROW_GROUP_BYTES = 8 << 20
@@ -82,20 +76,20 @@ def keep_table(table: pa.Table) -> str:
         raise DatasetError(f"data frame: expected columns with different names, got {table.column_names}.")
     table = _plain(table)
     directory = cache_root() / "frames"
-    path = directory / f"{_digest(table)}.parquet"
+    kept = KeptFiles(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
+    digest = _digest(table)
+    path = kept.path(digest)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        if path.exists():
+        if os.path.exists(path):
             os.utime(path)
         else:
-            _write(table, path)
-            _evict(directory, path)
+            kept.keep(digest, table.nbytes, lambda hidden: _write(table, hidden))
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(
             f"data frame: cannot be kept in {directory}: {error}. Make room there, set PARQUETRY_CACHE_DIR, or leave "
             "out columns that Parquet has no type for."
         ) from error
-    return str(path)
+    return path
 
 
 def _plain(table: pa.Table) -> pa.Table:
@@ -127,25 +121,6 @@ def _digest(table: pa.Table) -> str:
     return digest.hexdigest()
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def _write(table: pa.Table, path: str) -> None:
     rows = max(1, int(_ROW_GROUP_BYTES / max(table.nbytes / max(len(table), 1), 1)))
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            pq.write_table(table, file, row_group_size=rows, compression="zstd", write_page_checksum=True)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _evict(directory: Path, newest: Path) -> None:
-    """Removes the least recently used frames beyond the limit; one that was used today may still be read."""
-    found = sorted(((path, path.stat()) for path in directory.glob("*.parquet")), key=lambda item: -item[1].st_mtime)
-    total = 0
-    for path, stat in found:
-        total += stat.st_size
-        if total > _MOST_BYTES and path != newest and time.time() - stat.st_mtime > _KEPT_S:
-            path.unlink(missing_ok=True)
-            _LOGGER.debug("frame %s removed: the kept frames pass %d bytes", path, _MOST_BYTES)
+    pq.write_table(table, path, row_group_size=rows, compression="zstd", write_page_checksum=True)

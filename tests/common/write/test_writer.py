@@ -732,6 +732,7 @@ def test_a_process_that_dies_leaves_only_hidden_names(tmp_path: Path) -> None:
     assert left.startswith(".parquetry-")
     write_dataset(tmp_path / "d", NUMBERS, rows_of(3))
     assert values(tmp_path / "d") == [0, 1, 2]
+    assert left not in os.listdir(tmp_path / "d")
 
 
 def test_a_move_that_fails_takes_back_the_moves_before_it(tmp_path: Path) -> None:

@@ -1,0 +1,292 @@
+"""Files that appear whole or not at all, and directories of them that stay within a limit.
+
+Everything that parquetry writes for later follows these rules:
+
+- A file (or a directory of files) is written under a hidden name beside its own, ``.parquetry-<32 hex digits>``, and
+  then moved. Where a limit holds, the name ends in ``-<bytes>``: the room that is set aside for it.
+- On a local disk its writer holds a lock on it. A killed writer holds none, so the next one in that directory removes
+  what it left; where there are no locks (object stores), once nothing was written for a day.
+- The directory of a `KeptFiles` has a lock file. Room is made and set aside under that lock, so a limit holds for all
+  processes together, unfinished files included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import posixpath
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import platformdirs
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+_UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
+_UNFINISHED_BEFORE = ".new-"  # in directories of kept files, by earlier versions
+_LOCK = ".lock"
+_MINUTE_NS = 60 * 10**9
+_DAY_NS = 24 * 3_600 * 10**9
+_MORE_SHARE = 64  # who makes room removes 1/64 of the files more, so that not every file needs a look at all of them
+_REFUSED = (OSError, NotImplementedError, pa.ArrowException)
+
+
+def cache_root() -> Path:
+    """The directory for what parquetry keeps between runs: ``$PARQUETRY_CACHE_DIR``, or the user's cache directory."""
+    chosen = os.environ.get("PARQUETRY_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("parquetry"))
+
+
+def unfinished_name() -> str:
+    """A new hidden name for what is being written."""
+    return f".parquetry-{uuid.uuid4().hex}"
+
+
+@contextlib.contextmanager
+def whole_file(path: str, filesystem: pafs.FileSystem | None = None) -> Iterator[str]:
+    """Gives a hidden path to write to; the file gets its name, in place of an older one, if the block ends well.
+
+    Args:
+        filesystem: where the path lies; ``None`` for this machine.
+    """
+    filesystem = filesystem or pafs.LocalFileSystem()
+    remove_leftovers(filesystem, posixpath.dirname(path))
+    with _moved(path, filesystem, unfinished_name(), mode=0o666) as hidden:
+        yield hidden
+
+
+def claim(descriptor: int) -> int:
+    """Locks an open file or directory that is being written; ends with the descriptor, or with this process."""
+    with contextlib.suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def release(descriptor: int) -> None:
+    """Unlocks and closes; a process that was forked meanwhile would hold the lock of a file that is only closed."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
+    """Removes what killed writers left in a directory; does nothing where the file system refuses."""
+    with contextlib.suppress(*_REFUSED):
+        is_local = isinstance(filesystem, pafs.LocalFileSystem)
+        for info in filesystem.get_file_info(pafs.FileSelector(directory, allow_not_found=True)):
+            path = info.path.rstrip("/")
+            if not _UNFINISHED.fullmatch(posixpath.basename(path)):
+                continue
+            is_directory = info.type == pafs.FileType.Directory
+            quiet_ns = _quiet_ns(filesystem, info)
+            if _is_abandoned(path, quiet_ns, is_directory=is_directory) if is_local else quiet_ns > _DAY_NS:
+                filesystem.delete_dir(path) if is_directory else filesystem.delete_file(path)
+
+
+class KeptFiles:
+    """The files of one kind in one directory; thread-safe, and any number of processes may use the directory.
+
+    Args:
+        directory: made when it is first needed. Other files in it are left alone.
+        suffix: how the names end, after 32 hex digits.
+        max_bytes, max_files: of all files together; those not used for longest make room. ``None`` for no limit.
+        spare_s: files used in the last ``spare_s`` seconds stay, even if the limits are passed.
+        mode: the permissions of new files.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        suffix: str,
+        *,
+        max_bytes: int | None = None,
+        max_files: int | None = None,
+        spare_s: float = 0,
+        mode: int = 0o600,
+    ) -> None:
+        self._directory = os.fspath(directory)
+        self._suffix = suffix
+        self._name = re.compile(rf"[0-9a-f]{{32}}{re.escape(suffix)}")
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._spare_ns = int(spare_s * 1e9)
+        self._mode = mode
+        self._has_looked = False
+
+    def path(self, digest: str) -> str:
+        """Where the file with this name is, or would be."""
+        return os.path.join(self._directory, digest + self._suffix)
+
+    def keep(self, digest: str, size_bytes: int, write: Callable[[str], object]) -> bool:
+        """Keeps a file, in place of an older one of this name; whether there was room for it.
+
+        Args:
+            size_bytes: what it takes on disk, at most.
+            write: writes the file to the path that it is given.
+
+        Raises:
+            OSError: the directory cannot be read or written, or the disk is full. Nothing is left of the file.
+        """
+        path = self.path(digest)
+        os.makedirs(self._directory, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            with self._locked() as lock:
+                total = self._make_room(path, size_bytes, _noted_total(lock))
+                if total is None:
+                    return False
+                os.pwrite(lock, b"%020d" % total, 0)
+                name = f"{unfinished_name()}-{size_bytes}"
+                hidden = stack.enter_context(_moved(path, pafs.LocalFileSystem(), name, mode=self._mode))
+            write(hidden)
+            now = time.time_ns()
+            os.utime(hidden, ns=(now, now))  # the kernel's own stamps are too coarse to order files by
+            with self._locked():  # who looks at all files meanwhile could miss one that is moved
+                stack.close()
+        return True
+
+    def clear(self) -> None:
+        """Removes the files, and the directory itself if nothing else is in it."""
+        if not os.path.isdir(self._directory):
+            return
+        for name in os.listdir(self._directory):
+            if name == _LOCK or self._name.fullmatch(name) or _is_unfinished(name):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(self._directory, name))
+        with contextlib.suppress(OSError):  # other files are left alone
+            os.rmdir(self._directory)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        """Holds the directory's lock file, whose content is the bytes of all files, or more."""
+        while True:
+            lock = os.open(os.path.join(self._directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                with contextlib.suppress(OSError):  # a file system without locks: limits hold nearly
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                status = os.fstat(lock)
+                if not status.st_nlink:  # `clear` was faster
+                    continue
+                if not status.st_size:  # for everybody who may write to the directory
+                    with contextlib.suppress(OSError):
+                        os.fchmod(lock, os.stat(self._directory).st_mode & 0o666)
+                yield lock
+                return
+            finally:
+                release(lock)
+
+    def _make_room(self, path: str, size_bytes: int, noted: int | None) -> int | None:
+        """Removes files until one more fits; the bytes of all files with it, or ``None`` if it cannot fit."""
+        limit = math.inf if self._max_bytes is None else self._max_bytes
+        most_files = math.inf if self._max_files is None else self._max_files
+        if noted is not None and self._has_looked and self._max_files is None and noted + size_bytes <= limit:
+            return noted + size_bytes
+        total, files, found = self._look(path)
+        self._has_looked = True
+        total, files = total + size_bytes, files + 1
+        if not self._spare_ns and total - sum(found_bytes for _, found_bytes, _ in found) > limit:
+            return None
+        more = len(found) // _MORE_SHARE if total > limit or files > most_files else 0
+        newest_ns = time.time_ns() - self._spare_ns
+        for used_ns, found_bytes, found_path in sorted(found):
+            is_over = total > limit or files > most_files
+            if used_ns > newest_ns or not (is_over or more):
+                break
+            more -= not is_over
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(found_path)
+            total, files = total - found_bytes, files - 1
+        return total
+
+    def _look(self, replaced: str) -> tuple[int, int, list[tuple[int, int, str]]]:
+        """The bytes and the number of all files, and of each finished one: last use, bytes, path.
+
+        Removes what killed writers left. The file that is about to be replaced makes room first.
+        """
+        total = files = 0
+        found = []
+        with os.scandir(self._directory) as entries:
+            for entry in entries:
+                is_unfinished = _is_unfinished(entry.name)
+                if not is_unfinished and not self._name.fullmatch(entry.name):
+                    continue
+                with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+                    status = entry.stat()
+                    size_bytes = status.st_size
+                    if not is_unfinished:
+                        used_ns = 0 if entry.path == replaced else max(status.st_atime_ns, status.st_mtime_ns)
+                        found.append((used_ns, size_bytes, entry.path))
+                    elif _is_abandoned(entry.path, time.time_ns() - status.st_mtime_ns):
+                        os.unlink(entry.path)
+                        continue
+                    else:
+                        size_bytes = _room_of(entry.name, size_bytes)
+                    total, files = total + size_bytes, files + 1
+        return total, files, found
+
+
+@contextlib.contextmanager
+def _moved(path: str, filesystem: pafs.FileSystem, name: str, *, mode: int) -> Iterator[str]:
+    """Gives the path of a file with a hidden name, which is moved to ``path`` if the block ends well, else removed."""
+    hidden = posixpath.join(posixpath.dirname(path), name)
+    owner = None
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        owner = claim(os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+    try:
+        yield hidden
+        filesystem.move(hidden, path)
+    except BaseException:
+        with contextlib.suppress(*_REFUSED):
+            filesystem.delete_file(hidden)
+        raise
+    finally:
+        if owner is not None:
+            release(owner)
+
+
+def _is_unfinished(name: str) -> bool:
+    return _UNFINISHED.fullmatch(name) is not None or name.startswith(_UNFINISHED_BEFORE)
+
+
+def _room_of(name: str, size_bytes: int) -> int:
+    """What an unfinished file will take; earlier versions did not count theirs."""
+    ours = _UNFINISHED.fullmatch(name)
+    return max(size_bytes, int(ours["bytes"] or 0)) if ours else 0
+
+
+def _is_abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> bool:
+    """Whether the writer of an unfinished local file or directory is gone."""
+    if quiet_ns < _MINUTE_NS and not is_directory:  # perhaps not locked yet
+        return False
+    try:
+        owner = os.open(path, os.O_RDONLY if is_directory else os.O_RDWR)
+    except OSError:  # gone, or somebody else's
+        return False
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return quiet_ns > _DAY_NS
+    finally:
+        os.close(owner)
+
+
+def _quiet_ns(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
+    """How long nothing was written to a file, or below a directory; 0 where nothing tells."""
+    found = [info]
+    if info.type == pafs.FileType.Directory:
+        found += filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))
+    written = [each.mtime_ns for each in found if each.mtime_ns is not None]
+    return time.time_ns() - max(written) if written else 0
+
+
+def _noted_total(lock: int) -> int | None:
+    with contextlib.suppress(ValueError):
+        return int(os.pread(lock, 20, 0))
+    return None

@@ -1,0 +1,258 @@
+"""Files that appear whole or not at all, and directories of them that stay within a limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pyarrow.fs as pafs
+import pytest
+
+from parquetry.common.layout import kept
+from parquetry.common.layout.kept import KeptFiles, remove_leftovers, whole_file
+
+
+def digest(number: int) -> str:
+    return f"{number:032x}"
+
+
+def put(files: KeptFiles, number: int, size: int) -> bool:
+    return files.keep(digest(number), size, lambda path: Path(path).write_bytes(b"x" * size))
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} - {".lock"}
+
+
+def numbers(directory: Path) -> set[int]:
+    return {int(name.partition(".")[0], 16) for name in names(directory)}
+
+
+def age(path: Path, seconds: float) -> None:
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
+
+
+def killed(program: str, *arguments: object) -> None:
+    """Runs a program that ends itself with SIGKILL."""
+    source = "import os, signal\n" + program
+    done = subprocess.run([sys.executable, "-c", source, *map(str, arguments)], check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+_KILLED_WHILE_WRITING = """
+import sys
+from parquetry.common.layout.kept import KeptFiles
+
+def write(path):
+    open(path, "wb").write(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+KeptFiles(sys.argv[1], ".x", max_bytes=10_000).keep("0" * 32, 6_000, write)
+"""
+
+
+def test_a_file_appears_with_its_last_byte(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with whole_file(str(path)) as hidden:
+        Path(hidden).write_text("new")
+        assert path.read_text() == "old"
+        assert os.path.basename(hidden).startswith(".parquetry-")
+    assert path.read_text() == "new"
+    assert names(tmp_path) == {"file"}
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(filesystem: pafs.FileSystem | None) -> None:
+        with whole_file(str(path), filesystem) as hidden:
+            Path(hidden).write_text("half")
+            raise KeyboardInterrupt
+
+    for filesystem in (None, pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("file")))):
+        with pytest.raises(KeyboardInterrupt):
+            fail(filesystem)
+        assert path.read_text() == "old"
+        assert names(tmp_path) == {"file"}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_leaves_nothing_and_what_was_kept_stays(tmp_path: Path, number: int) -> None:
+    files = KeptFiles(tmp_path, ".x", max_bytes=10_000)
+    put(files, 1, 4_000)
+
+    def write(path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(number, os.strerror(number))
+
+    for _ in range(3):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            files.keep(digest(2), 4_000, write)
+    assert numbers(tmp_path) == {1}
+    assert put(files, 3, 6_000)  # what failed no longer counts
+    assert numbers(tmp_path) == {1, 3}
+
+
+def test_a_disk_that_is_full_at_once_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed(_KILLED_WHILE_WRITING, tmp_path)
+    (left,) = names(tmp_path)
+    age(tmp_path / left, 100)
+    opened = os.open
+
+    def full(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, flags, mode)
+
+    monkeypatch.setattr(kept.os, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        put(KeptFiles(tmp_path, ".x"), 1, 10)
+    assert names(tmp_path) == set()
+
+
+def test_what_a_killed_writer_left_counts_until_the_next_one_removes_it(tmp_path: Path) -> None:
+    killed(_KILLED_WHILE_WRITING, tmp_path)
+    (left,) = names(tmp_path)
+    assert left.endswith("-6000")
+    assert not put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 1, 5_000)
+    assert put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 2, 4_000)
+    assert names(tmp_path) == {left, f"{digest(2)}.x"}
+    age(tmp_path / left, 100)
+    assert put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 3, 5_000)
+    assert numbers(tmp_path) == {2, 3}
+
+
+def test_an_unfinished_file_stays_while_its_writer_lives(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path, ".x", max_bytes=10_000)
+
+    def write(path: str) -> None:
+        Path(path).write_bytes(b"x" * 10)
+        age(Path(path), 48 * 3600)
+        assert put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 2, 4_000)
+        remove_leftovers(pafs.LocalFileSystem(), str(tmp_path))
+        assert not put(KeptFiles(tmp_path, ".x", max_bytes=10_000), 3, 9_000)
+
+    assert files.keep(digest(1), 6_000, write)
+    assert numbers(tmp_path) == {1, 2}
+
+
+def test_leftovers_where_there_are_no_locks_go_after_a_day(tmp_path: Path) -> None:
+    filesystem = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("file")))
+    young, old, deep = (tmp_path / f".parquetry-{digest(number)}" for number in range(3))
+    young.write_text("")
+    old.write_text("")
+    age(old, 25 * 3600)
+    deep.mkdir()
+    (deep / "part").write_text("")
+    age(deep, 25 * 3600)
+    (tmp_path / ".parquetry-copy").mkdir()
+    age(tmp_path / ".parquetry-copy", 25 * 3600)
+    remove_leftovers(filesystem, str(tmp_path))
+    assert names(tmp_path) == {young.name, deep.name, ".parquetry-copy"}
+    age(deep / "part", 25 * 3600)
+    remove_leftovers(filesystem, str(tmp_path))
+    assert names(tmp_path) == {young.name, ".parquetry-copy"}
+
+
+def test_the_files_not_used_for_longest_make_room(tmp_path: Path) -> None:
+    by_number = KeptFiles(tmp_path / "number", ".x", max_files=3)
+    by_bytes = KeptFiles(tmp_path / "bytes", ".x", max_bytes=350)
+    for files, directory in ((by_number, tmp_path / "number"), (by_bytes, tmp_path / "bytes")):
+        for number in range(5):
+            assert put(files, number, 100)
+        assert numbers(directory) == {2, 3, 4}
+        os.utime(files.path(digest(2)))
+        put(files, 5, 100)
+        assert numbers(directory) == {2, 4, 5}
+
+
+def test_files_used_lately_stay_where_they_are_spared(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path, ".x", max_bytes=150, spare_s=60)
+    assert all(put(files, number, 100) for number in range(3))
+    age(tmp_path / f"{digest(1)}.x", 100)
+    assert put(files, 3, 1000)
+    assert numbers(tmp_path) == {0, 2, 3}
+
+
+def test_all_who_may_write_to_the_directory_may_use_its_lock(tmp_path: Path) -> None:
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    directory.chmod(0o775)
+    put(KeptFiles(directory, ".x"), 1, 10)
+    assert (directory / ".lock").stat().st_mode & 0o777 == 0o664
+    assert (directory / f"{digest(1)}.x").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_damaged_lock_file_only_costs_a_look(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path, ".x", max_bytes=250)
+    for number in range(5):
+        (tmp_path / ".lock").write_text("rubbish")
+        put(files, number, 100)
+    assert numbers(tmp_path) == {3, 4}
+
+
+def test_clearing_leaves_other_files_alone(tmp_path: Path) -> None:
+    files = KeptFiles(tmp_path / "d", ".x")
+    files.clear()
+    put(files, 1, 10)
+    (tmp_path / "d" / "notes.txt").write_text("")
+    files.clear()
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["notes.txt"]
+    (tmp_path / "d" / "notes.txt").unlink()
+    put(files, 1, 10)
+    files.clear()
+    assert not (tmp_path / "d").exists()
+
+
+_WRITER = """
+import fcntl
+import os
+import random
+import sys
+from parquetry.common.layout.kept import KeptFiles
+
+directory, limit, draw = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
+
+
+def taken():
+    with open(os.path.join(directory, ".lock")) as lock:  # nobody makes room or takes it meanwhile
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        sizes = {}
+        for entry in os.scandir(directory):
+            try:
+                sizes[entry.inode()] = 0 if entry.name == ".lock" else entry.stat().st_size
+            except FileNotFoundError:
+                pass
+        return sum(sizes.values())
+
+
+files = KeptFiles(directory, ".x", max_bytes=limit)
+for _ in range(120):
+    size = draw.randrange(1, limit // 4)
+
+    def write(path):
+        with open(path, "wb") as file:
+            for start in range(0, size, 1000):
+                file.write(b"x" * min(1000, size - start))
+                file.flush()
+                assert taken() <= limit
+
+    files.keep(f"{draw.randrange(20):032x}", size, write)
+"""
+
+
+def test_eight_processes_together_stay_within_the_limit_at_any_time(tmp_path: Path) -> None:
+    limit = 40_000
+    command = [sys.executable, "-W", "error::UserWarning", "-c", _WRITER, str(tmp_path), str(limit)]
+    running = [subprocess.Popen([*command, str(seed)], stderr=subprocess.PIPE, text=True) for seed in range(8)]
+    assert [process.communicate()[1] for process in running] == [""] * 8
+    assert all(name.endswith(".x") for name in names(tmp_path))
+    assert limit / 2 < sum((tmp_path / name).stat().st_size for name in names(tmp_path)) <= limit
