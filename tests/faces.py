@@ -36,6 +36,9 @@ class Face(Protocol):
     def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
         """What the ``iteration``-th iterator gives, as plain Python: rows are dicts, batches lists of rows."""
 
+    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+        """Iterators over one dataset in the framework's own form, without end: epoch 0, epoch 1, ..."""
+
 
 class NumpyFace:
     """`Pipeline` itself, on one of its executors."""
@@ -53,9 +56,14 @@ class NumpyFace:
             iter(pipeline)
         with_iterator = iter(pipeline)
         try:
-            return [_plain_element(element, value, _check_numpy) for value in with_iterator]
+            return [plain_element(element, value, _check_numpy) for value in with_iterator]
         finally:
             with_iterator.close()
+
+    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+        pipeline = pipeline.with_options(**self._options)
+        while True:
+            yield iter(pipeline)
 
 
 class TensorFlowFace:
@@ -82,7 +90,15 @@ class TensorFlowFace:
         for _ in range(iteration):
             next(iter(dataset), None)
         values = dataset.as_numpy_iterator() if self._as_numpy else dataset
-        return [_plain_element(pipeline.element, value, _check_dtype) for value in values]
+        return [plain_element(pipeline.element, value, _check_dtype) for value in values]
+
+    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+        import_framework("tensorflow")
+        from parquetry.tf_plugin import ParquetDataset
+
+        dataset = ParquetDataset.from_pipeline(pipeline)
+        while True:
+            yield dataset.as_numpy_iterator() if self._as_numpy else iter(dataset)
 
 
 class TorchFace:
@@ -112,10 +128,18 @@ class TorchFace:
         if self.workers is not None:
             rows.set_epoch(iteration)
             loader = DataLoader(rows, batch_size=None, num_workers=self.workers)
-            return [_plain_element(pipeline.element, value, _check_dtype) for value in loader]
+            return [plain_element(pipeline.element, value, _check_dtype) for value in loader]
         for _ in range(iteration):
             next(iter(rows), None)
-        return [_plain_element(pipeline.element, value, _check_dtype) for value in rows]
+        return [plain_element(pipeline.element, value, _check_dtype) for value in rows]
+
+    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+        from torch.utils.data import DataLoader
+
+        rows: Any = self._face.from_pipeline(pipeline)
+        elements = rows if self.workers is None else DataLoader(rows, batch_size=None, num_workers=self.workers)
+        while True:
+            yield iter(elements)
 
 
 class NodeFace:
@@ -137,9 +161,17 @@ class NodeFace:
         node.set_epoch(iteration)
         node.reset()
         try:
-            return [_plain_element(pipeline.element, value, _check_dtype) for value in node]
+            return [plain_element(pipeline.element, value, _check_dtype) for value in node]
         finally:
             node.close()
+
+    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+        from parquetry.torch_plugin import ParquetNode
+
+        node = ParquetNode.from_pipeline(pipeline)
+        while True:
+            node.reset()
+            yield node
 
 
 THREADS = NumpyFace("threads")
@@ -187,7 +219,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _plain_element(element: Element, value: Any, look: Any = None) -> Any:
+def plain_element(element: Element, value: Any, look: Any = None) -> Any:
+    """An element of any face in plain Python: a row is a dict, a batch a list of rows."""
     columns = []
     for output, part in zip(element.outputs, flatten(element.outputs, value), strict=True):
         if look is not None:

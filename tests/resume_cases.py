@@ -1,14 +1,17 @@
-"""One pipeline per stage and combination, for the tests that stop and go on; the same for every face."""
+"""Pipelines for the tests that stop and go on, and what may become of a state; the same for every face."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from hypothesis import strategies as st
 
 from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.plan.state import read_state
 
 RESUME_NAMES = ("id", "drive", "ts", "speed", "label", "image", "points", "tags", "codes")
 
@@ -40,3 +43,44 @@ CASES: dict[str, Callable[[Pipeline], Pipeline]] = {
     "transform before windows": lambda p: p.select("id").transform(_double, DOUBLE).ngram(length=2).batch(3),
     "null policies": lambda p: p.nulls("mask", "speed").nulls("drop", "label").pad("points").batch(3),
 }  # fmt: skip
+
+SIMPLE_CHAINS: list[Callable[[Pipeline], Pipeline]] = [
+    lambda p: p,
+    lambda p: p.shuffle(4, 1).batch(3),
+    lambda p: p.shuffle(4).shard(2, 1).repeat(3).batch(2),
+    lambda p: p.shard(3, 1, even="none").repeat(2).batch(4, True),
+    lambda p: p.shuffle(4, 2).repeat().batch(2),
+    lambda p: p.take(9).shuffle(3, 1).skip(2),
+]
+"""Over twenty rows with a field ``id``."""
+
+_WRONG = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(),
+    st.text(max_size=4),
+    st.integers(-3, 40),
+    st.sampled_from([1 << 31, 1 << 62, 1 << 63, 1 << 200, -(1 << 70)]),
+    st.lists(st.integers(-2, 30) | st.none() | st.booleans(), max_size=3),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+)
+
+
+@st.composite
+def corrupted(draw: st.DrawFn, state: dict[str, Any]) -> Any:
+    """A state with one field changed, left out or added, or its text cut, or any bytes."""
+    how = draw(st.sampled_from(["change", "change", "drop", "add", "cut", "bytes"]))
+    if how == "cut":
+        return json.dumps(state)[: draw(st.integers(0, 60))]
+    if how == "bytes":
+        return draw(st.binary(max_size=40))
+    name = "more" if how == "add" else draw(st.sampled_from(sorted(state)))
+    rest = {key: value for key, value in state.items() if key != name}
+    return rest if how == "drop" else {**rest, name: draw(_WRONG)}
+
+
+def is_at_its_end(pipeline: Pipeline, state: Any) -> bool:
+    """Whether a state that was taken leaves nothing of the pipeline, or may leave nothing."""
+    found, plan = read_state(state), pipeline.plan()
+    length = plan.elements_from(found.start) if found.batch_size == plan.element.batch_size else None
+    return length is None or found.consumed >= length - 2

@@ -25,7 +25,11 @@ class DerivedVerbs:
     """The DataPipe verbs that keep the state of what they stand on."""
 
     def map(self, fn: Callable[..., Any], input_col: Any = None, output_col: Any = None) -> ParquetMapper:
-        """torch's ``map``: a function of the elements (tensors), run where the pipe is iterated."""
+        """torch's ``map``: a function of the elements (tensors), run where the pipe is iterated.
+
+        As with torch, what the function returns is handed on uncopied, and torch's ``batch`` and ``shuffle`` keep it:
+        return new tensors, not the same buffer again. `transform` takes functions of both kinds.
+        """
         return ParquetMapper(_pipe(self), fn, input_col, output_col)
 
     def collate(self, *args: Any, **kwargs: Any) -> ParquetCollator:

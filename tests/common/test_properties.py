@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +13,14 @@ import pyarrow.compute as pc
 import pytest
 from builders import Built
 from chains import KEPT, VERBS, chains, dataset, drawn_case, layouts
-from faces import THREADS, NumpyFace, run_on_faces
+from faces import SIDECAR, THREADS, NumpyFace, run_on_faces
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from mishaps import run_changed, run_failing
 from oracle import apply, call, check, examples
 
 from parquetry.common import UnischemaField, mix
-from parquetry.common.errors import DatasetError, EmptySelectionError, TransformError
+from parquetry.common.errors import EmptySelectionError
 from parquetry.common.pipeline.iteration import StepIterator, batch_to_numpy, rows_to_numpy
 
 
@@ -147,94 +145,21 @@ def _negated(row: dict[str, Any]) -> dict[str, Any]:
 
 # --- elements that fail, files that change ---
 
-EXECUTORS = st.sampled_from([*["threads"] * 6, "sidecar"])
-"""A sidecar takes long to start."""
+EXECUTORS = [*[THREADS] * 6, SIDECAR]  # a sidecar takes long to start
 
 
 @examples(15)
-@given(layouts, st.data())
-def test_an_element_that_fails_is_one_element_and_the_others_are_given(
-    files: list[list[int]], data: st.DataObject
-) -> None:
-    with dataset(files) as built:
-        views = data.draw(chains(KEPT, "x", ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")), "calls")
-        bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=4), "rows that fail")
-
-        def fail(row: dict[str, Any]) -> dict[str, Any]:
-            if int(row["id"]) in bad:
-                raise KeyError(row["id"])
-            return {**row, "seen": row["id"]}
-
-        executor = data.draw(EXECUTORS, "executor")
-        try:
-            whole = _given(iter(apply(built.pipeline("id"), views)))
-        except EmptySelectionError:
-            assume(False)
-        failing = built.pipeline("id", executor=executor).transform(fail, [UnischemaField("seen", np.int64)])
-        found = _given(iter(apply(failing, views)))
-        assert found == [None if bad.intersection(element or ()) else element for element in whole]
-
-
-def _given(iterator: Any) -> list[list[int] | None]:
-    """The ids of each element; ``None`` for one that failed."""
-    found: list[list[int] | None] = []
-    while True:
-        try:
-            found.append(_ids([_plain(next(iterator))]))
-        except TransformError:
-            found.append(None)
-        except StopIteration:
-            return found
+@given(st.data())
+def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.DataObject) -> None:
+    run_failing(data, EXECUTORS)
 
 
 @examples(20)
-@given(layouts, st.data())
+@given(st.data())
 def test_files_that_change_between_epochs_are_noticed_and_an_equal_pipeline_made_anew_reads_them(
-    files: list[list[int]], data: st.DataObject
+    data: st.DataObject,
 ) -> None:
-    change = data.draw(st.sampled_from(["added", "replaced", "written over", "identical"]), "change")
-    executor = data.draw(EXECUTORS, "executor")
-    with dataset(files) as built, dataset([[4, 2]], change=_later) as later:
-        views = data.draw(chains(KEPT, "x", ("where", "shuffle", "batch")), "calls")
-        kept, other = (apply(built.pipeline(executor=executor, workers=1), views) for _ in range(2))
-        try:
-            before = [_given(iter(other)) for _ in range(2)]
-        except EmptySelectionError:
-            assume(False)
-        assert _given(iter(kept)) == before[0]
-
-        paths = sorted(Path(built.url).iterdir())
-        path = (
-            paths[-1].with_name("part-900.parquet") if change == "added" else data.draw(st.sampled_from(paths), "file")
-        )
-        rows, gone = list(built.rows), []
-        if change != "identical":
-            gone = [row for row in rows if row.file == str(path)]
-            at = sum(row.file < str(path) for row in rows)
-            rows[at : at + len(gone)] = later.rows
-        _put(path if change == "identical" else Path(later.rows[0].file), path, over=change == "written over")
-
-        found: Any = None
-        with suppress(DatasetError):  # the rows of the plan, or this, and nothing in between
-            found = _given(iter(kept))
-        assert found in (None, before[1])
-        read = {number for element in before[1] for number in element or ()}
-        assert found is None or executor == "sidecar" or not read & {row.values["id"] for row in gone}
-        check(replace(built, rows=tuple(rows)), views, THREADS.elements)
-        anew = apply(built.pipeline(executor=executor, workers=1), views)
-        with suppress(EmptySelectionError):  # which `check` has seen
-            assert _given(iter(anew)) == _given(iter(apply(built.pipeline(), views)))
-
-
-def _later(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "id": row["id"] + 500}
-
-
-def _put(source: Path, path: Path, *, over: bool) -> None:
-    """The file's content in the place of another: in the file that is there, or in a new one of its name."""
-    place = path if over else path.with_name("_new")
-    place.write_bytes(source.read_bytes())
-    os.replace(place, path)
+    run_changed(data, EXECUTORS)
 
 
 # --- shards ---

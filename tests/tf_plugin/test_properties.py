@@ -8,6 +8,7 @@ import pytest
 from faces import TensorFlowFace, run_on_faces
 from hypothesis import given
 from hypothesis import strategies as st
+from mishaps import run_changed, run_failing
 from oracle import examples
 
 
@@ -17,8 +18,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may ask for many
+pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may ask for many
+FACES = [TensorFlowFace(), TensorFlowFace(as_numpy=True)]
+
+
 @examples(15)
 @given(st.data())
 def test_tf_data_gives_any_chain_as_a_list_comprehension_does(cache: Path, data: st.DataObject) -> None:
-    run_on_faces(data, cache, [TensorFlowFace(), TensorFlowFace(as_numpy=True)])
+    run_on_faces(data, cache, FACES)
+
+
+@examples(8)
+@given(st.data())
+def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.DataObject) -> None:
+    run_failing(data, FACES)
+
+
+@examples(8)
+@given(st.data())
+def test_files_that_change_between_epochs_are_noticed_and_an_equal_dataset_made_anew_reads_them(
+    data: st.DataObject,
+) -> None:
+    run_changed(data, FACES)

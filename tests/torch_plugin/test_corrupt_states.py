@@ -5,34 +5,57 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders import Built, build
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
+from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
+from torch.utils.data import DataLoader
 
 from parquetry.common.errors import StateError
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe
-
-WRONG = st.none() | st.booleans() | st.floats() | st.text(max_size=4) | st.lists(st.integers(-2, 30), max_size=3)
-NUMBERS = st.integers(-3, 40) | st.sampled_from([1 << 31, 1 << 63, 1 << 200, -(1 << 70)])
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
 
 
-@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
-def test_a_corrupt_state_is_refused_or_another_state(url: str, face: Any) -> None:
-    def make() -> Any:
-        return face(url, ["id"]).shuffle(4, seed=1).batch(3)
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
 
-    state = make().state_after(1)
 
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe, ParquetNode])
+def test_a_corrupt_state_is_refused_or_another_state(built: Built, face: Any) -> None:
     @examples(40)
-    @given(st.sampled_from(sorted(state)), WRONG | NUMBERS, st.booleans())
-    def check(name: str, value: Any, dropped: bool) -> None:
-        corrupt = {key: part for key, part in state.items() if key != name or not dropped}
-        again = make()
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        pipeline = data.draw(st.sampled_from(SIMPLE_CHAINS))(built.pipeline("id"))
+        corrupt = data.draw(corrupted(_state(pipeline)), "state")
+        again = face.from_pipeline(pipeline)
         try:
-            again.load_state_dict(corrupt if dropped else {**corrupt, name: value})
+            again.load_state_dict(corrupt)
             first = next(iter(again), None)
         except StateError:
             return
-        assert first is not None or (name == "consumed" and value >= 20)
+        assert first is not None or is_at_its_end(pipeline, corrupt)
 
     check()
+
+
+@examples(10)
+@given(st.data())
+def test_a_loader_refuses_a_corrupt_state_or_goes_on_from_it(built: Built, data: st.DataObject) -> None:
+    pipeline = data.draw(st.sampled_from(SIMPLE_CHAINS))(built.pipeline("id"))
+    corrupt = data.draw(corrupted(_state(pipeline)), "state")
+    again = ParquetIterable.from_pipeline(pipeline)
+    try:
+        again.load_state_dict(corrupt)
+        first = next(iter(DataLoader(again, batch_size=None, num_workers=2)), None)
+    except StateError:
+        return
+    assert first is not None or is_at_its_end(pipeline, corrupt)
+
+
+def _state(pipeline: Any) -> dict[str, Any]:
+    iterator = iter(ParquetIterable.from_pipeline(pipeline))
+    next(iterator)
+    state = iterator.state_dict()
+    iterator.close()
+    return state

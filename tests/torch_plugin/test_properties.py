@@ -8,6 +8,7 @@ import pytest
 from faces import NodeFace, TorchFace, run_on_faces
 from hypothesis import given
 from hypothesis import strategies as st
+from mishaps import run_changed, run_failing
 from oracle import examples
 
 
@@ -17,13 +18,31 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+FACES = [TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace()]
+LOADERS = [TorchFace(1), TorchFace(2, kind="ParquetPipe"), TorchFace(3)]
+
+
 @examples(20)
 @given(st.data())
 def test_datasets_pipes_and_nodes_give_any_chain_as_a_list_comprehension_does(cache: Path, data: st.DataObject) -> None:
-    run_on_faces(data, cache, [TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace()])
+    run_on_faces(data, cache, FACES)
 
 
 @examples(10)
 @given(st.data())
 def test_a_loader_gives_any_chain_in_the_single_process_order(cache: Path, data: st.DataObject) -> None:
-    run_on_faces(data, cache, [TorchFace(1), TorchFace(2, kind="ParquetPipe"), TorchFace(3)])
+    run_on_faces(data, cache, LOADERS)
+
+
+@examples(15)
+@given(st.data())
+def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.DataObject) -> None:
+    run_failing(data, [*FACES, *FACES, *LOADERS])
+
+
+@examples(15)
+@given(st.data())
+def test_files_that_change_between_epochs_are_noticed_and_an_equal_dataset_made_anew_reads_them(
+    data: st.DataObject,
+) -> None:
+    run_changed(data, [*FACES, *FACES, *LOADERS])

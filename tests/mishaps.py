@@ -1,0 +1,121 @@
+"""Property tests for every face: elements that fail, files that change between epochs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from chains import KEPT, chains, dataset, layouts
+from faces import THREADS, Face, plain_element
+from hypothesis import assume
+from hypothesis import strategies as st
+from oracle import apply, check
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.errors import EmptySelectionError
+
+ALL_VIEWS = ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")
+
+
+class FileChangedError(Exception):
+    """A face said that a file is not the one that was planned."""
+
+
+def run_failing(data: st.DataObject, faces: Sequence[Face]) -> None:
+    """Draws a face and a chain over rows of which some fail: what does not fail is given, in its place."""
+    with dataset(data.draw(layouts, "files")) as built:
+        views = data.draw(chains(KEPT, "x", ALL_VIEWS), "calls")
+        bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=4), "rows that fail")
+        face = data.draw(st.sampled_from(faces), "face")
+
+        def fail(row: dict[str, Any]) -> dict[str, Any]:
+            if int(row["id"]) in bad:
+                raise KeyError("a bad row")
+            return {**row, "seen": row["id"]}
+
+        whole = apply(built.pipeline("id"), views)
+        try:
+            expected = given(whole, iter(whole))
+        except EmptySelectionError:
+            assume(False)
+        failing = apply(built.pipeline("id").transform(fail, [UnischemaField("seen", np.int64)]), views)
+        found = given(failing, next(face.passes(failing)))
+        assert found == [None if bad.intersection(element or ()) else element for element in expected], face.name
+
+
+def run_changed(data: st.DataObject, faces: Sequence[Face]) -> None:
+    """Draws a face whose files change between two epochs: it says so, or gives what was planned; a new one reads them."""
+    change = data.draw(st.sampled_from(["added", "replaced", "written over", "identical"]), "change")
+    face = data.draw(st.sampled_from(faces), "face")
+    with dataset(data.draw(layouts, "files")) as built, dataset([[4, 2]], change=_later) as later:
+        views = data.draw(chains(KEPT, "x", ("where", "shuffle", "batch")), "calls")
+        pipeline = apply(built.pipeline(workers=1), views)
+        try:
+            before = [given(pipeline, iter(pipeline)) for _ in range(2)]
+        except EmptySelectionError:
+            assume(False)
+        kept = face.passes(apply(built.pipeline(workers=1), views))
+        assert given(pipeline, next(kept)) == before[0]
+
+        paths = sorted(Path(built.url).iterdir())
+        path = (
+            paths[-1].with_name("part-900.parquet") if change == "added" else data.draw(st.sampled_from(paths), "file")
+        )
+        rows, gone = list(built.rows), []
+        if change != "identical":
+            gone = [row for row in rows if row.file == str(path)]
+            at = sum(row.file < str(path) for row in rows)
+            rows[at : at + len(gone)] = later.rows
+        _put(path if change == "identical" else Path(later.rows[0].file), path, over=change == "written over")
+
+        found: Any = None
+        with suppress(FileChangedError):  # the rows of the plan, or this, and nothing in between
+            found = given(pipeline, next(kept))
+        assert found in (None, before[1])
+        read = {number for element in before[1] for number in element or ()}
+        ahead = face.name in ("sidecar", "tensorflow", "tensorflow-numpy")  # reads the next epoch before it is asked
+        assert found is None or ahead or not read & {row.values["id"] for row in gone}
+        check(replace(built, rows=tuple(rows)), views, THREADS.elements)
+        anew = apply(built.pipeline(workers=1), views)
+        with suppress(EmptySelectionError):  # which `check` has seen
+            expected = given(anew, iter(anew))
+            assert given(anew, next(face.passes(apply(built.pipeline(workers=1), views)))) == expected
+
+
+def given(pipeline: Pipeline, iterator: Iterator[Any]) -> list[list[int] | None]:
+    """The ids of each element; ``None`` for one that failed.
+
+    Raises:
+        FileChangedError: a file is not the one that was planned.
+    """
+    found: list[list[int] | None] = []
+    while True:
+        try:
+            element = plain_element(pipeline.element, next(iterator))
+        except StopIteration:
+            return found
+        except Exception as error:
+            if re.search("changed since the pipeline was planned", str(error)):
+                raise FileChangedError from error
+            if "a bad row" not in str(error):
+                raise
+            found.append(None)
+        else:
+            found.append([row["id"] for row in (element if isinstance(element, list) else [element])])
+
+
+def _later(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "id": row["id"] + 500}
+
+
+def _put(source: Path, path: Path, *, over: bool) -> None:
+    """The file's content in the place of another: in the file that is there, or in a new one of its name."""
+    place = path if over else path.with_name("_new")
+    place.write_bytes(source.read_bytes())
+    os.replace(place, path)

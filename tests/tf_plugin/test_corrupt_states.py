@@ -1,0 +1,42 @@
+"""A corrupt state is a `StateError`, of Python or in the op's words: never another error, never an empty pass."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+from builders import Built, build
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import examples
+from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
+
+from parquetry.common.errors import StateError
+from parquetry.tf_plugin import ParquetDataset
+
+pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may ask for many
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("data"), [[5, 5], [10]], names=["id", "drive", "ts", "label"])
+
+
+@examples(40)
+@given(st.data())
+def test_a_corrupt_state_is_refused_or_another_state(built: Built, data: st.DataObject) -> None:
+    pipeline = data.draw(st.sampled_from(SIMPLE_CHAINS))(built.pipeline("id", workers=1))
+    dataset = ParquetDataset.from_pipeline(pipeline)
+    next(iter(dataset))
+    corrupt = data.draw(corrupted(dataset.state_dict(1)), "state")
+    if data.draw(st.booleans(), "made anew"):
+        dataset = ParquetDataset.from_pipeline(pipeline)
+    try:
+        dataset.load_state_dict(corrupt)
+        first = next(iter(dataset), None)
+    except StateError:
+        return
+    except tf.errors.InvalidArgumentError as error:
+        if "state" not in error.message:
+            raise
+        return
+    assert first is not None or is_at_its_end(pipeline, corrupt)
