@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -21,8 +21,8 @@ from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
 from parquetry.common.order.cursor import Cursor
-from parquetry.common.pipeline.image_verbs import ImageVerbs
 from parquetry.common.pipeline.iteration import sidecar_request
+from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.predicates.column_predicates import ColumnPredicate
 from parquetry.common.stages.base import Stage
@@ -42,7 +42,8 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 
     ``filter`` stays out, because the function that it may be given is the user's, to be rewritten.
     """
-    for name in {*vars(cls), *vars(ImageVerbs)} - {"filter"}:
+    verbs = {name for base in (cls, *Verbs.__mro__[:-1]) for name in vars(base)}
+    for name in verbs - {"filter"}:
         method = getattr(cls, name)
         if not name.startswith("_") and inspect.isfunction(method):
             setattr(cls, name, tf.autograph.experimental.do_not_convert(method))
@@ -50,7 +51,7 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 
 
 @_plain
-class ParquetDataset(ImageVerbs, tf.data.Dataset):
+class ParquetDataset(Verbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, by field name.
 
     Args:
@@ -107,6 +108,9 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
     def _with(self, pipeline: Pipeline, **changes: Any) -> ParquetDataset:
         kept = {"transport": self._transport, "options": self._options_attr, "deferred": self._deferred}
         return _carrying(type(self), pipeline, **{**kept, **changes})
+
+    def _with_stage(self, stage: Stage) -> ParquetDataset:
+        return self._with(self._pipeline._with_stage(stage))
 
     def _carry(
         self,
@@ -297,58 +301,13 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
             request=self._request, dataset_key=self._dataset_key, command=sidecar_command(), name=name
         )
 
-    # --- verbs that tf.data does not have ---
-
-    def select(self, *names_or_regex: Any) -> ParquetDataset:
-        """Keeps the fields of these names, or that a regular expression matches in full."""
-        return self._with(self._pipeline.select(*names_or_regex))
-
-    def where(self, predicate: Any, **options: Any) -> ParquetDataset:
-        """Keeps the rows for which ``predicate`` holds, see `Pipeline.where`."""
-        return self._with(self._pipeline.where(predicate, **options))
-
-    def ngram(self, *args: Any, **options: Any) -> ParquetDataset:
-        """Windows over consecutive rows, see `Pipeline.ngram`."""
-        return self._with(self._pipeline.ngram(*args, **options))
-
-    def transform(self, function: Callable[..., Any], *args: Any, **options: Any) -> ParquetDataset:
-        """Python on rows or batches, run in the workers, see `Pipeline.transform`."""
-        return self._with(self._pipeline.transform(function, *args, **options))
-
-    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> ParquetDataset:
-        """Part ``index`` of a train/validation split by a hash of ``field``, see `Pipeline.hash_split`."""
-        return self._with(self._pipeline.hash_split(field, fractions, index, seed))
-
-    def nulls(self, policy: str, *names: str, value: Any = None) -> ParquetDataset:
-        """What becomes of nulls, which TensorFlow has not: error, drop, fill or mask, see `Pipeline.nulls`."""
-        return self._with(self._pipeline.nulls(policy, *names, value=value))
-
-    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> ParquetDataset:
-        """Makes fields of variable shape dense, and adds their lengths as ``<name>__length``, see `Pipeline.pad`."""
-        return self._with(self._pipeline.pad(*names, shape=shape, value=value))
-
-    def fixed(self, *names: str, shape: Sequence[int]) -> ParquetDataset:
-        """Declares that every value of some fields has this shape, see `Pipeline.fixed`."""
-        return self._with(self._pipeline.fixed(*names, shape=shape))
-
-    def permute(self, *names: str, dims: Sequence[str]) -> ParquetDataset:
-        """Puts the axes of fields that declare ``dims`` into another order, see `Pipeline.permute`."""
-        return self._with(self._pipeline.permute(*names, dims=dims))
-
-    def decimals(self, form: str, *names: str) -> ParquetDataset:
-        """How decimal fields are delivered: text, float64 or scaled int64, see `Pipeline.decimals`."""
-        return self._with(self._pipeline.decimals(form, *names))
-
-    def _with_stage(self, stage: Stage) -> ParquetDataset:
-        return self._with(self._pipeline._with_stage(stage))
-
-    # --- tf.data's verbs ---
+    # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or done by tf.data's own op ---
 
     def filter(self, predicate: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.filter`; an expression, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
         if isinstance(predicate, pc.Expression | ColumnPredicate) or is_dnf(predicate):
             return self.where(predicate)
-        return super().filter(predicate, name=name)
+        return tf.data.Dataset.filter(self, predicate, name=name)
 
     def with_options(
         self, options: tf.data.Options | None = None, name: str | None = None, **pipeline_options: Any
@@ -362,7 +321,7 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         merged._set_mutable(False)
         return self._with(pipeline, options=merged)
 
-    def shard(
+    def shard(  # type: ignore[override]  # tf.data's own arguments
         self,
         num_shards: Any = None,
         index: Any = None,
@@ -386,11 +345,11 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards, "policy": policy}
         chosen = {key: value for key, value in options.items() if value is not None}
         if num_shards is None or index is None:
-            return self._with(self._pipeline.shard(num_shards, index, **chosen))
+            return super().shard(num_shards, index, **chosen)
         numbers = static(num_shards), static(index)
         if SHARD_HINT not in numbers and (chosen or self._pipeline.accepts("shard")):
             if None not in numbers:
-                return self._with(self._pipeline.shard(*numbers, **chosen))
+                return super().shard(*numbers, **chosen)
             if self._transport == "native":
                 pipeline = self._pipeline.shard_given_later(**chosen)
                 return self._with(pipeline, deferred=replace(self._deferred, shard=(num_shards, index)))
@@ -399,9 +358,9 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
                 f"shard: expected numbers that are known now with {sorted(chosen)}, got {num_shards!r} and {index!r}. "
                 "Leave these arguments out: tf.data's own shard is used then."
             )
-        return super().shard(num_shards, index, name=name)
+        return tf.data.Dataset.shard(self, num_shards, index, name=name)
 
-    def shuffle(
+    def shuffle(  # type: ignore[override]  # tf.data's own arguments
         self,
         buffer_size: Any,
         seed: Any = None,
@@ -417,10 +376,10 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         known = static_seed is not None or seed is None
         if size is not None and size > 0 and known and self._pipeline.accepts("shuffle"):
             reshuffle = True if reshuffle_each_iteration is None else bool(reshuffle_each_iteration)
-            return self._with(self._pipeline.shuffle(size, seed=static_seed, reshuffle_each_iteration=reshuffle))
-        return super().shuffle(buffer_size, seed, reshuffle_each_iteration, name=name)
+            return super().shuffle(size, static_seed, reshuffle)
+        return tf.data.Dataset.shuffle(self, buffer_size, seed, reshuffle_each_iteration, name=name)
 
-    def cache(
+    def cache(  # type: ignore[override]  # tf.data's own arguments
         self, filename: Any = "", name: str | None = None, *, directory: Any = None, max_bytes: int | None = None
     ) -> tf.data.Dataset:
         """Without a directory tf.data's cache in memory; with one, fetched columns are kept in it.
@@ -429,11 +388,11 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         """
         place = static_text(filename) if directory is None else directory
         if place is None or (place == "" and max_bytes is None):
-            return super().cache(filename, name=name)
+            return tf.data.Dataset.cache(self, filename, name=name)
         options = {} if max_bytes is None else {"max_bytes": max_bytes}
         if directory is not None or options or self._pipeline.accepts("cache"):
-            return self._with(self._pipeline.cache(place, **options))
-        return super().cache(filename, name=name)
+            return super().cache(place, **options)
+        return tf.data.Dataset.cache(self, filename, name=name)
 
     def batch(
         self,
@@ -446,29 +405,29 @@ class ParquetDataset(ImageVerbs, tf.data.Dataset):
         """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors."""
         size, drop = static(batch_size), static(drop_remainder)
         if size is not None and drop is not None and self._pipeline.accepts("batch"):
-            return self._with(self._pipeline.batch(size, drop_remainder=bool(drop)))
-        return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
+            return super().batch(size, bool(drop))
+        return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
     def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.repeat`."""
         static_count = -1 if count is None else static(count)
         if static_count is not None and self._pipeline.accepts("repeat"):
-            return self._with(self._pipeline.repeat(None if static_count < 0 else static_count))
-        return super().repeat(count, name=name)
+            return super().repeat(None if static_count < 0 else static_count)
+        return tf.data.Dataset.repeat(self, count, name=name)
 
     def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
-            return self._with(self._pipeline.take(static_count))
-        return super().take(count, name=name)
+            return super().take(static_count)
+        return tf.data.Dataset.take(self, count, name=name)
 
     def skip(self, count: Any, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.skip`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
-            return self._with(self._pipeline.skip(static_count))
-        return super().skip(count, name=name)
+            return super().skip(static_count)
+        return tf.data.Dataset.skip(self, count, name=name)
 
 
 def mix(

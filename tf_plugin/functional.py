@@ -6,117 +6,54 @@ They exist because tf.data code is often written as ``dataset.apply(stage)``. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
-from parquetry.common.pipeline.image_verbs import Fields
 
 from .dataset import ParquetDataset
 
+Arguments = ParamSpec("Arguments")
 Stage = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def select(*names_or_regex: Any) -> Stage:
-    """As `ParquetDataset.select`."""
-    return lambda dataset: _checked(dataset, "select").select(*names_or_regex)
+def _stage(verb: Callable[Concatenate[ParquetDataset, Arguments], Any]) -> Callable[Arguments, Stage]:
+    name = verb.__name__
+
+    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Stage:
+        return lambda dataset: getattr(_checked(dataset, name), name)(*args, **options)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"As `ParquetDataset.{name}`."
+    return made
 
 
-def where(predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Stage:
-    """As `ParquetDataset.where`."""
-    return lambda dataset: _checked(dataset, "where").where(predicate, fields=fields, batched=batched)
-
-
-def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Stage:
-    """As `ParquetDataset.hash_split`."""
-    return lambda dataset: _checked(dataset, "hash_split").hash_split(field, fractions, index, seed)
-
-
-def nulls(policy: str, *names: str, value: Any = None) -> Stage:
-    """As `ParquetDataset.nulls`."""
-    return lambda dataset: _checked(dataset, "nulls").nulls(policy, *names, value=value)
-
-
-def pad(*names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Stage:
-    """As `ParquetDataset.pad`."""
-    return lambda dataset: _checked(dataset, "pad").pad(*names, shape=shape, value=value)
-
-
-def fixed(*names: str, shape: Sequence[int]) -> Stage:
-    """As `ParquetDataset.fixed`."""
-    return lambda dataset: _checked(dataset, "fixed").fixed(*names, shape=shape)
-
-
-def permute(*names: str, dims: Sequence[str]) -> Stage:
-    """As `ParquetDataset.permute`."""
-    return lambda dataset: _checked(dataset, "permute").permute(*names, dims=dims)
-
-
-def decimals(form: str, *names: str) -> Stage:
-    """As `ParquetDataset.decimals`."""
-    return lambda dataset: _checked(dataset, "decimals").decimals(form, *names)
-
-
-def resize(field: Fields, size: int | Sequence[int], **options: Any) -> Stage:
-    """As `ParquetDataset.resize`."""
-    return lambda dataset: _checked(dataset, "resize").resize(field, size, **options)
-
-
-def random_resized_crop(field: Fields, size: int | Sequence[int], **options: Any) -> Stage:
-    """As `ParquetDataset.random_resized_crop`."""
-    return lambda dataset: _checked(dataset, "random_resized_crop").random_resized_crop(field, size, **options)
-
-
-def center_crop(field: Fields, size: int | Sequence[int]) -> Stage:
-    """As `ParquetDataset.center_crop`."""
-    return lambda dataset: _checked(dataset, "center_crop").center_crop(field, size)
-
-
-def random_crop(field: Fields, size: int | Sequence[int], *, seed: int | None = None) -> Stage:
-    """As `ParquetDataset.random_crop`."""
-    return lambda dataset: _checked(dataset, "random_crop").random_crop(field, size, seed=seed)
-
-
-def random_flip(field: Fields, *args: Any, **options: Any) -> Stage:
-    """As `ParquetDataset.random_flip`."""
-    return lambda dataset: _checked(dataset, "random_flip").random_flip(field, *args, **options)
-
-
-def normalize(field: Fields, *args: Any, **options: Any) -> Stage:
-    """As `ParquetDataset.normalize`."""
-    return lambda dataset: _checked(dataset, "normalize").normalize(field, *args, **options)
-
-
-def pack(name: str, fields: Fields, dtype: Any = None, *, keep: bool = False) -> Stage:
-    """As `ParquetDataset.pack`."""
-    return lambda dataset: _checked(dataset, "pack").pack(name, fields, dtype, keep=keep)
-
-
-def ngram(*args: Any, **options: Any) -> Stage:
-    """As `ParquetDataset.ngram`."""
-    return lambda dataset: _checked(dataset, "ngram").ngram(*args, **options)
-
-
-def shard(num_shards: int | None = None, index: int | None = None, **options: Any) -> Stage:
-    """As `ParquetDataset.shard`."""
-    return lambda dataset: _checked(dataset, "shard").shard(num_shards, index, **options)
-
-
-def shuffle(buffer_size: int, **options: Any) -> Stage:
-    """As `ParquetDataset.shuffle`."""
-    return lambda dataset: _checked(dataset, "shuffle").shuffle(buffer_size, **options)
+center_crop = _stage(ParquetDataset.center_crop)
+decimals = _stage(ParquetDataset.decimals)
+fixed = _stage(ParquetDataset.fixed)
+hash_split = _stage(ParquetDataset.hash_split)
+ngram = _stage(ParquetDataset.ngram)
+normalize = _stage(ParquetDataset.normalize)
+nulls = _stage(ParquetDataset.nulls)
+pack = _stage(ParquetDataset.pack)
+pad = _stage(ParquetDataset.pad)
+permute = _stage(ParquetDataset.permute)
+random_crop = _stage(ParquetDataset.random_crop)
+random_flip = _stage(ParquetDataset.random_flip)
+random_resized_crop = _stage(ParquetDataset.random_resized_crop)
+resize = _stage(ParquetDataset.resize)
+select = _stage(ParquetDataset.select)
+shard = _stage(ParquetDataset.shard)
+shuffle = _stage(ParquetDataset.shuffle)
+transform = _stage(ParquetDataset.transform)
+where = _stage(ParquetDataset.where)
 
 
 def cache(directory: Any, **options: Any) -> Stage:
     """As `ParquetDataset.cache` with a directory."""
     return lambda dataset: _checked(dataset, "cache").cache(directory=directory, **options)
-
-
-def transform(function: Callable[..., Any], *args: Any, **options: Any) -> Stage:
-    """As `ParquetDataset.transform`."""
-    return lambda dataset: _checked(dataset, "transform").transform(function, *args, **options)
 
 
 def _checked(dataset: tf.data.Dataset, verb: str) -> ParquetDataset:

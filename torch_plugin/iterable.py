@@ -25,6 +25,7 @@ from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_hash
 
 from . import passes
+from .carrier import PipelineCarrier
 from .dealers import Dealer, TrainerEpoch, length_for_dealer
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, lane_of, parse
@@ -33,7 +34,6 @@ from .passes import Announced, Pass
 from .placement import Placement, shard_of, with_shard
 from .process_end import end_with_trainer
 from .process_group import rank_here, shared_number
-from .verbs import PipelineVerbs
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
@@ -42,7 +42,7 @@ _AGREED: dict[int, int] = {}  # what seeds that shuffles drew have become in thi
 passes.install()
 
 
-class ParquetIterable(PipelineVerbs, Announced, IterableDataset):
+class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the forms of each field).
 
     It carries a `Pipeline` and has its verbs; each returns a new dataset. Give it to any ``DataLoader``, alone or

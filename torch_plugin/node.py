@@ -10,12 +10,12 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 
+from .carrier import PipelineCarrier
 from .iterable import ParquetIterable
 from .iterator import ElementIterator, parse
-from .verbs import PipelineVerbs
 
 
-class ParquetNode(PipelineVerbs, BaseNode):
+class ParquetNode(PipelineCarrier, BaseNode):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
     Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the

@@ -1,43 +1,43 @@
-"""`ImageVerbs`: the verbs for images, and `pack`, the same on `Pipeline` and on every face."""
+"""`ImageVerbs`: the verbs for images, the same on `Pipeline` and on every face."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..errors import PipelineError
-from ..schema.field import UnischemaField
-from ..stages.base import Stage
+from ..stages.base import FieldNames, required_names
 from ..stages.crop import CenterCrop, RandomCrop
 from ..stages.image_base import as_interpolation, as_size
 from ..stages.normalize import Normalize, as_numbers
-from ..stages.pack import Pack
 from ..stages.random_flip import RandomFlip
 from ..stages.random_resized_crop import RandomResizedCrop
 from ..stages.resize import Resize
+from .field_verbs import FieldVerbs
 
-Carrier = TypeVar("Carrier", bound="ImageVerbs")
-Fields = str | UnischemaField | Sequence[str | UnischemaField]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
-class ImageVerbs:
-    """Verbs that need nothing but a way to add a stage.
+class ImageVerbs(FieldVerbs):
+    """Verbs on images.
 
     Images are fields ``(H, W)`` or ``(H, W, C)``. A ``field`` is a name, a regex, or a list of them; several fields get
     the same random draw, an image and its mask for instance. Draws depend on the seed, the epoch, and the row (of a
     window: its first row), and on nothing else. ``seed=None`` follows the shuffle's seed, or draws one here.
+
+    All of them raise `PipelineError` for a field that is no image, and for arguments out of range.
     """
 
-    def _with_stage(self: Carrier, stage: Stage) -> Carrier:
-        raise NotImplementedError
-
     def resize(
-        self: Carrier, field: Fields, size: int | Sequence[int], *, interpolation: str | Mapping[str, str] = "bilinear"
-    ) -> Carrier:
+        self, field: FieldNames, size: int | Sequence[int], *, interpolation: str | Mapping[str, str] = "bilinear"
+    ) -> Self:
         """Images of another size.
+
+            >>> next(iter(drive.resize("image", (2, 2)).batch(8)))["image"].shape
+            (8, 2, 2, 3)
 
         Args:
             size: ``(height, width)``; or one length, for the shorter side, keeping proportions.
@@ -45,19 +45,23 @@ class ImageVerbs:
                 then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or one for each field that wants
                 another than bilinear, such as ``{"mask": "nearest"}``.
         """
-        return self._with_stage(Resize(_fields("resize", field), size, as_interpolation(interpolation)))  # type: ignore[arg-type]  # checked there
+        return self._with_stage(Resize(required_names("resize", field), size, as_interpolation(interpolation)))  # type: ignore[arg-type]  # checked there
 
     def random_resized_crop(
-        self: Carrier,
-        field: Fields,
+        self,
+        field: FieldNames,
         size: int | Sequence[int],
         *,
         scale: Sequence[float] = (0.08, 1.0),
         ratio: Sequence[float] = (3 / 4, 4 / 3),
         interpolation: str | Mapping[str, str] = "bilinear",
         seed: int | None = None,
-    ) -> Carrier:
+    ) -> Self:
         """A random part of each image, resized to ``size`` (``(height, width)``, or one number for a square).
+
+            >>> cropped = drive.random_resized_crop("image", 3, scale=(0.5, 1.0), seed=1)
+            >>> next(iter(cropped.batch(8)))["image"].shape
+            (8, 3, 3, 3)
 
         Args:
             scale: smallest and largest share of the image's area.
@@ -65,10 +69,10 @@ class ImageVerbs:
             interpolation: as for `resize`.
         """
         verb = "random_resized_crop"
-        chosen, drawn = _seed(seed)
+        chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(
             RandomResizedCrop(
-                _fields(verb, field),
+                required_names(verb, field),
                 as_size(size),
                 chosen,
                 scale,  # type: ignore[arg-type]  # checked there, as are the others
@@ -78,37 +82,61 @@ class ImageVerbs:
             )
         )
 
-    def center_crop(self: Carrier, field: Fields, size: int | Sequence[int]) -> Carrier:
-        """The middle of each image; one that is smaller than ``size`` is an error."""
-        return self._with_stage(CenterCrop(_fields("center_crop", field), as_size(size)))
+    def center_crop(self, field: FieldNames, size: int | Sequence[int]) -> Self:
+        """The middle of each image, of ``size``.
 
-    def random_crop(self: Carrier, field: Fields, size: int | Sequence[int], *, seed: int | None = None) -> Carrier:
-        """A random part of ``size`` of each image; one that is smaller than ``size`` is an error."""
-        chosen, drawn = _seed(seed)
-        return self._with_stage(RandomCrop(_fields("random_crop", field), as_size(size), chosen, drawn))
+            >>> next(iter(drive.center_crop("image", (2, 3)).batch(8)))["image"].shape
+            (8, 2, 3, 3)
+
+        Raises:
+            PipelineError, DecodeError: an image that is smaller than ``size``.
+        """
+        return self._with_stage(CenterCrop(required_names("center_crop", field), as_size(size)))
+
+    def random_crop(self, field: FieldNames, size: int | Sequence[int], *, seed: int | None = None) -> Self:
+        """A random part of each image, of ``size``.
+
+            >>> next(iter(drive.random_crop("image", (2, 3), seed=1).batch(8)))["image"].shape
+            (8, 2, 3, 3)
+
+        Raises:
+            PipelineError, DecodeError: an image that is smaller than ``size``.
+        """
+        chosen, drawn = seed_or_drawn(seed)
+        return self._with_stage(RandomCrop(required_names("random_crop", field), as_size(size), chosen, drawn))
 
     def random_flip(
-        self: Carrier,
-        field: Fields,
+        self,
+        field: FieldNames,
         axis: Literal["horizontal", "vertical"] = "horizontal",
         probability: float = 0.5,
         *,
         seed: int | None = None,
-    ) -> Carrier:
-        """Images mirrored with some probability; ``"horizontal"`` swaps left and right."""
-        chosen, drawn = _seed(seed)
-        return self._with_stage(RandomFlip(_fields("random_flip", field), chosen, axis, probability, drawn))
+    ) -> Self:
+        """Images mirrored with some probability; ``"horizontal"`` swaps left and right.
+
+        >>> image = next(iter(drive))["image"]
+        >>> flipped = next(iter(drive.random_flip("image", probability=1.0)))["image"]
+        >>> np.array_equal(flipped, image[:, ::-1])
+        True
+        """
+        chosen, drawn = seed_or_drawn(seed)
+        return self._with_stage(RandomFlip(required_names("random_flip", field), chosen, axis, probability, drawn))
 
     def normalize(
-        self: Carrier,
-        field: Fields,
+        self,
+        field: FieldNames,
         mean: float | Sequence[float] = 0.0,
         std: float | Sequence[float] = 1.0,
         dtype: Literal["float32", "float16"] = "float32",
         *,
         scale: float = 1 / 255,
-    ) -> Carrier:
+    ) -> Self:
         """``(value * scale - mean) / std`` of every channel, in ``dtype``.
+
+            >>> normal = next(iter(drive.normalize("image", mean=0.5, std=0.25)))["image"]
+            >>> normal.dtype.name, float(normal[0, 0, 0])
+            ('float32', -2.0)
 
         Args:
             mean, std: one number for each channel, or one for all, in the units after ``scale``.
@@ -116,32 +144,9 @@ class ImageVerbs:
         """
         numbers = as_numbers("normalize", "mean", mean), as_numbers("normalize", "std", std)
         name: Any = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype
-        return self._with_stage(Normalize(_fields("normalize", field), *numbers, name, scale))
-
-    def pack(self: Carrier, name: str, fields: Fields, dtype: Any = None, *, keep: bool = False) -> Carrier:
-        """Many numeric fields (scalars or vectors of fixed length) as one vector field ``name``, ``[B, K]`` in a batch.
-
-        Args:
-            fields: names or regexes, in the order wanted (those of a regex in the schema's order).
-            dtype: of the vector; if not given, the smallest that holds all of them as numpy promotes types.
-            keep: whether the fields remain beside it.
-        """
-        try:
-            wanted = None if dtype is None else np.dtype(dtype)
-        except TypeError as error:
-            raise PipelineError(f"pack '{name}': expected a numeric dtype, got {dtype!r}.") from error
-        if wanted is not None and wanted.kind not in "biuf":
-            raise PipelineError(f"pack '{name}': expected a numeric dtype, got {dtype!r}.")
-        return self._with_stage(Pack(name, _fields("pack", fields), None if wanted is None else wanted.name, keep))
+        return self._with_stage(Normalize(required_names("normalize", field), *numbers, name, scale))
 
 
-def _fields(verb: str, field: Any) -> tuple[str, ...]:
-    listed = (field,) if isinstance(field, str | UnischemaField) else tuple(field)
-    names = tuple(item.name if isinstance(item, UnischemaField) else item for item in listed)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise PipelineError(f"{verb}: expected a field name or regex, or a list of them, got {field!r}.")
-    return names
-
-
-def _seed(seed: int | None) -> tuple[int, bool]:
+def seed_or_drawn(seed: int | None) -> tuple[int, bool]:
+    """A seed, and whether it was drawn here because nobody chose one."""
     return (secrets.randbits(62), True) if seed is None else (seed, False)

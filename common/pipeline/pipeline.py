@@ -9,59 +9,32 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, Literal
-
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any
 
 from ..engine.run.selecting import select_rows
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
 from ..layout.table import Table
-from ..order.epoch import Even
 from ..order.mixing import Stop
 from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, accepts, order_stages
-from ..predicates.column_predicates import ColumnPredicate, hash_split
-from ..predicates.expression import as_expression
-from ..ranks import resolve_rank
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
-from ..stages.base import (
-    EVERY_FIELD,
-    Decision,
-    Stage,
-    drawn_seed,
-    is_integer,
-    stage_from_json,
-    with_canonical_shards,
-    with_seed,
-)
-from ..stages.batch import Batch
-from ..stages.cache import Cache
-from ..stages.decimals import Decimals
+from ..stages.base import Decision, Stage, drawn_seed, stage_from_json, with_canonical_shards, with_seed
 from ..stages.functions import UserFunction
-from ..stages.ngram import Ngram, normalise_gap
-from ..stages.nulls import Nulls
-from ..stages.pad import Pad
-from ..stages.permute import Permute
-from ..stages.repeat import Repeat
 from ..stages.select import Select
-from ..stages.shard import Shard, ShardRowGroups
-from ..stages.shuffle import Shuffle
-from ..stages.take import Skip, Take
-from ..stages.transform import Transform
-from ..stages.where import Where, WhereColumn, WhereFunction
+from ..stages.shard import Even, Shard
 from ..transport.served.address import ServerAddress
 from ..transport.served.sendable import check_sendable
 from ..transport.served.served_plan import ServedPlan
-from .image_verbs import ImageVerbs
 from .iteration import IterationCounter, PipelineIterator
+from .verbs import Verbs
 
 if TYPE_CHECKING:
     from ..layout.tables.source import TableSource
@@ -80,7 +53,7 @@ class _Opened:
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline(ImageVerbs):
+class Pipeline(Verbs):
     """Rows of a Parquet dataset, and what is to be done with them.
 
     Args:
@@ -277,132 +250,7 @@ class Pipeline(ImageVerbs):
     def _from_table(cls, source: TableSource, fields: Any, options: Mapping[str, Any]) -> Pipeline:
         return cls(source.url, fields, filesystem=source.filesystem, **options)._replace(table=source.table)
 
-    # --- verbs ---
-
-    def select(self, *names: str | UnischemaField) -> Pipeline:
-        """Only the fields that the names or regexes (matched in full) select, in schema order."""
-        return self._with(Select.of(names))
-
-    def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
-        """Only the rows for which ``predicate`` is true (null is not true).
-
-        Args:
-            predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
-                (`contains`, `hash_split`), or a function.
-            fields: for a function: the fields that it reads; only these are loaded and decoded.
-            batched: the function gets a dict of arrays and returns a bool array.
-        """
-        if isinstance(predicate, ColumnPredicate):
-            return self._with(WhereColumn(predicate))
-        if callable(predicate) and not isinstance(predicate, pc.Expression):
-            if not fields:
-                raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
-            return self._with(WhereFunction(UserFunction(predicate), _names(fields), batched))
-        if fields is not None:
-            raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
-        return self._with(Where.of(as_expression(predicate)))
-
-    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Pipeline:
-        """Part ``index`` of a train/validation split: rows are dealt by a hash of ``field``, so each keeps its part."""
-        return self.where(hash_split(field, fractions, index, seed))
-
-    def nulls(self, policy: str, *names: str, value: Any = None) -> Pipeline:
-        """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).
-
-        Args:
-            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` puts ``value`` there; ``"mask"`` puts
-                zeros there and adds the bool field ``<name>__valid``.
-        """
-        return self._with(Nulls(policy, names or EVERY_FIELD, value))  # type: ignore[arg-type]  # checked there
-
-    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Pipeline:
-        """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.
-
-        Args:
-            shape: the padded shape; ``None`` axes (or no shape) grow to the largest value of each batch.
-            value: what to pad with; 0 (or an empty text) if not given.
-        """
-        wanted = None if shape is None else tuple(shape)
-        return self._with(Pad(_required("pad", names), wanted, value))
-
-    def fixed(self, *names: str, shape: Sequence[int]) -> Pipeline:
-        """Declares that every value of some fields has this shape; one that has not is an error."""
-        return self._with(Pad(_required("fixed", names), tuple(shape), None, False))
-
-    def permute(self, *names: str, dims: Sequence[str]) -> Pipeline:
-        """Puts the axes of fields that declare ``dims`` into another order, such as ``dims=("C", "H", "W")``."""
-        return self._with(Permute(_required("permute", names), tuple(dims)))
-
-    def decimals(self, form: str, *names: str) -> Pipeline:
-        """How decimal fields are delivered: exact ``"text"`` (the default), ``"float64"``, or ``"scaled"`` int64."""
-        return self._with(Decimals(form, _required("decimals", names)))  # type: ignore[arg-type]  # checked there
-
-    def ngram(
-        self,
-        fields: Mapping[int, Sequence[str]] | Sequence[str] | None = None,
-        timestamp: str | UnischemaField | None = None,
-        max_gap: Any = None,
-        group_by: str | Sequence[str] | None = None,
-        stride: int = 1,
-        overlap: bool = True,
-        span_row_groups: bool = True,
-        *,
-        length: int | None = None,
-    ) -> Pipeline:
-        """Windows over consecutive rows.
-
-        Args:
-            fields: ``{offset: [names or regexes]}`` gives ``{offset: {name: value}}``; with ``length`` every field (or
-                those of a list) is stacked to ``[T, ...]``.
-            timestamp: the field whose values must not decrease inside a sequence.
-            max_gap: largest difference of adjacent time stamps inside a window (inclusive): a number in the field's own
-                unit, or a ``timedelta``.
-            group_by: fields whose change ends a sequence, and whose equality continues it across files.
-            stride: rows between the starts that are tried, from the first row of each sequence.
-            overlap: whether windows may share rows.
-            span_row_groups: whether windows cross row-group boundaries.
-        """
-        base = self
-        offsets: tuple[tuple[int, tuple[str, ...]], ...] = ()
-        if isinstance(fields, Mapping):
-            offsets = _offsets(fields)
-        elif fields is not None:
-            base = self.select(*_names(fields))
-        stamp = timestamp.name if isinstance(timestamp, UnischemaField) else timestamp
-        return base._with(
-            Ngram(
-                length=length,
-                offsets=offsets,
-                timestamp=stamp,
-                max_gap=normalise_gap(max_gap),
-                group_by=() if group_by is None else _names(group_by),
-                stride=stride,
-                overlap=overlap,
-                span_row_groups=span_row_groups,
-            )
-        )
-
-    def shard(
-        self,
-        num_shards: int | None = None,
-        index: int | None = None,
-        even: Even = "pad",
-        canonical_shards: int | None = None,
-        policy: Literal["global", "rowgroup_modulo"] = "global",
-    ) -> Pipeline:
-        """Part ``index`` of ``num_shards``; every part has the same number of rows.
-
-        Args:
-            num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
-                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that cannot fit it warn.
-            even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
-            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
-                each global batch stay the same.
-            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset,
-                whatever is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are
-                then as long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
-        """
-        return self._sharded(*resolve_rank(num_shards, index), even, canonical_shards, policy)
+    # --- copies with something else ---
 
     def shard_given_later(
         self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
@@ -411,56 +259,7 @@ class Pipeline(ImageVerbs):
 
         Such parts are put together again in one graph, not dealt to ranks: no row is repeated unless asked for.
         """
-        return self._sharded(1, 0, even, canonical_shards, policy)
-
-    def shuffle(self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True) -> Pipeline:
-        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
-
-        ``seed=None`` draws a seed here and keeps it; 0 is a seed like any other.
-        """
-        drawn = seed is None
-        chosen = secrets.randbits(62) if seed is None else seed
-        return self._with(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
-
-    def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Pipeline:
-        """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``."""
-        return self._with(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))
-
-    def transform(
-        self,
-        fn: Callable[[Any], Any],
-        output: Sequence[UnischemaField] | Unischema | None = None,
-        remove: Sequence[str] = (),
-        batched: bool | Literal["arrow"] = False,
-        drops: bool = False,
-    ) -> Pipeline:
-        """Applies a function to every row (or batch) in the workers.
-
-        Args:
-            fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
-                ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
-            output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
-            remove: fields that do not remain.
-            drops: ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
-        """
-        declared = None if output is None else tuple(output)
-        return self._with(Transform(UserFunction(fn), declared, _names(remove), batched, drops))
-
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> Pipeline:
-        """Groups rows under a leading axis."""
-        return self._with(Batch(batch_size, drop_remainder))
-
-    def repeat(self, count: int | None = None) -> Pipeline:
-        """``count`` passes (``None`` or -1: endless)."""
-        return self._with(Repeat(None if count == -1 else count))
-
-    def take(self, rows: int) -> Pipeline:
-        """The first elements only (rows; batches after ``batch()``)."""
-        return self._with(Take(rows))
-
-    def skip(self, rows: int) -> Pipeline:
-        """All but the first elements."""
-        return self._with(Skip(rows))
+        return self._with_stage(Shard.of(1, 0, even, canonical_shards, policy))
 
     def with_options(self, **options: Any) -> Pipeline:
         """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
@@ -515,14 +314,6 @@ class Pipeline(ImageVerbs):
     def with_canonical_shards(self, count: int) -> Pipeline:
         """A copy in which a shard without ``canonical_shards`` has this many."""
         return self.with_stages(with_canonical_shards(self.stages, count))
-
-    def _sharded(self, num_shards: int, index: int, even: Even, canonical_shards: int | None, policy: str) -> Pipeline:
-        """`shard` by numbers that need no comparison with the launcher's."""
-        if policy == "rowgroup_modulo":
-            return self._with(ShardRowGroups(num_shards, index, "none"))
-        if policy != "global":
-            raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
-        return self._with(Shard(num_shards, index, even, canonical_shards))
 
     def accepts(self, verb: str) -> bool:
         """Whether the verb may follow here."""
@@ -688,9 +479,6 @@ class Pipeline(ImageVerbs):
         return str(self)
 
     def _with_stage(self, stage: Stage) -> Pipeline:
-        return self._with(stage)
-
-    def _with(self, stage: Stage) -> Pipeline:
         if self.address is not None:
             check_sendable(stage)
         stages = (*self.stages, stage)
@@ -819,32 +607,8 @@ def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = (
     return pipeline
 
 
-def _required(verb: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    if not names:
-        raise PipelineError(f"{verb}: expected one field name or regex or more, got none.")
-    return names
-
-
 def _fields(given: str | UnischemaField | Iterable[str | UnischemaField]) -> Iterable[str | UnischemaField]:
     return (given,) if isinstance(given, str | UnischemaField) else given
-
-
-def _offsets(fields: Mapping[Any, Any]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """The fields of each step of a window, by their offsets, ascending."""
-    refusal = PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.")
-    try:
-        offsets = [(plain(offset), _names(names)) for offset, names in fields.items()]
-    except TypeError as error:
-        raise refusal from error
-    if not all(is_integer(offset) for offset, _ in offsets):
-        raise refusal
-    return tuple(sorted(offsets))
-
-
-def _names(names: Any) -> tuple[str, ...]:
-    if isinstance(names, str | UnischemaField):
-        names = (names,)
-    return tuple(name.name if isinstance(name, UnischemaField) else name for name in names)
 
 
 def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:

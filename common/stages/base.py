@@ -25,6 +25,8 @@ from .columns import Columns, ResolveFields
 from .functions import UserFunction
 
 EVERY_FIELD = (".*",)
+FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
+"""A name or regex, or several; a field may stand for its name."""
 _KINDS: dict[str, type[Stage]] = {}
 Same = TypeVar("Same", bound="Stage")
 
@@ -200,6 +202,20 @@ def with_seed(stages: Sequence[Stage], seed: int) -> list[Stage]:
 def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
     """The stages with this many canonical shards, where nobody chose how many."""
     return [stage.with_canonical_shards(count) for stage in stages]
+
+
+def names_of(fields: FieldNames) -> tuple[str, ...]:
+    """The names and regexes."""
+    listed = (fields,) if isinstance(fields, str | UnischemaField) else fields
+    return tuple(item.name if isinstance(item, UnischemaField) else item for item in listed)
+
+
+def required_names(verb: str, fields: FieldNames) -> tuple[str, ...]:
+    """The names and regexes; raises `PipelineError` if there is none."""
+    names = names_of(fields)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
+    return names
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:

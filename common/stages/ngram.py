@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,9 +13,9 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.element import OutputField, Path
-from ..schema.field import match_names
+from ..schema.field import UnischemaField, match_names
 from ..schema.plain import plain
-from .base import Decision, Stage, positive_integer
+from .base import Decision, FieldNames, Stage, is_integer, names_of, positive_integer
 from .columns import Columns, ResolveFields
 from .steps import WindowStep
 
@@ -38,6 +39,22 @@ class Ngram(Stage):
     stride: int = 1
     overlap: bool = True
     span_row_groups: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        fields: Mapping[Any, FieldNames] | None,
+        timestamp: str | UnischemaField | None,
+        max_gap: Any,
+        group_by: FieldNames | None,
+        *options: Any,
+        length: int | None,
+    ) -> Ngram:
+        """The stage; ``options`` are its last ones, in their order."""
+        offsets = () if fields is None else _offsets(fields)
+        stamp = timestamp.name if isinstance(timestamp, UnischemaField) else timestamp
+        keys = () if group_by is None else names_of(group_by)
+        return cls(length, offsets, stamp, normalise_gap(max_gap), keys, *options)
 
     @classmethod
     def sample(cls) -> Stage:
@@ -93,6 +110,18 @@ class Ngram(Stage):
                     outputs.append(replace(output, path=(offset, output.name)))
         columns.window = WindowStep(offsets=self.steps, leaves=tuple(leaves))
         columns.outputs = outputs
+
+
+def _offsets(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The fields of each step of a window, by their offsets, ascending."""
+    refusal = PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.")
+    try:
+        offsets = [(plain(offset), names_of(names)) for offset, names in fields.items()]
+    except TypeError as error:
+        raise refusal from error
+    if not all(is_integer(offset) for offset, _ in offsets):
+        raise refusal
+    return tuple(sorted(offsets))
 
 
 def normalise_gap(max_gap: Any) -> Any:

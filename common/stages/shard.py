@@ -29,6 +29,15 @@ class Shard(Stage):
     canonical_shards: int | None = None
 
     @classmethod
+    def of(cls, num_shards: int, index: int, even: Even, canonical_shards: int | None, policy: str) -> Shard:
+        """A part by items (``policy="global"``), or by row groups (``"rowgroup_modulo"``)."""
+        if policy == "rowgroup_modulo":
+            return ShardRowGroups(num_shards, index, "none")
+        if policy != "global":
+            raise PipelineError(f"shard: expected policy='global' or 'rowgroup_modulo', got {policy!r}.")
+        return Shard(num_shards, index, even, canonical_shards)
+
+    @classmethod
     def sample(cls) -> Stage:
         return cls(1, 0)
 

@@ -10,16 +10,18 @@ from typing import Any, ClassVar
 
 import pyarrow.compute as pc
 
+from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate, contains, predicate_from_json
 from ..predicates.expression import (
     FieldRef,
+    as_expression,
     expression_from_json,
     expression_key,
     expression_to_json,
     parse_expression,
     walk,
 )
-from .base import Decision, Stage
+from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
 from .functions import UserFunction
 
@@ -121,3 +123,16 @@ class WhereColumn(Filter):
 
     def __str__(self) -> str:
         return f"where({self.predicate})"
+
+
+def filter_of(predicate: Any, fields: FieldNames | None = None, *, batched: bool = False) -> Filter:
+    """The stage of an expression, DNF tuples, a column predicate, or a function of ``fields``."""
+    if isinstance(predicate, ColumnPredicate):
+        return WhereColumn(predicate)
+    if callable(predicate) and not isinstance(predicate, pc.Expression):
+        if not fields:
+            raise PipelineError("where(function): expected fields=[...], the fields that the function reads.")
+        return WhereFunction(UserFunction(predicate), names_of(fields), batched)
+    if fields is not None:
+        raise PipelineError("where(expression): fields= is for functions; an expression names its own fields.")
+    return Where.of(as_expression(predicate))

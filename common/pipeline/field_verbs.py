@@ -1,0 +1,160 @@
+"""`FieldVerbs`: the verbs that decide what a row holds, the same on `Pipeline` and on every face."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..schema.field import Unischema, UnischemaField
+from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
+from ..stages.decimals import Decimals
+from ..stages.functions import UserFunction
+from ..stages.nulls import Nulls
+from ..stages.pack import Pack
+from ..stages.pad import Pad
+from ..stages.permute import Permute
+from ..stages.select import Select
+from ..stages.transform import Transform
+
+if TYPE_CHECKING:  # the standard library has it since Python 3.11
+    from typing_extensions import Self
+
+
+class FieldVerbs:
+    """Verbs on fields; a field is chosen by its name, or by a regex that matches its name in full."""
+
+    def _with_stage(self, stage: Stage) -> Self:
+        """The same with one more stage: all that a face adds to the verbs."""
+        raise NotImplementedError
+
+    def select(self, *names: str | UnischemaField) -> Self:
+        """Only the fields that the names or regexes select, in schema order.
+
+        A `UnischemaField` with a codec also says how its column is decoded.
+
+            >>> list(next(iter(drive.select("speed", "i.*"))))
+            ['id', 'speed', 'image']
+
+        Raises:
+            PipelineError: no name.
+            FieldNotFoundError: a name or regex that matches nothing (raised when the element is first needed).
+        """
+        return self._with_stage(Select.of(names))
+
+    def nulls(self, policy: str, *names: str, value: Any = None) -> Self:
+        """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).
+
+            >>> [str(row["name"]) for row in drive.nulls("fill", "name", value="?").take(3)]
+            ['?', 'n1', 'n2']
+            >>> [bool(row["name__valid"]) for row in drive.nulls("mask", "name").take(3)]
+            [False, True, True]
+
+        Args:
+            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` puts ``value`` there; ``"mask"`` puts
+                zeros there and adds the bool field ``<name>__valid``.
+
+        Raises:
+            PipelineError: no such policy, or a value that the field cannot hold.
+            NullValueError: a null under ``"error"``; names file and row.
+        """
+        return self._with_stage(Nulls(policy, names or EVERY_FIELD, value))  # type: ignore[arg-type]  # checked there
+
+    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Self:
+        """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.
+
+            >>> batch = next(iter(drive.pad("points").batch(4)))
+            >>> batch["points"].shape, batch["points__length"].tolist()
+            ((4, 3, 3), [0, 1, 2, 3])
+
+        Args:
+            shape: the padded shape; ``None`` axes (or no shape) grow to the largest value of each batch.
+            value: what to pad with; 0 (or an empty text) if not given.
+
+        Raises:
+            PipelineError: a shape that does not fit the field's, or none where there is no batch to grow to.
+            DecodeError: a value larger than ``shape``; names file and row.
+        """
+        wanted = None if shape is None else tuple(shape)
+        return self._with_stage(Pad(required_names("pad", names), wanted, value))
+
+    def fixed(self, *names: str, shape: Sequence[int]) -> Self:
+        """Declares that every value of some fields has this shape.
+
+            >>> one = drive.where(pc.bit_wise_and(pc.field("id"), 3) == 1).fixed("points", shape=(1, 3))
+            >>> next(iter(one.batch(5)))["points"].shape
+            (5, 1, 3)
+
+        Raises:
+            PipelineError: a shape that does not fit the field's.
+            DecodeError: a value of another shape; names file and row.
+        """
+        return self._with_stage(Pad(required_names("fixed", names), tuple(shape), None, False))
+
+    def permute(self, *names: str, dims: Sequence[str]) -> Self:
+        """Puts the axes of fields that declare ``dims`` into another order.
+
+            >>> next(iter(drive.permute("image", dims=("C", "H", "W")).batch(8)))["image"].shape
+            (8, 3, 4, 5)
+
+        Raises:
+            PipelineError: a field without these axes.
+        """
+        return self._with_stage(Permute(required_names("permute", names), tuple(dims)))
+
+    def decimals(self, form: str, *names: str) -> Self:
+        """How decimal fields are delivered: exact ``"text"`` (the default), ``"float64"``, or ``"scaled"`` int64.
+
+            >>> [int(row["price"]) for row in drive.decimals("scaled", "price").take(3)]  # in hundredths
+            [0, 25, 50]
+
+        Raises:
+            PipelineError: a field that is no decimal, or a call behind other work on values.
+        """
+        return self._with_stage(Decimals(form, required_names("decimals", names)))  # type: ignore[arg-type]  # checked there
+
+    def pack(self, name: str, fields: FieldNames, dtype: Any = None, *, keep: bool = False) -> Self:
+        """Many numeric fields (scalars or vectors of fixed length) as one vector field ``name``, ``[B, K]`` in a batch.
+
+            >>> packed = drive.nulls("fill", "speed", value=0).pack("x", ["speed", "id"], np.float32)
+            >>> next(iter(packed.batch(3)))["x"].tolist()
+            [[0.0, 0.0], [0.5, 1.0], [1.0, 2.0]]
+
+        Args:
+            fields: names or regexes, in the order wanted (those of a regex in the schema's order).
+            dtype: of the vector; if not given, the smallest that holds all of them as numpy promotes types.
+            keep: whether the fields remain beside it.
+
+        Raises:
+            PipelineError: a field that is no number or vector of fixed length, or that ``dtype`` cannot hold.
+            NullValueError, DecodeError: a null, or a number that ``dtype`` cannot hold; names file and row.
+        """
+        return self._with_stage(Pack.of(name, fields, dtype, keep=keep))
+
+    def transform(
+        self,
+        fn: Callable[[Any], Any],
+        output: Sequence[UnischemaField] | Unischema | None = None,
+        remove: Sequence[str] = (),
+        batched: bool | Literal["arrow"] = False,
+        drops: bool = False,
+    ) -> Self:
+        """Applies a function of numpy values (or Arrow batches) to every row (or batch) in the workers.
+
+            >>> twice = UnischemaField("twice", np.int64)
+            >>> doubled = drive.select("id").transform(lambda row: {**row, "twice": row["id"] * 2}, [twice])
+            >>> [int(row["twice"]) for row in doubled.take(3)]
+            [0, 2, 4]
+
+        Args:
+            fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
+                ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
+            output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
+            remove: fields that do not remain.
+            drops: ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
+
+        Raises:
+            PipelineError: arguments that do not go together.
+            TransformError: the function raised, or did not return what ``output`` says; names file and row.
+        """
+        declared = None if output is None else tuple(output)
+        return self._with_stage(Transform(UserFunction(fn), declared, names_of(remove), batched, drops))

@@ -1,0 +1,220 @@
+"""`Verbs`: every verb of `Pipeline`, shared by all that carry one: `ParquetDataset`, `ParquetIterable`, and the others.
+
+A verb makes a stage and adds it; a face says how, in ``_with_stage``. The verbs on fields and on images stand in
+`field_verbs` and `image_verbs`; those here decide which rows come, in which order, and in what groups.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..predicates.column_predicates import hash_split
+from ..ranks import resolve_rank
+from ..schema.field import UnischemaField
+from ..stages.base import names_of
+from ..stages.batch import Batch
+from ..stages.cache import Cache
+from ..stages.ngram import Ngram
+from ..stages.repeat import Repeat
+from ..stages.shard import Even, Shard
+from ..stages.shuffle import Shuffle
+from ..stages.take import Skip, Take
+from ..stages.where import filter_of
+from .image_verbs import ImageVerbs, seed_or_drawn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Verbs(ImageVerbs):
+    """The verbs; each returns a new value of its own class.
+
+    Their examples read ``drive``, a pipeline of 40 rows: ``id`` (0, 1, ...), ``drive`` (two of them), the nullable
+    ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, ``price``.
+    They hold for every face.
+    """
+
+    def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
+        """Only the rows for which ``predicate`` is true (null is not true).
+
+            >>> [int(row["id"]) for row in drive.where(pc.field("speed") > 18)]
+            [37, 38, 39]
+            >>> [int(row["id"]) for row in drive.where(lambda row: row["id"] % 15 == 2, fields=["id"])]
+            [2, 17, 32]
+
+        Args:
+            predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
+                (`contains`, `hash_split`), or a function.
+            fields: for a function: the fields that it reads; only these are loaded and decoded.
+            batched: the function gets a dict of arrays and returns a bool array.
+
+        Raises:
+            PipelineError: a function without ``fields``; a field that an earlier stage changed.
+        """
+        return self._with_stage(filter_of(predicate, fields, batched=batched))
+
+    def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Self:
+        """Part ``index`` of a train/validation split: rows are dealt by a hash of ``field``, so each keeps its part.
+
+            >>> parts = [drive.hash_split("id", [0.8, 0.2], part) for part in (0, 1)]
+            >>> sum(len(part) for part in parts)
+            40
+
+        Args:
+            fractions: the share of each part; they sum to at most 1.
+            seed: another seed gives another split.
+
+        Raises:
+            PipelineError: no such part.
+        """
+        return self.where(hash_split(field, fractions, index, seed))
+
+    def ngram(
+        self,
+        fields: Mapping[int, Sequence[str]] | Sequence[str] | None = None,
+        timestamp: str | UnischemaField | None = None,
+        max_gap: Any = None,
+        group_by: str | Sequence[str] | None = None,
+        stride: int = 1,
+        overlap: bool = True,
+        span_row_groups: bool = True,
+        *,
+        length: int | None = None,
+    ) -> Self:
+        """Windows over consecutive rows.
+
+            >>> windows = drive.ngram({0: ["id"], 1: ["id", "name"]}, group_by="drive")
+            >>> first = next(iter(windows))
+            >>> int(first[0]["id"]), int(first[1]["id"]), str(first[1]["name"])
+            (0, 1, 'n1')
+            >>> next(iter(drive.ngram(["image"], length=3).batch(2)))["image"].shape
+            (2, 3, 4, 5, 3)
+
+        Args:
+            fields: ``{offset: [names or regexes]}`` gives ``{offset: {name: value}}``; with ``length`` every field (or
+                those of a list) is stacked to ``[T, ...]``.
+            timestamp: the field whose values must not decrease inside a sequence.
+            max_gap: largest difference of adjacent time stamps inside a window (inclusive): a number in the field's own
+                unit, or a ``timedelta``.
+            group_by: fields whose change ends a sequence, and whose equality continues it across files.
+            stride: rows between the starts that are tried, from the first row of each sequence.
+            overlap: whether windows may share rows.
+            span_row_groups: whether windows cross row-group boundaries.
+
+        Raises:
+            PipelineError: arguments that do not go together; a second ``ngram``.
+        """
+        base = self if fields is None or isinstance(fields, Mapping) else self.select(*names_of(fields))
+        offsets = fields if isinstance(fields, Mapping) else None
+        made = Ngram.of(offsets, timestamp, max_gap, group_by, stride, overlap, span_row_groups, length=length)
+        return base._with_stage(made)
+
+    def shard(
+        self,
+        num_shards: int | None = None,
+        index: int | None = None,
+        even: Even = "pad",
+        canonical_shards: int | None = None,
+        policy: Literal["global", "rowgroup_modulo"] = "global",
+    ) -> Self:
+        """Part ``index`` of ``num_shards``; every part has the same number of rows.
+
+            >>> [len(drive.shard(3, rank)) for rank in range(3)]
+            [14, 14, 14]
+            >>> [len(drive.shard(3, rank, even="none")) for rank in range(3)]
+            [14, 13, 13]
+
+        Args:
+            num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
+                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that cannot fit it warn.
+            even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
+            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
+                each global batch stay the same.
+            policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset,
+                whatever is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are
+                then as long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
+
+        Raises:
+            PipelineError: no such part; a second ``shard``.
+        """
+        return self._with_stage(Shard.of(*resolve_rank(num_shards, index), even, canonical_shards, policy))
+
+    def shuffle(
+        self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True
+    ) -> Self:
+        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
+
+            >>> shuffled = drive.shuffle(40, seed=7)
+            >>> sorted(int(row["id"]) for row in shuffled) == list(range(40))
+            True
+
+        Args:
+            seed: ``None`` draws one here and keeps it (in PyTorch, one that loader workers, resumed runs, and the ranks
+                of a process group share); 0 is a seed like any other.
+            reshuffle_each_iteration: ``False`` gives every epoch the same order.
+
+        Raises:
+            PipelineError: a second ``shuffle``, or one after ``batch``.
+        """
+        chosen, drawn = seed_or_drawn(seed)
+        return self._with_stage(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
+
+    def take(self, rows: int) -> Self:
+        """The first elements only (rows; batches after ``batch()``).
+
+            >>> [int(row["id"]) for row in drive.take(3)]
+            [0, 1, 2]
+
+        Raises:
+            PipelineError: a number below 0.
+        """
+        return self._with_stage(Take(rows))
+
+    def skip(self, rows: int) -> Self:
+        """All but the first elements (rows; batches after ``batch()``).
+
+            >>> [int(row["id"]) for row in drive.skip(37)]
+            [37, 38, 39]
+
+        Raises:
+            PipelineError: a number below 0.
+        """
+        return self._with_stage(Skip(rows))
+
+    def repeat(self, count: int | None = None) -> Self:
+        """``count`` passes (``None`` or -1: endless).
+
+            >>> len(drive.repeat(3))
+            120
+
+        Raises:
+            PipelineError: another number below 0.
+        """
+        return self._with_stage(Repeat(None if count == -1 else count))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
+        """Groups rows under a leading axis: a dict of arrays, or of the framework's tensors.
+
+            >>> [len(batch["id"]) for batch in drive.batch(16)]
+            [16, 16, 8]
+            >>> len(drive.batch(16, drop_remainder=True))
+            2
+
+        Raises:
+            PipelineError: a size below 1; a second ``batch``.
+        """
+        return self._with_stage(Batch(batch_size, drop_remainder))
+
+    def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
+        """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``.
+
+            >>> with tempfile.TemporaryDirectory() as directory:
+            ...     len(list(drive.cache(directory)))
+            40
+
+        Raises:
+            PipelineError: ``max_bytes`` below 1; a mix.
+        """
+        return self._with_stage(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))

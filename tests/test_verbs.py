@@ -1,0 +1,92 @@
+"""Every verb on every face: one method, one docstring, one example that runs."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import tempfile
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from drive_rows import write_drive
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.pipeline.verbs import Verbs
+from parquetry.common.stages.base import kinds
+
+METHODS = {"where_column": "where", "where_function": "where", "shard_row_groups": "shard"}
+"""Kinds of stages that share a method with another one."""
+SHORTHANDS = {"fixed", "hash_split"}
+"""Methods that make a stage of another verb."""
+VERBS = sorted({METHODS.get(kind, kind) for kind in kinds()} | SHORTHANDS)
+FACES: dict[str, tuple[str, set[str]]] = {
+    "Pipeline": ("common", set()),
+    "ParquetIterable": ("torch_plugin", {"shard"}),  # by a mesh or a process group
+    "ParquetNode": ("torch_plugin", {"shard"}),
+    "ParquetPipe": ("torch_plugin", {"shard", "shuffle", "batch"}),  # or torch's own DataPipe
+    "ParquetDataset": ("tf_plugin", {"shard", "shuffle", "batch", "cache", "repeat", "take", "skip"}),  # or tf.data's
+}
+"""Each face with its package, and the verbs that have another meaning, too, in its framework."""
+FRAMEWORKS = {"common": "numpy", "tf_plugin": "tensorflow", "torch_plugin": "torch"}
+
+
+def face_named(name: str) -> Any:
+    """The class; skips where its framework is not installed."""
+    package = FACES[name][0]
+    if find_spec(FRAMEWORKS[package]) is None:
+        pytest.skip("its framework is not installed")
+    return getattr(import_module(f"parquetry.{package}"), name)
+
+
+def test_every_stage_has_its_method_and_every_method_its_stage() -> None:
+    methods = {name for base in Verbs.__mro__[:-1] for name in vars(base) if not name.startswith("_")}
+    assert sorted(methods) == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("face", FACES)
+def test_every_face_has_every_verb_with_one_signature_and_one_docstring(face: str, verb: str) -> None:
+    shared, found = getattr(Verbs, verb), getattr(face_named(face), verb)
+    if verb not in FACES[face][1]:
+        assert inspect.unwrap(found) is shared
+        assert inspect.signature(found) == inspect.signature(shared)
+        assert found.__doc__ == shared.__doc__
+        return
+    assert inspect.unwrap(found) is not shared, "it is no longer the face's own"
+    assert found.__doc__
+    own, wanted = (list(inspect.signature(method).parameters) for method in (found, shared))
+    assert len(own) >= len(wanted)
+    if face != "ParquetDataset":  # which has tf.data's names
+        assert set(wanted) <= set(own)
+
+
+def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
+    dataset = face_named("ParquetDataset")
+    functional = import_module("parquetry.tf_plugin.functional")
+    own = FACES["ParquetDataset"][1] - {"shard", "shuffle", "cache"}
+    missing = [verb for verb in VERBS if verb not in own and not callable(getattr(functional, verb, None))]
+    assert missing == []
+    assert functional.select.__doc__ == "As `ParquetDataset.select`."
+    assert hasattr(dataset, "apply")
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the examples in docstrings may name."""
+    drive = Pipeline(write_drive(Path(tmp_path_factory.mktemp("verbs"))))
+    return {"drive": drive, "np": np, "pc": pc, "tempfile": tempfile, "UnischemaField": UnischemaField}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_example_in_each_docstring_gives_what_it_says(names: dict[str, Any], verb: str) -> None:
+    text = inspect.getdoc(getattr(Verbs, verb)) or ""
+    example = doctest.DocTestParser().get_doctest(text, dict(names), verb, None, 0)
+    assert example.examples, "expected an example in the docstring"
+    said: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+    assert not said, "".join(said)

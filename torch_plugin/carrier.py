@@ -1,0 +1,130 @@
+"""`PipelineCarrier`: what the faces have in common: a pipeline, its verbs, and `shard` by meshes and process groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from typing_extensions import Self
+
+from parquetry.common import Pipeline, Unischema, UnischemaField
+from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline.pipeline import Urls
+from parquetry.common.pipeline.verbs import Verbs
+from parquetry.common.schema.element import Element
+from parquetry.common.stages.base import Stage
+from parquetry.common.stages.shard import Even, Shard
+
+from .meshes import has_model_parallel, part_of
+
+
+class PipelineCarrier(Verbs):
+    """Carries a pipeline; each verb returns a new carrier. A subclass adds to ``_start`` what it needs beside it."""
+
+    _pipeline: Pipeline
+
+    def __init__(
+        self,
+        url_or_urls: Urls | Pipeline | None = None,
+        fields: Iterable[str | UnischemaField] | None = None,
+        *,
+        filesystem: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        memory_limit: int | None = None,
+        executor: str | None = None,
+        address: Any = None,
+    ) -> None:
+        self._start(
+            Pipeline(
+                url_or_urls,
+                fields,
+                filesystem=filesystem,
+                storage_options=storage_options,
+                workers=workers,
+                memory_limit=memory_limit,
+                executor=executor,
+                address=address,
+            )
+        )
+
+    @classmethod
+    def from_pipeline(cls, pipeline: Pipeline) -> Self:
+        """The same over a pipeline that you have."""
+        result = cls.__new__(cls)
+        result._start(pipeline)
+        return result
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What is iterated, as an immutable value."""
+        return self._pipeline
+
+    def _start(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    def _with(self, pipeline: Pipeline) -> Self:
+        return type(self).from_pipeline(pipeline)
+
+    def _with_stage(self, stage: Stage) -> Self:
+        return self._with(self.pipeline._with_stage(stage))
+
+    # --- verbs ---
+
+    def shard(
+        self,
+        num_shards: int | None = None,
+        index: int | None = None,
+        even: Even = "pad",
+        canonical_shards: int | None = None,
+        policy: Literal["global", "rowgroup_modulo"] = "global",
+        *,
+        mesh: Any = None,
+        group: Any = None,
+    ) -> Self:
+        """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows.
+
+        Args:
+            num_shards, index, even, canonical_shards, policy: as for `Pipeline.shard`.
+            mesh: instead of the numbers, the data-parallel dimensions of a ``DeviceMesh``, such as
+                ``device_mesh["dp"]``. Ranks that differ in its other dimensions (tensor, context, pipeline parallel)
+                read the same rows.
+            group: instead of the numbers, the process group whose members get different rows.
+
+        Raises:
+            PipelineError: numbers and a mesh or group; a mesh with other dimensions; one without this process.
+        """
+        if mesh is not None or group is not None:
+            if num_shards is not None or index is not None:
+                raise PipelineError("shard: expected num_shards and index, or mesh=, or group=, got several of them.")
+            return self._with_stage(Shard.of(*part_of(mesh, group), even, canonical_shards, policy))
+        if num_shards is not None and index is not None and has_model_parallel():  # the launcher counts more ranks
+            return self._with_stage(Shard.of(num_shards, index, even, canonical_shards, policy))
+        return super().shard(num_shards, index, even, canonical_shards, policy)
+
+    def with_options(self, **options: Any) -> Self:
+        """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
+        return self._with(self.pipeline.with_options(**options))
+
+    # --- what it gives ---
+
+    @property
+    def schema(self) -> Unischema:
+        """The dataset's schema: every field that could be read."""
+        return self.pipeline.schema
+
+    @property
+    def element(self) -> Element:
+        """What one step gives: fields, dtypes, shapes."""
+        return self.pipeline.element
+
+    def explain(self) -> str:
+        """The plan in words."""
+        return self.pipeline.explain()
+
+    def __repr__(self) -> str:
+        shown, name = repr(self.pipeline), type(self).__name__
+        return name + shown.removeprefix("Pipeline") if shown.startswith("Pipeline(") else f"{name}({shown})"
+
+    def __str__(self) -> str:
+        return repr(self)
