@@ -34,7 +34,7 @@ class Pair:
 
     Attributes:
         rate: rows per second (for steps: seconds).
-        limit: of the limit, in the same unit; 0 if it was not measured.
+        limit: of the limit, in the same row_group; 0 if it was not measured.
         cpu_s: processor seconds of all the contender's processes, for ``rows`` rows.
         read_bytes: for ``rows`` rows.
         memory_bytes: of all its processes, after the measurement.

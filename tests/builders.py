@@ -37,7 +37,7 @@ class StoredRow:
 
     values: dict[str, Any]
     file: str
-    unit: int
+    row_group: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +179,7 @@ def build(
     """
     schema = Unischema("built", [KINDS[name].field for name in names])
     stored: list[StoredRow] = []
-    number = unit = 0
+    number = row_group = 0
     for position, groups in enumerate(files):
         rows = [make_row(number + k, names) for k in range(sum(groups))]
         number += len(rows)
@@ -195,9 +195,9 @@ def build(
         write_groups(place, schema, rows, groups, without=without, types=NARROWER if position in narrow else {})
         at = 0
         for size in groups:
-            stored += [StoredRow(delivered(schema, row), str(place), unit) for row in rows[at : at + size]]
+            stored += [StoredRow(delivered(schema, row), str(place), row_group) for row in rows[at : at + size]]
             at += size
-            unit += 1
+            row_group += 1
     return Built(str(directory), schema, tuple(stored))
 
 

@@ -177,7 +177,7 @@ def _sequences(rows: Sequence[_Pair], options: dict[str, Any]) -> list[list[_Pai
     for pair in rows:
         key: Any = tuple(pair.stored.values[name] for name in keys) if keys else pair.stored.file
         if not options.get("span_row_groups", True):
-            key = (key, pair.stored.unit)
+            key = (key, pair.stored.row_group)
         if not sequences or key != before:
             sequences.append([])
         sequences[-1].append(pair)

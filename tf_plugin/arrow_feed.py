@@ -65,7 +65,7 @@ class ArrowFeed:
             tf.errors.FailedPreconditionError: no iterator has begun, or the elements cannot be counted.
         """
         plan, latest = self._pipeline.plan(), self._endpoint.latest
-        if latest is None or plan.recipe.drops:
+        if latest is None or plan.program.drops:
             got = "none" if latest is None else "one whose elements cannot be counted (drops=True)"
             raise tf.errors.FailedPreconditionError(
                 None, None, f"state_dict: expected an iterator that has begun, got {got}."

@@ -88,7 +88,7 @@ class Dealer:
                 "expected rows for a loader that makes batches, got batches. "
                 "Leave out batch(), or write DataLoader(dataset, batch_size=None) with dispatch_batches=True."
             )
-        if workers > 1 and self.rows not in (None, 1) and not batched and pipeline.plan().recipe.drops:
+        if workers > 1 and self.rows not in (None, 1) and not batched and pipeline.plan().program.drops:
             return (
                 "expected rows that can be counted for several loader workers, got transform(drops=True). "
                 "Write DataLoader(..., num_workers=1)."

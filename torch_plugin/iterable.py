@@ -161,7 +161,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         Raises:
             StateError: a function that leaves rows out hides which rows the elements were made of.
         """
-        if self._pipeline.plan().recipe.drops:
+        if self._pipeline.plan().program.drops:
             raise StateError(
                 "state_after: expected a pipeline whose elements can be counted, got transform(drops=True). "
                 "Use StatefulDataLoader."

@@ -95,8 +95,10 @@ def _filter_step(case: Case, thread: int) -> _Step:
     wanted = np.flatnonzero(events(case.rows))
     groups = row_groups(parquet_files(case.data / "parquet"))
     first_rows = np.concatenate([[0], np.cumsum([_rows_of(group) for group in groups])])
-    units = np.searchsorted(first_rows, wanted, side="right") - 1
-    todo = [(groups[unit], wanted[units == unit] - first_rows[unit]) for unit in np.unique(units)]
+    numbers = np.searchsorted(first_rows, wanted, side="right") - 1
+    todo = [
+        (groups[row_group], wanted[numbers == row_group] - first_rows[row_group]) for row_group in np.unique(numbers)
+    ]
     readers = {file: pq.ParquetFile(file) for file, _ in groups}
     buffer = new_image_buffer(each)
     position = thread

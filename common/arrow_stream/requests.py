@@ -185,7 +185,7 @@ def describe(pipeline: Pipeline) -> dict[str, Any]:
         "seed": plan.seed,
         "seed_is_drawn": plan.seed_is_drawn,
         "shard": None if shard is None else shard.to_json(),
-        "drops": plan.recipe.drops,
+        "drops": plan.program.drops,
         "mixed": pipeline.mixture is not None,
         "accepts": accepted(pipeline),
     }

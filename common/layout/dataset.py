@@ -262,10 +262,10 @@ class StoredDataset:
             wanted.update(usable)
         return [name for name in self.schema.fields if name in wanted]
 
-    def describe_row(self, unit: int, row: int) -> str:
+    def describe_row(self, row_group: int, row: int) -> str:
         """A row's place in words, for messages."""
         groups = self.row_groups
-        return f"file {self.files[groups.file[unit]].path}, row group {groups.group[unit]}, row {row}"
+        return f"file {self.files[groups.file[row_group]].path}, row group {groups.group[row_group]}, row {row}"
 
 
 def _describe(dataset: StoredDataset) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:

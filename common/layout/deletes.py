@@ -40,11 +40,11 @@ def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
     if table is None or not any(file.deletes for file in table.files):
         return {}
     reader = _DeleteReader(dataset, table)
-    units = np.flatnonzero([bool(table.files[file].deletes) for file in dataset.row_groups.file])
+    row_groups = np.flatnonzero([bool(table.files[file].deletes) for file in dataset.row_groups.file])
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-deletes") as pool:
-        found = list(pool.map(reader.of_unit, units.tolist()))
+        found = list(pool.map(reader.of_row_group, row_groups.tolist()))
     reader.check_files()
-    return {int(unit): rows for unit, rows in zip(units, found, strict=True) if len(rows)}
+    return {int(row_group): rows for row_group, rows in zip(row_groups, found, strict=True) if len(rows)}
 
 
 class _DeleteReader:
@@ -67,10 +67,10 @@ class _DeleteReader:
         for number in np.flatnonzero(self._rows_of_file == 0):
             self._in_file(int(number))
 
-    def of_unit(self, unit: int) -> np.ndarray:
+    def of_row_group(self, row_group: int) -> np.ndarray:
         """The deleted rows of one row group."""
-        number = int(self._dataset.row_groups.file[unit])
-        count, first = int(self._dataset.row_groups.rows[unit]), int(self._first_row[unit])
+        number = int(self._dataset.row_groups.file[row_group])
+        count, first = int(self._dataset.row_groups.rows[row_group]), int(self._first_row[row_group])
         positions = self._in_file(number)
         lo, hi = np.searchsorted(positions, [first, first + count])
         gone = np.zeros(count, dtype=bool)
@@ -81,7 +81,7 @@ class _DeleteReader:
             if item.kind == EQUALITY:
                 by_columns[item.columns].append(place)
         for columns, places in by_columns.items():
-            gone |= _equal_rows(read_columns(self._dataset, unit, columns), self._values(tuple(places)))
+            gone |= _equal_rows(read_columns(self._dataset, row_group, columns), self._values(tuple(places)))
         return np.flatnonzero(gone)
 
     def _rows_in_file(self, number: int) -> np.ndarray:

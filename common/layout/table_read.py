@@ -58,7 +58,7 @@ def _id_of(field: pa.Field) -> int | None:
     return None if text is None else int(text)
 
 
-def read_columns(dataset: StoredFiles, unit: int, columns: Sequence[TableColumn]) -> pa.Table:
+def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn]) -> pa.Table:
     """Some columns of one row group.
 
     Raises:
@@ -66,9 +66,9 @@ def read_columns(dataset: StoredFiles, unit: int, columns: Sequence[TableColumn]
         SchemaError: a file that lacks a column without which there is no row.
     """
     groups = dataset.row_groups
-    number = int(groups.file[unit])
+    number = int(groups.file[row_group])
     file = dataset.files[number]
-    place = f"file {file.path}, row group {groups.group[unit]}"
+    place = f"file {file.path}, row group {groups.group[row_group]}"
     given = dataset.values_of(number)
     try:
         with (
@@ -83,8 +83,8 @@ def read_columns(dataset: StoredFiles, unit: int, columns: Sequence[TableColumn]
             arrow = reader.schema_arrow
             paths = [None if column.partition else locate(arrow, column, where=place) for column in columns]
             wanted = sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
-            held = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
-            check_counts(held, int(groups.rows[unit]), place)
+            held = reader.read_row_group(int(groups.group[row_group]), columns=wanted, use_threads=False)
+            check_counts(held, int(groups.rows[row_group]), place)
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -103,9 +103,9 @@ def read_columns(dataset: StoredFiles, unit: int, columns: Sequence[TableColumn]
             made.append(_in_type(_member(held, path), column, place))
         elif column.name in given or column.default is not None:
             value = parse_value(given.get(column.name, column.default), column)
-            made.append(pa.repeat(value.cast(wide(column.arrow)), int(groups.rows[unit])))
+            made.append(pa.repeat(value.cast(wide(column.arrow)), int(groups.rows[row_group])))
         elif column.nullable:
-            made.append(pa.nulls(int(groups.rows[unit]), wide(column.arrow)))
+            made.append(pa.nulls(int(groups.rows[row_group]), wide(column.arrow)))
         else:
             raise SchemaError(
                 f"{place}: expected column '{column.name}', which the table says is never null, found none. "

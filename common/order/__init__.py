@@ -1,1 +1,1 @@
-"""In which sequence items come: keyed permutations, streams, windows, and positions."""
+"""In which sequence items come: keyed permutations, streams, blocks, and positions."""

@@ -1,8 +1,8 @@
 """`EpochOrder`: the global order of one pass over the items, found by position and never materialised.
 
-In: how many items each row group holds, and an `OrderSpec`. Out: for a stream and a position, the shuffle window that
-holds it and the place inside; for a window, its items in order. Always holds: nothing depends on ranks, workers, or
-timing, and every item stands in exactly one window of one stream.
+In: how many items each row group holds, and an `OrderSpec`. Out: for a stream and a position, the shuffle block that
+holds it and the place inside; for a block, its items in order. Always holds: nothing depends on ranks, workers, or
+timing, and every item stands in exactly one block of one stream.
 
 Source of the rules: `docs/architecture.md`, "Order".
 """
@@ -20,7 +20,7 @@ from .keyed import permutation
 Even = Literal["pad", "drop", "none"]
 
 _GROUPS_KEY = 1
-_WINDOW_KEY = 2
+_BLOCK_KEY = 2
 _STREAM_GROUPS_KEY = 3
 
 
@@ -30,7 +30,7 @@ class OrderSpec:
 
     Attributes:
         seed: of the shuffle.
-        buffer_size: fewest items in a shuffle window; ``None`` for the natural order.
+        buffer_size: fewest items in a shuffle block; ``None`` for the natural order.
         streams: canonical streams, C.
         even: what happens to the items that do not divide by C.
         shard_first: whether streams are cut before row groups are permuted (``shard().shuffle()``), so that each stream
@@ -45,29 +45,29 @@ class OrderSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamWindows:
-    """The windows of one stream.
+class StreamBlocks:
+    """The blocks of one stream.
 
     Attributes:
-        unit: row group of each segment, int64 ``[S]``.
+        row_group: row group of each segment, int64 ``[S]``.
         first: index of the segment's first item among all items, int64 ``[S]``.
         position: stream position where each segment begins, int64 ``[S + 1]``.
-        window_segment: first segment of each window, int64 ``[W + 1]``.
-        window_position: stream position where each window begins, int64 ``[W + 1]``.
+        block_segment: first segment of each block, int64 ``[W + 1]``.
+        block_position: stream position where each block begins, int64 ``[W + 1]``.
     """
 
-    unit: np.ndarray
+    row_group: np.ndarray
     first: np.ndarray
     position: np.ndarray
-    window_segment: np.ndarray
-    window_position: np.ndarray
+    block_segment: np.ndarray
+    block_position: np.ndarray
 
 
 class EpochOrder:
     """The order of one epoch; a pure function of its arguments, with small caches.
 
     Args:
-        items_before: int64 ``[units + 1]``: how many items lie before each row group; the last entry is N.
+        items_before: int64 ``[row_groups + 1]``: how many items lie before each row group; the last entry is N.
         spec: what the order is made of.
         epoch: which pass.
     """
@@ -78,10 +78,10 @@ class EpochOrder:
         self._items_before = items_before
         self._total = int(items_before[-1])
         counts = np.diff(items_before)
-        self._units = np.flatnonzero(counts)
+        self._row_groups = np.flatnonzero(counts)
         if spec.buffer_size is not None and not spec.shard_first:
-            self._units = self._units[permutation(len(self._units), _GROUPS_KEY, spec.seed, epoch)]
-        self._laid = np.concatenate([[0], np.cumsum(counts[self._units])])
+            self._row_groups = self._row_groups[permutation(len(self._row_groups), _GROUPS_KEY, spec.seed, epoch)]
+        self._laid = np.concatenate([[0], np.cumsum(counts[self._row_groups])])
         self.stream = lru_cache(maxsize=max(64, spec.streams))(self._stream)
 
     def stream_items(self, stream: int) -> int:
@@ -104,52 +104,52 @@ class EpochOrder:
         size, extra = divmod(self._total, streams)
         return stream, position % np.maximum(size + (stream < extra), 1)
 
-    def _stream(self, stream: int) -> StreamWindows:
+    def _stream(self, stream: int) -> StreamBlocks:
         size, extra = divmod(self._total, self.spec.streams)
         start = stream * size + min(stream, extra)
         stop = start + self.stream_items(stream)
         lo = int(np.searchsorted(self._laid, start, side="right")) - 1
         hi = int(np.searchsorted(self._laid, stop, side="left"))
-        unit = self._units[lo:hi]
+        row_group = self._row_groups[lo:hi]
         begin = np.maximum(self._laid[lo:hi], start)
         length = np.minimum(self._laid[lo + 1 : hi + 1], stop) - begin
-        first = self._items_before[unit] + (begin - self._laid[lo:hi])
+        first = self._items_before[row_group] + (begin - self._laid[lo:hi])
         if self.spec.buffer_size is not None and self.spec.shard_first:
-            order = permutation(len(unit), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
-            unit, first, length = unit[order], first[order], length[order]
+            order = permutation(len(row_group), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
+            row_group, first, length = row_group[order], first[order], length[order]
         position = np.concatenate([[0], np.cumsum(length)])
-        window_segment = _group(position, self.spec.buffer_size)
-        return StreamWindows(
-            unit=unit,
+        block_segment = _group(position, self.spec.buffer_size)
+        return StreamBlocks(
+            row_group=row_group,
             first=first,
             position=position,
-            window_segment=window_segment,
-            window_position=position[window_segment],
+            block_segment=block_segment,
+            block_position=position[block_segment],
         )
 
-    def window_segments(self, stream: int, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The stretches of items that make a window: ``(unit, first item, length)``, before they are permuted."""
+    def block_segments(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The stretches of items that make a block: ``(row_group, first item, length)``, before they are permuted."""
         plan = self.stream(stream)
-        lo, hi = plan.window_segment[window], plan.window_segment[window + 1]
-        return plan.unit[lo:hi], plan.first[lo:hi], np.diff(plan.position[lo : hi + 1])
+        lo, hi = plan.block_segment[block], plan.block_segment[block + 1]
+        return plan.row_group[lo:hi], plan.first[lo:hi], np.diff(plan.position[lo : hi + 1])
 
-    def window_permutation(self, stream: int, window: int, count: int) -> np.ndarray | None:
-        """The permutation of a window's ``count`` items; ``None`` for the natural order."""
+    def block_permutation(self, stream: int, block: int, count: int) -> np.ndarray | None:
+        """The permutation of a block's ``count`` items; ``None`` for the natural order."""
         if self.spec.buffer_size is None:
             return None
-        return permutation(count, _WINDOW_KEY, self.spec.seed, self.epoch, stream, window)
+        return permutation(count, _BLOCK_KEY, self.spec.seed, self.epoch, stream, block)
 
-    def window_items(self, stream: int, window: int) -> np.ndarray:
-        """The items of a window, in the order in which they are handed out (int64 item indices)."""
-        _, first, length = self.window_segments(stream, window)
+    def block_items(self, stream: int, block: int) -> np.ndarray:
+        """The items of a block, in the order in which they are handed out (int64 item indices)."""
+        _, first, length = self.block_segments(stream, block)
         ends = np.cumsum(length)
         items = np.repeat(first - (ends - length), length) + np.arange(int(ends[-1]) if len(ends) else 0)
-        order = self.window_permutation(stream, window, len(items))
+        order = self.block_permutation(stream, block, len(items))
         return items if order is None else items[order]
 
 
 def _group(position: np.ndarray, buffer_size: int | None) -> np.ndarray:
-    """The first segment of each window, and the number of segments: windows of at least ``buffer_size`` items."""
+    """The first segment of each block, and the number of segments: blocks of at least ``buffer_size`` items."""
     segments = len(position) - 1
     if buffer_size is None or segments <= 1 or int(np.diff(position).min()) >= buffer_size:
         return np.arange(segments + 1)

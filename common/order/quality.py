@@ -39,9 +39,9 @@ def shuffle_quality(order: EpochOrder, items_before: np.ndarray, batch_size: int
     items = epoch_items(order)
     position = np.arange(total)
     correlation = abs(float(np.corrcoef(position, items)[0, 1])) if total > 2 else 0.0
-    unit = np.searchsorted(items_before, items, side="right") - 1
+    row_group = np.searchsorted(items_before, items, side="right") - 1
     batches = -(-total // batch_size)
-    distinct = len(np.unique(np.stack([position // batch_size, unit]), axis=1).T)
+    distinct = len(np.unique(np.stack([position // batch_size, row_group]), axis=1).T)
     counts = np.diff(items_before)
     share = np.minimum(1.0, batch_size / total)
     full = float(np.sum(1.0 - (1.0 - share) ** counts[counts > 0]))
@@ -58,8 +58,8 @@ def epoch_items(order: EpochOrder) -> np.ndarray:
     streams = order.spec.streams
     lists = []
     for stream in range(streams):
-        windows = len(order.stream(stream).window_segment) - 1
-        parts = [order.window_items(stream, window) for window in range(windows)]
+        blocks = len(order.stream(stream).block_segment) - 1
+        parts = [order.block_items(stream, block) for block in range(blocks)]
         lists.append(np.concatenate(parts) if parts else np.zeros(0, np.int64))
     result = np.empty(sum(len(part) for part in lists), dtype=np.int64)
     for stream, part in enumerate(lists):

@@ -39,14 +39,14 @@ class Job:
 
     Attributes:
         epoch: counted from 0.
-        unit: the row group.
+        row_group: the row group.
         part: number of the part of the row group.
         rows: its rows, ascending; ``None`` where ``windows`` says what is wanted.
         windows: int64 ``[windows, T, 2]``: row group and row of every step.
     """
 
     epoch: int
-    unit: int
+    row_group: int
     part: int
     rows: np.ndarray | None = None
     windows: np.ndarray | None = None
@@ -85,20 +85,20 @@ class RowGroupLoader:
                 return self._windows(job, job.windows)
             return self._columns(job) if self.batched else self._rows(job)
         except ParquetryError as error:
-            place = self.place(job.unit)
+            place = self.place(job.row_group)
             if place in str(error):
                 raise
             raise type(error)(f"{place}: {error}") from error
 
-    def place(self, unit: int) -> str:
+    def place(self, row_group: int) -> str:
         """A row group in words."""
         groups = self.dataset.row_groups
-        return f"file {self.dataset.files[groups.file[unit]].path}, row group {groups.group[unit]}"
+        return f"file {self.dataset.files[groups.file[row_group]].path}, row group {groups.group[row_group]}"
 
-    def mask(self, predicate: PredicateBase, unit: int, rows: np.ndarray) -> np.ndarray:
+    def mask(self, predicate: PredicateBase, row_group: int, rows: np.ndarray) -> np.ndarray:
         """Which of some rows a predicate keeps."""
         fields = predicate_fields(predicate, self.dataset.schema)
-        table = self._stored(fields, unit, rows)
+        table = self._stored(fields, row_group, rows)
         if self.batched:
             return keep_in_table(predicate, fields, table)
         columns = {field.name: row_values(field, table.column(field.name)) for field in fields}
@@ -108,8 +108,8 @@ class RowGroupLoader:
     def _disk_cache(self) -> DiskCache | None:
         return None if self.cache is None else DiskCache(*self.cache)
 
-    def _stored(self, fields: Sequence[UnischemaField], unit: int, rows: np.ndarray) -> pa.Table:
-        table = Fetcher(self.dataset, fields, self._disk_cache).stored(unit)
+    def _stored(self, fields: Sequence[UnischemaField], row_group: int, rows: np.ndarray) -> pa.Table:
+        table = Fetcher(self.dataset, fields, self._disk_cache).stored(row_group)
         return table if len(rows) == table.num_rows else take_rows(table, pa.array(rows))
 
     def _chosen(self, job: Job) -> pa.Table:
@@ -117,9 +117,9 @@ class RowGroupLoader:
         rows = job.rows
         assert rows is not None
         if self.predicate is None:
-            return self._stored(self.fields, job.unit, rows)
+            return self._stored(self.fields, job.row_group, rows)
         asked = predicate_fields(self.predicate, self.dataset.schema)
-        known = self._stored(asked, job.unit, rows)
+        known = self._stored(asked, job.row_group, rows)
         if self.batched:
             mask = keep_in_table(self.predicate, asked, known)
         else:
@@ -127,7 +127,7 @@ class RowGroupLoader:
         names = {field.name for field in asked}
         others = [field for field in self.fields if field.name not in names]
         kept = known.filter(pa.array(mask))
-        rest = self._stored(others, job.unit, rows[mask]) if others and mask.any() else None
+        rest = self._stored(others, job.row_group, rows[mask]) if others and mask.any() else None
         columns = {
             field.name: kept.column(field.name) if field.name in names or rest is None else rest.column(field.name)
             for field in self.fields
@@ -138,7 +138,7 @@ class RowGroupLoader:
     def _order(self, job: Job, count: int) -> np.ndarray | None:
         if self.seed is None or count < 2:
             return None
-        return permutation(count, self.seed, job.epoch, _ROW_ORDER, job.unit, job.part)
+        return permutation(count, self.seed, job.epoch, _ROW_ORDER, job.row_group, job.part)
 
     def _rows(self, job: Job) -> list[tuple[Any, ...]]:
         table = self._chosen(job)
@@ -170,8 +170,8 @@ class RowGroupLoader:
         assert self.ngram is not None
         cells, inverse = np.unique(windows.reshape(-1, 2), axis=0, return_inverse=True)
         rows: list[dict[str, Any]] = []
-        for unit in np.unique(cells[:, 0]).tolist():
-            rows += self._transformed(self._stored(self.fields, unit, cells[cells[:, 0] == unit, 1]))
+        for row_group in np.unique(cells[:, 0]).tolist():
+            rows += self._transformed(self._stored(self.fields, row_group, cells[cells[:, 0] == row_group, 1]))
         names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
         order = self._order(job, len(windows))
         places = inverse.reshape(windows.shape[:2])

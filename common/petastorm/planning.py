@@ -75,13 +75,13 @@ def choose_row_groups(
     selection = evaluate(dataset, steps, read=_reader_of(dataset), test=_no_function, threads=_THREADS)
     count = len(dataset.row_groups)
     selected = np.ones(count, dtype=bool) if selector is None else _selected(dataset, selector, count)
-    rows = selection.rows.keep_units(selected)
+    rows = selection.rows.keep_row_groups(selected)
     if predicate is not None:
         if not isinstance(predicate, PredicateBase):
             raise PipelineError(f"predicate: expected one derived from PredicateBase, got {predicate!r}.")
         names = set(predicate.get_fields())
         if names and names <= set(dataset.partitions):
-            rows = rows.keep_units(_partitions_kept(dataset, predicate, sorted(names)))
+            rows = rows.keep_row_groups(_partitions_kept(dataset, predicate, sorted(names)))
             predicate = None
     mine = np.ones(count, dtype=bool)
     if cur_shard is not None or shard_count is not None:
@@ -180,36 +180,38 @@ class JobOrder:
         """``(row group, part)`` of every job that has anything to read, in natural order; int64 ``[jobs, 2]``."""
         counts = self.wanted.rows.counts if self.windows is None else np.diff(self.windows.items_before)
         parts = np.where(self.wanted.mine, np.minimum(counts, self.parts), 0)
-        unit = np.repeat(np.arange(len(parts)), parts)
+        row_group = np.repeat(np.arange(len(parts)), parts)
         begins = np.cumsum(parts) - parts
-        return np.stack([unit, np.arange(len(unit)) - begins[unit]], axis=1)
+        return np.stack([row_group, np.arange(len(row_group)) - begins[row_group]], axis=1)
 
     def epoch(self, items: np.ndarray, epoch: int) -> Iterator[Job]:
         """The jobs of one epoch in order."""
         order = np.arange(len(items)) if self.seed is None else permutation(len(items), self.seed, epoch, _GROUP_ORDER)
-        for unit, part in items[order].tolist():
-            yield self.job(epoch, unit, part)
+        for row_group, part in items[order].tolist():
+            yield self.job(epoch, row_group, part)
 
-    def job(self, epoch: int, unit: int, part: int) -> Job:
+    def job(self, epoch: int, row_group: int, part: int) -> Job:
         """One job."""
         if self.windows is None:
-            rows = self.wanted.rows.of(unit)
-            return Job(epoch=epoch, unit=unit, part=part, rows=np.array_split(rows, min(self.parts, len(rows)))[part])
+            rows = self.wanted.rows.of(row_group)
+            return Job(
+                epoch=epoch, row_group=row_group, part=part, rows=np.array_split(rows, min(self.parts, len(rows)))[part]
+            )
         before = self.windows.items_before
-        numbers = np.arange(before[unit], before[unit + 1])
+        numbers = np.arange(before[row_group], before[row_group + 1])
         chosen = np.array_split(numbers, min(self.parts, len(numbers)))[part]
         cells = self.windows.cells(chosen)
         found, row = self.windows.rows.locate(cells.reshape(-1))
         windows = np.stack([found, row], axis=1).reshape(*cells.shape, 2)
-        return Job(epoch=epoch, unit=unit, part=part, windows=windows)
+        return Job(epoch=epoch, row_group=row_group, part=part, windows=windows)
 
 
 def _reader_of(dataset: PetastormDataset) -> Any:
-    def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
-        return Fetcher(dataset, fields).stored(unit)
+    def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
+        return Fetcher(dataset, fields).stored(row_group)
 
     return read
 
 
-def _no_function(step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
+def _no_function(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.ndarray:
     raise AssertionError("filters hold no functions")

@@ -114,8 +114,8 @@ class ProcessPool:
                     worker = None
                     if attempt:
                         raise SidecarError(
-                            f"reader: a worker process died twice over row group {job.unit} ({death}). If the system "
-                            "killed it for memory, use fewer workers_count; else see its messages above."
+                            f"reader: a worker process died twice over row group {job.row_group} ({death}). If the "
+                            "system killed it for memory, use fewer workers_count; else see its messages above."
                         ) from death
         finally:
             self._idle.put(worker)

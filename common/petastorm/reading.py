@@ -251,8 +251,8 @@ class Reader:
         """About how much memory a job's result takes."""
         fields = self._loader.fields
         rows = len(job.rows) if job.rows is not None else int(np.prod(np.asarray(job.windows).shape[:2]))
-        total = max(int(self._loader.dataset.row_groups.rows[job.unit]), 1)
-        stored = decoded_bytes(self._loader.dataset, job.unit, [field.name for field in fields]) * rows // total
+        total = max(int(self._loader.dataset.row_groups.rows[job.row_group]), 1)
+        stored = decoded_bytes(self._loader.dataset, job.row_group, [field.name for field in fields]) * rows // total
         if self._loader.batched:
             return stored
         dense = sum(

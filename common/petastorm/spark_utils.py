@@ -47,8 +47,8 @@ def dataset_as_rdd(
 def _rows(view: Unischema, payload: bytes) -> Iterator[Any]:
     task: ReadTask = pickle.loads(payload)
     fields = [task.part.schema[name] for name in view.fields]
-    for unit in range(len(task.part.row_groups)):
-        table = take_rows(Fetcher(task.part, fields).stored(unit), pa.array(task.rows.of(unit)))
+    for row_group in range(len(task.part.row_groups)):
+        table = take_rows(Fetcher(task.part, fields).stored(row_group), pa.array(task.rows.of(row_group)))
         columns = [row_values(field, table.column(field.name)) for field in fields]
         for values in zip(*columns, strict=True):
             yield view.make_namedtuple(**dict(zip(view.fields, values, strict=True)))

@@ -33,21 +33,21 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
         DatasetError: a time stamp that is null, or lies before the one above it in its row group.
     """
     rows = wanted.rows
-    units = np.flatnonzero(rows.counts > 0)
+    row_groups = np.flatnonzero(rows.counts > 0)
     field = loader.dataset.schema[ngram._timestamp_field.name]
 
-    def read(unit: int) -> tuple[np.ndarray, pa.ChunkedArray]:
-        kept = rows.of(unit)
+    def read(row_group: int) -> tuple[np.ndarray, pa.ChunkedArray]:
+        kept = rows.of(row_group)
         if predicate is not None:
-            kept = kept[loader.mask(predicate, unit, kept)]
-        return kept, take_rows(Fetcher(loader.dataset, [field]).stored(unit), pa.array(kept)).column(0)
+            kept = kept[loader.mask(predicate, row_group, kept)]
+        return kept, take_rows(Fetcher(loader.dataset, [field]).stored(row_group), pa.array(kept)).column(0)
 
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-select") as pool:
-        found = list(pool.map(read, units.tolist()))
-    rows = rows.replace({int(unit): kept for unit, (kept, _) in zip(units, found, strict=True)})
+        found = list(pool.map(read, row_groups.tolist()))
+    rows = rows.replace({int(row_group): kept for row_group, (kept, _) in zip(row_groups, found, strict=True)})
     stamps = _stamps(field.name, [chunk for _, column in found for chunk in column.chunks])
-    unit_of_row = np.repeat(units, [len(kept) for kept, _ in found])
-    sequence = _sequences(loader, wanted, unit_of_row, stamps)
+    row_group_of_row = np.repeat(row_groups, [len(kept) for kept, _ in found])
+    sequence = _sequences(loader, wanted, row_group_of_row, stamps)
     _check_order(loader, rows, sequence, stamps, field.name)
     rule = WindowRule(span=ngram.length, max_gap=ngram.delta_threshold, overlap=ngram.timestamp_overlap)
     starts = window_starts(sequence, stamps, rule)
@@ -55,13 +55,13 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
     return Selection(rows=rows, starts=starts, steps=steps, reports=(), matched=len(starts))
 
 
-def _sequences(loader: RowGroupLoader, wanted: Wanted, unit: np.ndarray, stamps: Stamps) -> np.ndarray:
+def _sequences(loader: RowGroupLoader, wanted: Wanted, row_group: np.ndarray, stamps: Stamps) -> np.ndarray:
     """Which stretch of rows each wanted row belongs to; numbers ascend."""
-    breaks = np.zeros(len(unit), dtype=bool)
-    if len(unit):
-        file = loader.dataset.row_groups.file[unit]
-        left_out = np.cumsum(~wanted.selected)[unit]
-        back = (unit[1:] != unit[:-1]) & stamps.descends & ~stamps.ascends
+    breaks = np.zeros(len(row_group), dtype=bool)
+    if len(row_group):
+        file = loader.dataset.row_groups.file[row_group]
+        left_out = np.cumsum(~wanted.selected)[row_group]
+        back = (row_group[1:] != row_group[:-1]) & stamps.descends & ~stamps.ascends
         breaks[1:] = (file[1:] != file[:-1]) | (left_out[1:] != left_out[:-1]) | back
     return np.cumsum(breaks)
 
@@ -70,10 +70,10 @@ def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, sta
     wrong = decreasing_stamp(sequence, stamps)
     if wrong is None:
         return
-    unit, row = rows.locate(np.array([wrong]))
+    row_group, row = rows.locate(np.array([wrong]))
     raise DatasetError(
-        f"NGram: {loader.dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{name}' that do "
-        f"not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Write the data sorted by '{name}'."
+        f"NGram: {loader.dataset.describe_row(int(row_group[0]), int(row[0]))}: expected time stamps in '{name}' that "
+        f"do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Write the data sorted by '{name}'."
     )
 
 

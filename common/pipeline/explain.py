@@ -15,7 +15,7 @@ from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
 
 _MOST_FIELDS = 40
-_MOST_UNITS = 2000
+_MOST_GROUPS = 2000
 
 
 class Explained(Protocol):
@@ -73,28 +73,32 @@ def _selection(plan: Plan) -> list[str]:
         proven = f", {report.proven:,} proven without a read" if report.proven else ""
         read = f", {report.read:,} read ({_bytes(report.read_bytes)})" if report.read else ", none read"
         lines.append(
-            f"selection: {report.step}: {report.rows_before:,} -> {report.rows_after:,} of {report.units:,} row groups"
-            f"{pruned}{proven}{read}"
+            f"selection: {report.step}: {report.rows_before:,} -> {report.rows_after:,} of {report.row_groups:,} row "
+            f"groups{pruned}{proven}{read}"
         )
-    units = np.flatnonzero(np.diff(selection.items_before) > 0)
-    names = [field.name for field in plan.recipe.fields]
+    row_groups = np.flatnonzero(np.diff(selection.items_before) > 0)
+    names = [field.name for field in plan.program.fields]
     everything = _stored_bytes(plan, np.arange(len(plan.dataset.row_groups)), names)
-    wanted = _stored_bytes(plan, units, names)
+    wanted = _stored_bytes(plan, row_groups, names)
     what = "windows" if selection.starts is not None else "rows"
     lines.append(
-        f"selection: {selection.num_items:,} {what} in {len(units):,} row groups; an epoch reads {_bytes(wanted)} of "
-        f"{len(names)} columns, saving {_bytes(everything - wanted)} by pruning"
+        f"selection: {selection.num_items:,} {what} in {len(row_groups):,} row groups; an epoch reads {_bytes(wanted)} "
+        f"of {len(names)} columns, saving {_bytes(everything - wanted)} by pruning"
     )
     return lines
 
 
-def _stored_bytes(plan: Plan, units: np.ndarray, names: list[str]) -> int:
+def _stored_bytes(plan: Plan, row_groups: np.ndarray, names: list[str]) -> int:
     """Exact for small datasets, extrapolated from evenly spaced row groups for large ones."""
-    if len(units) == 0:
+    if len(row_groups) == 0:
         return 0
-    sample = units if len(units) <= _MOST_UNITS else units[np.linspace(0, len(units) - 1, _MOST_UNITS).astype(int)]
-    total = sum(column_bytes(plan.dataset, int(unit), names) for unit in sample)
-    return int(total * len(units) / len(sample))
+    sample = (
+        row_groups
+        if len(row_groups) <= _MOST_GROUPS
+        else row_groups[np.linspace(0, len(row_groups) - 1, _MOST_GROUPS).astype(int)]
+    )
+    total = sum(column_bytes(plan.dataset, int(row_group), names) for row_group in sample)
+    return int(total * len(row_groups) / len(sample))
 
 
 def _order(plan: Plan) -> list[str]:
@@ -105,7 +109,7 @@ def _order(plan: Plan) -> list[str]:
     else:
         again = "every epoch anew" if shuffle.reshuffle_each_iteration else "the same in every epoch"
         lines.append(
-            f"order: row groups permuted, rows in windows of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, "
+            f"order: row groups permuted, rows in blocks of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, "
             f"{again}"
         )
         batch = plan.element.batch_size or 64
@@ -129,7 +133,7 @@ def _order(plan: Plan) -> list[str]:
 def _decoding(plan: Plan) -> list[str]:
     """What is done to stored columns on their way into the batch."""
     lines = []
-    for each in plan.recipe.inputs:
+    for each in plan.program.inputs:
         if isinstance(each.step, ImageStep):
             steps = [*each.step.names, *(["permute"] if each.step.axes is not None else [])]
             lines.append(f"decode: {each.step.field.name}: {', '.join(steps)}, on the way into the batch")
@@ -146,7 +150,7 @@ def _elements(plan: BasePlan) -> list[str]:
     items = "windows" if isinstance(plan, Plan) and plan.selection.starts is not None else "rows"
     kind = f"batches of {element.batch_size} {items}" if element.batched else items
     many = "endless" if length is None else f"{length:,}"
-    if plan.recipe.drops:
+    if plan.program.drops:
         many = f"an unknown number (a function may leave out some of {many} rows) of"
     lines = [f"gives: {many} {kind}"]
     lines += [f"  {_describe(output)}" for output in element.outputs[:_MOST_FIELDS]]
@@ -164,8 +168,8 @@ def _describe(output: OutputField) -> str:
 
 def _bytes(count: int) -> str:
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    for row_group in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+            return f"{size:.0f} {row_group}" if row_group == "B" else f"{size:.1f} {row_group}"
         size /= 1024
     return f"{size:.1f} TiB"

@@ -139,7 +139,7 @@ class ImageVerbs(FieldVerbs):
             ('float32', -2.0)
 
         Args:
-            mean, std: one number for each channel, or one for all, in the units after ``scale``.
+            mean, std: one number for each channel, or one for all, in the row_groups after ``scale``.
             scale: 1/255 takes bytes to 0 ... 1.
         """
         numbers = as_numbers("normalize", "mean", mean), as_numbers("normalize", "std", std)

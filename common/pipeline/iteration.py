@@ -161,7 +161,7 @@ class StepIterator(Generic[Source]):
     def longest(self) -> int:
         """Elements of the rank that has most of them, where ranks differ; 0 where they do not."""
         shard = self.pipeline.plan().order.shard
-        if shard is None or shard.even != "none" or self.pipeline.plan().recipe.drops:
+        if shard is None or shard.even != "none" or self.pipeline.plan().program.drops:
             return 0
         stages = [replace(stage, index=0) if stage is shard else stage for stage in self.pipeline.stages]
         return self.pipeline.with_stages(stages).plan().elements_from(self.cursor.origin) or 0
@@ -296,7 +296,7 @@ def executor_of(pipeline: Iterated) -> str:
     """The executor that a pipeline runs on when iterated in Python."""
     if pipeline.executor is not None:
         return pipeline.executor
-    return "sidecar" if pipeline.plan().recipe.has_user_code else "threads"
+    return "sidecar" if pipeline.plan().program.has_user_code else "threads"
 
 
 def sidecar_request(pipeline: Iterated, *, strict_nulls: bool, element: Element | None = None) -> str:

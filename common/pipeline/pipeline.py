@@ -394,7 +394,7 @@ class Pipeline(Verbs):
             TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
         """
         plan = self.plan()
-        if plan.recipe.drops:
+        if plan.program.drops:
             raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
         length = plan.length
         if length is None:

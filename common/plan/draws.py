@@ -11,41 +11,41 @@ from typing import NamedTuple
 import numpy as np
 
 
-class WindowKey(NamedTuple):
-    """Names a shuffle window: the epoch, the stream, the number of the window in it, and the source (of a mix).
+class BlockKey(NamedTuple):
+    """Names a shuffle block: the epoch, the stream, the number of the block in it, and the source (of a mix).
 
-    A tuple, because every step looks up windows by it.
+    A tuple, because every step looks up blocks by it.
     """
 
     epoch: int
     stream: int
-    window: int
+    block: int
     source: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowRows:
-    """The rows of one window.
+class BlockRows:
+    """The rows of one block.
 
     Attributes:
-        units: row groups, ascending.
+        row_groups: row groups, ascending.
         rows: for each of them, the wanted rows inside it, ascending int64.
-        cells: int64 ``[items, T]``: for each item in order, the window row of each of its steps.
+        cells: int64 ``[items, T]``: for each item in order, the block row of each of its steps.
     """
 
-    units: tuple[int, ...]
+    row_groups: tuple[int, ...]
     rows: tuple[np.ndarray, ...]
     cells: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """What an element takes from one window: items by their number in it, to places in the element (``None`` = all).
+    """What an element takes from one block: items by their number in it, to places in the element (``None`` = all).
 
     ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
     """
 
-    key: WindowKey
+    key: BlockKey
     items: np.ndarray
     places: np.ndarray | None
     turn: int

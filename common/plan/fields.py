@@ -1,4 +1,4 @@
-"""From the stored schema and the stages to the `Recipe` of the engine: which fields are read, and what is done to them.
+"""From the stored schema and the stages to the `ElementProgram` of the engine: what is read, and what is done to it.
 
 Pure; reads nothing but the schema. Columns that no later step needs are not read.
 """
@@ -16,12 +16,12 @@ from ..stages.columns import Columns, ResolveFields
 from ..stages.pad import PadStep
 from ..stages.select import Projection
 from ..stages.steps import Step
-from .folding import folded
-from .recipe import Input, MixedRecipe, Recipe
+from .fusion import fused
+from .program import ElementProgram, Input, MixedProgram
 
 
-def build_recipe(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> Recipe:
-    """The recipe of a pipeline, whose random stages follow ``seed`` where they were given none.
+def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> ElementProgram:
+    """The program of a pipeline, whose random stages follow ``seed`` where they were given none.
 
     Raises:
         FieldNotFoundError: a name or regex that matches nothing where it stands.
@@ -34,7 +34,7 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields, seed: int | No
     _refuse_open_padding(columns, stages)
     if columns.window is None:  # without windows a row is an item
         columns.item_steps, columns.row_steps = [*columns.row_steps, *columns.item_steps], []
-    recipe = Recipe(
+    program = ElementProgram(
         fields=tuple(fields),
         row_steps=tuple(columns.row_steps),
         window=columns.window,
@@ -42,7 +42,7 @@ def build_recipe(stages: Sequence[Stage], resolve: ResolveFields, seed: int | No
         outputs=tuple(columns.outputs),
         inputs=(),
     )
-    return _with_inputs(_without_unused(recipe))
+    return _with_inputs(_without_unused(program))
 
 
 def mixed_steps(
@@ -55,17 +55,17 @@ def mixed_steps(
     return (*columns.row_steps, *columns.item_steps), tuple(columns.outputs)
 
 
-def _with_inputs(recipe: Recipe) -> Recipe:
+def _with_inputs(program: ElementProgram) -> ElementProgram:
     """Lets stored columns go straight through the steps that can take them so."""
-    if recipe.row_steps or recipe.window is None:
-        inputs = [Input(leaves=(number,)) for number in range(len(recipe.fields))]
+    if program.row_steps or program.window is None:
+        inputs = [Input(leaves=(number,)) for number in range(len(program.fields))]
     else:
-        inputs = [Input(leaves=(number,)) for number in range(len(recipe.window.leaves))]
-    inputs, steps = folded(inputs, recipe.row_steps or recipe.item_steps)
-    if recipe.row_steps:
+        inputs = [Input(leaves=(number,)) for number in range(len(program.window.leaves))]
+    inputs, steps = fused(inputs, program.row_steps or program.item_steps)
+    if program.row_steps:
         steps = steps or [Projection(keep=tuple(range(len(inputs))))]  # they are made by rows all the same
-        return replace(recipe, inputs=tuple(inputs), row_steps=tuple(steps))
-    return replace(recipe, inputs=tuple(inputs), item_steps=tuple(steps))
+        return replace(program, inputs=tuple(inputs), row_steps=tuple(steps))
+    return replace(program, inputs=tuple(inputs), item_steps=tuple(steps))
 
 
 def _refuse_open_padding(columns: Columns, stages: Sequence[Stage]) -> None:
@@ -81,32 +81,32 @@ def _refuse_open_padding(columns: Columns, stages: Sequence[Stage]) -> None:
             )
 
 
-def _without_unused(recipe: Recipe) -> Recipe:
+def _without_unused(program: ElementProgram) -> ElementProgram:
     """Folds leading projections into what is read, so that unused columns are neither fetched nor decoded."""
-    while recipe.item_steps and isinstance(recipe.item_steps[0], Projection) and not recipe.row_steps:
-        keep = recipe.item_steps[0].keep
-        if recipe.window is None:
-            recipe = replace(
-                recipe, fields=tuple(recipe.fields[number] for number in keep), item_steps=recipe.item_steps[1:]
+    while program.item_steps and isinstance(program.item_steps[0], Projection) and not program.row_steps:
+        keep = program.item_steps[0].keep
+        if program.window is None:
+            program = replace(
+                program, fields=tuple(program.fields[number] for number in keep), item_steps=program.item_steps[1:]
             )
         else:
-            window = replace(recipe.window, leaves=tuple(recipe.window.leaves[number] for number in keep))
-            recipe = replace(recipe, window=window, item_steps=recipe.item_steps[1:])
-    if recipe.window is None or recipe.row_steps:
-        return recipe
-    used = sorted({number for _, number, _ in recipe.window.leaves})
-    leaves = tuple((path, used.index(number), offset) for path, number, offset in recipe.window.leaves)
+            window = replace(program.window, leaves=tuple(program.window.leaves[number] for number in keep))
+            program = replace(program, window=window, item_steps=program.item_steps[1:])
+    if program.window is None or program.row_steps:
+        return program
+    used = sorted({number for _, number, _ in program.window.leaves})
+    leaves = tuple((path, used.index(number), offset) for path, number, offset in program.window.leaves)
     return replace(
-        recipe,
-        fields=tuple(recipe.fields[number] for number in used),
-        window=replace(recipe.window, leaves=leaves),
+        program,
+        fields=tuple(program.fields[number] for number in used),
+        window=replace(program.window, leaves=leaves),
     )
 
 
-def element_of(recipe: Recipe | MixedRecipe, batch: Batch | None, *, static_batch: bool) -> Element:
+def element_of(program: ElementProgram | MixedProgram, batch: Batch | None, *, static_batch: bool) -> Element:
     """What one step of the pipeline gives."""
     return Element(
-        outputs=recipe.outputs,
+        outputs=program.outputs,
         batch_size=None if batch is None else batch.batch_size,
         static_batch=static_batch,
     )

@@ -16,10 +16,10 @@ from ..order.mixing import SOURCE_SHIFT, MixView, Stop
 from ..order.positions import RowView
 from ..schema.element import OutputField
 from ..stages.base import Stage, positive_integer, with_canonical_shards
-from .draws import Draw, WindowKey, WindowRows
+from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_steps
 from .plan import BasePlan, Plan
-from .recipe import MixedRecipe
+from .program import MixedProgram
 from .stage_order import order_stages
 from .views import rows_viewed
 
@@ -93,16 +93,16 @@ class MixedPlan(BasePlan):
         self.plans: list[Plan] = [source.plan() for source in mixture.sources]  # type: ignore[misc]  # not mixes
 
     @cached_property
-    def recipe(self) -> MixedRecipe:  # type: ignore[override]  # computed once
-        """Each source's recipe, and what follows the mix."""
-        sources = tuple(plan.recipe for plan in self.plans)
+    def program(self) -> MixedProgram:  # type: ignore[override]  # computed once
+        """Each source's program, and what follows the mix."""
+        sources = tuple(plan.program for plan in self.plans)
         outputs = sources[0].outputs
         for number, source in enumerate(sources[1:], 1):
             _check_same(outputs, source.outputs, number)
         nullable = [any(source.outputs[k].nullable for source in sources) for k in range(len(outputs))]
         outputs = tuple(replace(output, nullable=flag) for output, flag in zip(outputs, nullable, strict=True))
         steps, outputs = mixed_steps(self.order.fields, outputs, self.mixture.drawn_seed or self.mixture.seed)
-        return MixedRecipe(sources=sources, item_steps=steps, outputs=outputs)
+        return MixedProgram(sources=sources, item_steps=steps, outputs=outputs)
 
     @cached_property
     def mix_view(self) -> MixView:
@@ -157,14 +157,14 @@ class MixedPlan(BasePlan):
                 result.append(replace(draw, key=draw.key._replace(source=number), places=places))
         return result
 
-    def window_rows(self, key: WindowKey) -> WindowRows:
-        return self.plans[key.source].window_rows(key)
+    def block_rows(self, key: BlockKey) -> BlockRows:
+        return self.plans[key.source].block_rows(key)
 
-    def window_bytes(self, key: WindowKey) -> int:
-        return self.plans[key.source].window_bytes(key)
+    def block_bytes(self, key: BlockKey) -> int:
+        return self.plans[key.source].block_bytes(key)
 
-    def next_window(self, key: WindowKey) -> WindowKey | None:
-        return self.plans[key.source].next_window(key)
+    def next_block(self, key: BlockKey) -> BlockKey | None:
+        return self.plans[key.source].next_block(key)
 
 
 def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:

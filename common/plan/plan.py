@@ -1,7 +1,7 @@
 """`Plan`: everything about a pipeline that is decided before the first row is decoded.
 
 In: the stored dataset and the stages. Out: the element's description (from the schema alone), the exact selection, the
-order, and for any element the windows it needs and the rows it takes from them.
+order, and for any element the blocks it needs and the rows it takes from them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, wi
 from ..stages.batch import Batch
 from ..stages.columns import ResolveFields
 from ..stages.repeat import Repeat as RepeatStage
-from .draws import Draw, WindowKey, WindowRows
-from .fields import build_recipe
-from .recipe import Recipe
+from .draws import BlockKey, BlockRows, Draw
+from .fields import build_program
+from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
 from .views import rows_viewed, viewed
 
@@ -40,7 +40,7 @@ _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
-_FEW_WINDOWS = 8  # to look for in turn; finding the distinct ones of more takes a sort
+_FEW_BLOCKS = 8  # to look for in turn; finding the distinct ones of more takes a sort
 
 
 INFINITE = -1
@@ -50,13 +50,13 @@ UNKNOWN = -2
 class BasePlan:
     """What plans of one dataset and of a mix share: the element, and the steps as views over rows.
 
-    Subclasses say what the rows are (``recipe``, ``row_view``) and where they lie (``draws`` and the ``window_``
+    Subclasses say what the rows are (``program``, ``row_view``) and where they lie (``draws`` and the ``block_``
     methods).
     """
 
     stages: tuple[Stage, ...]
     order: StageOrder
-    recipe: Recipe
+    program: ElementProgram
     row_view: RowView
     hashes: tuple[str, str] | None = None
     """Names of all stages, and of those that decide the order, where another process has them; see `state`."""
@@ -66,9 +66,9 @@ class BasePlan:
         """What one step gives."""
         batch = self.batch
         if batch is None:
-            return Element(outputs=self.recipe.outputs)
+            return Element(outputs=self.program.outputs)
         static = batch.drop_remainder or self._endless_before_batch()
-        return Element(outputs=self.recipe.outputs, batch_size=batch.batch_size, static_batch=static)
+        return Element(outputs=self.program.outputs, batch_size=batch.batch_size, static_batch=static)
 
     @property
     def batch(self) -> Batch | None:
@@ -91,7 +91,7 @@ class BasePlan:
 
     def _batches(self, rows: RowView) -> BatchView | None:
         result: BatchView | None = None
-        if self.recipe.drops:  # batches are made of what is left; see `engine.rebatch`
+        if self.program.drops:  # batches are made of what is left; see `engine.rebatch`
             return None
         for stage in self.order.views[len(self.order.row_views) :]:
             if isinstance(stage, Batch):
@@ -134,7 +134,7 @@ class BasePlan:
         """A number of elements as the protocol says it."""
         if length is None:
             return INFINITE
-        return UNKNOWN if self.recipe.drops else length
+        return UNKNOWN if self.program.drops else length
 
     def rows_from(self, origin: Origin) -> RowView:
         """The rows of this rank that are left at a global position that other ranks reached together.
@@ -177,7 +177,7 @@ class BasePlan:
 
         One, where a step looks at the batch as a whole (a user function on batches, padding to the largest value).
         """
-        if any(step.needs_whole_batch for step in self.recipe.item_steps):
+        if any(step.needs_whole_batch for step in self.program.item_steps):
             return 1
         return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
 
@@ -230,16 +230,16 @@ class BasePlan:
         """
         raise NotImplementedError
 
-    def window_rows(self, key: WindowKey) -> WindowRows:
-        """The rows that a window needs; each once, in storage order."""
+    def block_rows(self, key: BlockKey) -> BlockRows:
+        """The rows that a block needs; each once, in storage order."""
         raise NotImplementedError
 
-    def window_bytes(self, key: WindowKey) -> int:
-        """About how much memory the encoded columns of a window take."""
+    def block_bytes(self, key: BlockKey) -> int:
+        """About how much memory the encoded columns of a block take."""
         raise NotImplementedError
 
-    def next_window(self, key: WindowKey) -> WindowKey | None:
-        """The window after this one in its stream and epoch."""
+    def next_block(self, key: BlockKey) -> BlockKey | None:
+        """The block after this one in its stream and epoch."""
         raise NotImplementedError
 
 
@@ -256,17 +256,17 @@ class Plan(BasePlan):
         self.stages = tuple(stages)
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
-        self._unit_bytes = lru_cache(maxsize=65536)(self._bytes_of_unit)
+        self._row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
 
     # --- from the schema alone ---
 
     @cached_property
-    def recipe(self) -> Recipe:  # type: ignore[override]  # computed once
+    def program(self) -> ElementProgram:  # type: ignore[override]  # computed once
         """How rows become elements."""
-        recipe = build_recipe(self.order.fields, self.resolve, self.seed)
+        program = build_program(self.order.fields, self.resolve, self.seed)
         for stage in self.order.selection:
             stage.check_fields(self.resolve)
-        return recipe
+        return program
 
     def resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
         """The stored fields that patterns select (``None`` = all), in schema order."""
@@ -305,8 +305,8 @@ class Plan(BasePlan):
         view = _row_view(self.order.part, selection.num_items, spec)
         _, index = view.resolve(np.arange(view.length or 0, dtype=np.int64))
         items = np.empty(len(index), dtype=np.int64)
-        for stream, window, local, places in _by_window(epoch, index):
-            items[slice(None) if places is None else places] = epoch.window_items(stream, window)[local]
+        for stream, block, local, places in _by_block(epoch, index):
+            items[slice(None) if places is None else places] = epoch.block_items(stream, block)[local]
         items.sort()
         return replace(selection, starts=items if selection.starts is None else selection.starts[items])
 
@@ -445,35 +445,35 @@ class Plan(BasePlan):
         for number, chosen in distinct(passes):
             epoch = self.epoch_of(iteration, number)
             part = index if chosen is None else index[chosen]
-            for stream, window, local, places in _by_window(self.epoch_order(epoch), part):
-                key = WindowKey(epoch=epoch, stream=stream, window=window)
+            for stream, block, local, places in _by_block(self.epoch_order(epoch), part):
+                key = BlockKey(epoch=epoch, stream=stream, block=block)
                 where = _some_of(chosen, places)
                 result.append(Draw(key=key, items=local, places=where, turn=self._turn(iteration, number)))
         return result
 
-    def window_rows(self, key: WindowKey) -> WindowRows:
-        """The rows that a window needs; each once, in storage order."""
+    def block_rows(self, key: BlockKey) -> BlockRows:
+        """The rows that a block needs; each once, in storage order."""
         order = self.epoch_order(key.epoch)
         if self.selection.starts is None:
             return self._rows_of_segments(order, key)
-        items = order.window_items(key.stream, key.window)
+        items = order.block_items(key.stream, key.block)
         cells = self.selection.cells(items)
         positions, inverse = np.unique(cells, return_inverse=True)
-        unit, row = self.selection.rows.locate(positions)
-        bounds = np.flatnonzero(np.diff(unit, prepend=-1, append=-1))
-        return WindowRows(
-            units=tuple(unit[bounds[:-1]].tolist()),
+        row_group, row = self.selection.rows.locate(positions)
+        bounds = np.flatnonzero(np.diff(row_group, prepend=-1, append=-1))
+        return BlockRows(
+            row_groups=tuple(row_group[bounds[:-1]].tolist()),
             rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
             cells=inverse.reshape(cells.shape),
         )
 
-    def _rows_of_segments(self, order: EpochOrder, key: WindowKey) -> WindowRows:
-        """The rows of a window whose items are rows: whole stretches of row groups, found without sorting rows."""
-        unit, first, length = order.window_segments(key.stream, key.window)
+    def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:
+        """The rows of a block whose items are rows: whole stretches of row groups, found without sorting rows."""
+        row_group, first, length = order.block_segments(key.stream, key.block)
         by_place = np.argsort(first)
         ends = np.cumsum(length)
         count = int(ends[-1]) if len(ends) else 0
-        permutation = order.window_permutation(key.stream, key.window, count)
+        permutation = order.block_permutation(key.stream, key.block, count)
         if permutation is not None and (np.diff(by_place) == 1).all():  # laid as stored: an item's number is its row's
             cells, permutation = permutation, None
         else:
@@ -482,58 +482,62 @@ class Plan(BasePlan):
             cells = np.repeat(begins - (ends - length), length)
             cells += np.arange(count)
         rows = self.selection.rows
-        skipped = (first - rows.before[unit]).tolist()
-        chosen = [(u, rows.of(u)[s : s + n]) for u, s, n in zip(unit.tolist(), skipped, length.tolist(), strict=True)]
-        return WindowRows(
-            units=tuple(chosen[place][0] for place in by_place),
+        skipped = (first - rows.before[row_group]).tolist()
+        chosen = [
+            (u, rows.of(u)[s : s + n]) for u, s, n in zip(row_group.tolist(), skipped, length.tolist(), strict=True)
+        ]
+        return BlockRows(
+            row_groups=tuple(chosen[place][0] for place in by_place),
             rows=tuple(chosen[place][1] for place in by_place),
             cells=(cells if permutation is None else cells[permutation])[:, None],
         )
 
-    def window_bytes(self, key: WindowKey) -> int:
-        """About how much memory the encoded columns of a window take."""
+    def block_bytes(self, key: BlockKey) -> int:
+        """About how much memory the encoded columns of a block take."""
         stream = self.epoch_order(key.epoch).stream(key.stream)
-        lo, hi = stream.window_segment[key.window], stream.window_segment[key.window + 1]
+        lo, hi = stream.block_segment[key.block], stream.block_segment[key.block + 1]
         items = self._items_before
         total = 0
-        for unit, taken in zip(
-            stream.unit[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True
+        for row_group, taken in zip(
+            stream.row_group[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True
         ):
-            share = min(1.0, taken / max(int(items[unit + 1] - items[unit]), 1))
-            wanted = int(self.selection.rows.before[unit + 1] - self.selection.rows.before[unit])
-            total += int(self._unit_bytes(unit) * share * wanted / max(int(self.dataset.row_groups.rows[unit]), 1))
+            share = min(1.0, taken / max(int(items[row_group + 1] - items[row_group]), 1))
+            wanted = int(self.selection.rows.before[row_group + 1] - self.selection.rows.before[row_group])
+            total += int(
+                self._row_group_bytes(row_group) * share * wanted / max(int(self.dataset.row_groups.rows[row_group]), 1)
+            )
         return total
 
-    def next_window(self, key: WindowKey) -> WindowKey | None:
-        """The window after this one in its stream and epoch."""
-        windows = len(self.epoch_order(key.epoch).stream(key.stream).window_segment) - 1
-        return key._replace(window=key.window + 1) if key.window + 1 < windows else None
+    def next_block(self, key: BlockKey) -> BlockKey | None:
+        """The block after this one in its stream and epoch."""
+        blocks = len(self.epoch_order(key.epoch).stream(key.stream).block_segment) - 1
+        return key._replace(block=key.block + 1) if key.block + 1 < blocks else None
 
-    def _bytes_of_unit(self, unit: int) -> int:
-        return decoded_bytes(self.dataset, unit, [field.name for field in self.recipe.fields])
+    def _bytes_of_row_group(self, row_group: int) -> int:
+        return decoded_bytes(self.dataset, row_group, [field.name for field in self.program.fields])
 
 
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
     return rows_viewed(stages, Epoch(items, spec.streams, spec.even))
 
 
-def _by_window(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
-    """Groups global positions by window: ``(stream, window, item numbers in the window, places in index)``.
+def _by_block(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
+    """Groups global positions by block: ``(stream, block, item numbers in the block, places in index)``.
 
-    Places are ``None`` where all of ``index`` lies in one window.
+    Places are ``None`` where all of ``index`` lies in one block.
     """
     stream, position = epoch.locate(index)
     result: list[tuple[int, int, np.ndarray, np.ndarray | None]] = []
     for number, mine in distinct(stream):
         own = position if mine is None else position[mine]
-        starts = epoch.stream(number).window_position
+        starts = epoch.stream(number).block_position
         first, last = (np.searchsorted(starts, (own.min(), own.max()), side="right") - 1).tolist()
         if first == last:
             result.append((number, first, own - starts[first], mine))
             continue
-        window = np.searchsorted(starts, own, side="right") - 1
-        for found in range(first, last + 1) if last - first < _FEW_WINDOWS else np.unique(window).tolist():
-            places = np.flatnonzero(window == found)
+        block = np.searchsorted(starts, own, side="right") - 1
+        for found in range(first, last + 1) if last - first < _FEW_BLOCKS else np.unique(block).tolist():
+            places = np.flatnonzero(block == found)
             if not len(places):
                 continue
             result.append((number, found, own[places] - starts[found], _some_of(mine, places)))

@@ -176,7 +176,7 @@ def parse_state(
                 f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from."
             )
-    if plan.recipe.drops:
+    if plan.program.drops:
         result = _on_same_rank(found, own)
     elif found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
         result = replace(found, shards=own.shards)

@@ -14,23 +14,23 @@ Result = TypeVar("Result")
 _running = threading.local()
 
 
-def in_parallel(function: Callable[[int], Result], units: Sequence[int], what: str, threads: int) -> list[Result]:
+def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], what: str, threads: int) -> list[Result]:
     """``function`` of each row group, in order.
 
     Raises:
         Whatever ``function`` raises; the other calls are cancelled then.
     """
-    if len(units) <= 1 or threads <= 1:
-        return [function(unit) for unit in units]
+    if len(row_groups) <= 1 or threads <= 1:
+        return [function(row_group) for row_group in row_groups]
     stopped = threading.Event()
 
-    def run(unit: int) -> Result:
+    def run(row_group: int) -> Result:
         _running.stopped = stopped
-        return function(unit)
+        return function(row_group)
 
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-select") as pool:
         try:
-            return list(progress(pool.map(run, units), what, len(units), unit="row group"))
+            return list(progress(pool.map(run, row_groups), what, len(row_groups), unit="row group"))
         except BaseException:
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)

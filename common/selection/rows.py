@@ -16,9 +16,9 @@ class RowSet:
     """Wanted rows.
 
     Attributes:
-        before: int64 ``[units + 1]``: wanted rows before each row group; the last entry is their number.
-        whole: bool ``[units]``: every row of the row group is wanted.
-        start: int64 ``[units]``: where the row numbers of a row group that is not whole begin in ``values``.
+        before: int64 ``[row_groups + 1]``: wanted rows before each row group; the last entry is their number.
+        whole: bool ``[row_groups]``: every row of the row group is wanted.
+        start: int64 ``[row_groups]``: where the row numbers of a row group that is not whole begin in ``values``.
         values: int32: row numbers inside their row groups, ascending.
     """
 
@@ -34,26 +34,26 @@ class RowSet:
 
     @property
     def counts(self) -> np.ndarray:
-        """Wanted rows of each row group, int64 ``[units]``."""
+        """Wanted rows of each row group, int64 ``[row_groups]``."""
         return np.diff(self.before)
 
-    def of(self, unit: int) -> np.ndarray:
+    def of(self, row_group: int) -> np.ndarray:
         """The wanted rows of one row group, ascending."""
-        count = int(self.before[unit + 1] - self.before[unit])
-        if self.whole[unit]:
+        count = int(self.before[row_group + 1] - self.before[row_group])
+        if self.whole[row_group]:
             return np.arange(count)
-        first = int(self.start[unit])
+        first = int(self.start[row_group])
         return self.values[first : first + count].astype(np.int64)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions (int64) -> ``(unit, row)``."""
-        unit = np.searchsorted(self.before, positions, side="right") - 1
-        row = positions - self.before[unit]
-        partial = ~self.whole[unit]
+        """Positions (int64) -> ``(row_group, row)``."""
+        row_group = np.searchsorted(self.before, positions, side="right") - 1
+        row = positions - self.before[row_group]
+        partial = ~self.whole[row_group]
         if partial.any():
             row = row.copy()
-            row[partial] = self.values[self.start[unit[partial]] + row[partial]]
-        return unit, row
+            row[partial] = self.values[self.start[row_group[partial]] + row[partial]]
+        return row_group, row
 
     def replace(self, rows: Mapping[int, np.ndarray | None]) -> RowSet:
         """A copy in which some row groups have other rows; ``None`` leaves a row group as it is."""
@@ -62,19 +62,19 @@ class RowSet:
         start = self.start.copy()
         pieces = [self.values]
         end = len(self.values)
-        for unit, chosen in rows.items():
+        for row_group, chosen in rows.items():
             if chosen is None:
                 continue
-            if len(chosen) != counts[unit]:
-                whole[unit] = False
-                start[unit] = end
+            if len(chosen) != counts[row_group]:
+                whole[row_group] = False
+                start[row_group] = end
                 end += len(chosen)
                 pieces.append(chosen.astype(np.int32))
-                counts[unit] = len(chosen)
+                counts[row_group] = len(chosen)
         return _row_set(counts, whole, start, np.concatenate(pieces))
 
-    def keep_units(self, keep: np.ndarray) -> RowSet:
-        """A copy without the rows of the row groups where ``keep`` (bool ``[units]``) is False."""
+    def keep_row_groups(self, keep: np.ndarray) -> RowSet:
+        """A copy without the rows of the row groups where ``keep`` (bool ``[row_groups]``) is False."""
         return _row_set(np.where(keep, self.counts, 0), self.whole & keep, self.start, self.values)
 
     def slice(self, first: int, stop: int | None) -> RowSet:
@@ -84,15 +84,15 @@ class RowSet:
         lo = np.clip(first - self.before[:-1], 0, self.counts)
         hi = np.clip(stop - self.before[:-1], 0, self.counts)
         cut = {
-            int(unit): self.of(int(unit))[lo[unit] : hi[unit]]
-            for unit in np.flatnonzero((hi > lo) & (hi - lo < self.counts))
+            int(row_group): self.of(int(row_group))[lo[row_group] : hi[row_group]]
+            for row_group in np.flatnonzero((hi > lo) & (hi - lo < self.counts))
         }
-        return self.keep_units(hi > lo).replace(cut)
+        return self.keep_row_groups(hi > lo).replace(cut)
 
-    def units(self, numbers: np.ndarray) -> RowSet:
+    def row_groups(self, numbers: np.ndarray) -> RowSet:
         """The rows of some row groups only, which are then numbered from 0."""
         counts, whole = self.counts[numbers], self.whole[numbers]
-        pieces = [self.of(int(unit)) for unit in numbers[~whole]]
+        pieces = [self.of(int(row_group)) for row_group in numbers[~whole]]
         start = np.zeros(len(numbers), dtype=np.int64)
         start[~whole] = np.cumsum([0, *(len(piece) for piece in pieces)])[:-1]
         values = np.concatenate([np.zeros(0, dtype=np.int32), *pieces]).astype(np.int32)
@@ -110,21 +110,24 @@ def concat_row_sets(parts: Sequence[RowSet]) -> RowSet:
     )
 
 
-def all_rows(rows_per_unit: np.ndarray) -> RowSet:
+def all_rows(rows_per_row_group: np.ndarray) -> RowSet:
     """Every row of every row group."""
-    units = len(rows_per_unit)
+    row_groups = len(rows_per_row_group)
     return _row_set(
-        rows_per_unit, np.ones(units, dtype=bool), np.zeros(units, dtype=np.int64), np.zeros(0, dtype=np.int32)
+        rows_per_row_group,
+        np.ones(row_groups, dtype=bool),
+        np.zeros(row_groups, dtype=np.int64),
+        np.zeros(0, dtype=np.int32),
     )
 
 
 def row_set_of_positions(base: RowSet, positions: np.ndarray) -> RowSet:
     """The rows at some positions of ``base`` (ascending, distinct)."""
-    unit, row = base.locate(positions)
-    bounds = np.searchsorted(unit, np.arange(len(base.whole) + 1))
+    row_group, row = base.locate(positions)
+    bounds = np.searchsorted(row_group, np.arange(len(base.whole) + 1))
     keep = np.diff(bounds) > 0
     chosen = {int(u): row[bounds[u] : bounds[u + 1]] for u in np.flatnonzero(keep)}
-    return base.keep_units(keep).replace(chosen)
+    return base.keep_row_groups(keep).replace(chosen)
 
 
 def _row_set(counts: np.ndarray, whole: np.ndarray, start: np.ndarray, values: np.ndarray) -> RowSet:

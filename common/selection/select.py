@@ -45,14 +45,14 @@ class Report:
 
     Attributes:
         step: the stage in words.
-        units: row groups before it; ``pruned`` of them were excluded and ``proven`` kept whole without being read.
+        row_groups: row groups before it; ``pruned`` of them were excluded and ``proven`` kept whole without being read.
         read: row groups whose predicate columns were read, ``read_bytes`` stored bytes in all.
         rows_before, rows_after: rows (or windows) before and after.
         pruned_by: what excluded the pruned ones, in words.
     """
 
     step: str
-    units: int
+    row_groups: int
     pruned: int
     proven: int
     read: int
@@ -87,7 +87,7 @@ class Selection:
 
     @property
     def items_before(self) -> np.ndarray:
-        """Items that begin before each row group, int64 ``[units + 1]``."""
+        """Items that begin before each row group, int64 ``[row_groups + 1]``."""
         if self.starts is None:
             return self.rows.before
         return np.searchsorted(self.starts, self.rows.before, side="left")
@@ -158,7 +158,9 @@ def live_rows(dataset: StoredDataset) -> RowSet:
     """Every row that is not deleted."""
     rows = all_rows(dataset.row_groups.rows)
     counts = rows.counts
-    return rows.replace({unit: np.delete(np.arange(counts[unit]), gone) for unit, gone in dataset.deleted.items()})
+    return rows.replace(
+        {row_group: np.delete(np.arange(counts[row_group]), gone) for row_group, gone in dataset.deleted.items()}
+    )
 
 
 def every_row(dataset: StoredDataset) -> Selection:
@@ -182,28 +184,30 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
                 f"where({step.text}): field '{field.name}' is stored encoded ({type(field.storage).__name__}), so an "
                 f"expression cannot look into it. Use where(function, fields=['{field.name}'])."
             )
-    units = len(dataset.row_groups)
+    row_groups = len(dataset.row_groups)
     statistics = {name: column_statistics(dataset, name) for name in names}
-    verdict = prune(node, statistics, units)
+    verdict = prune(node, statistics, row_groups)
     alive = rows.counts > 0
-    partitions = prune(node, {name: known for name, known in statistics.items() if name in dataset.partitions}, units)
+    partitions = prune(
+        node, {name: known for name, known in statistics.items() if name in dataset.partitions}, row_groups
+    )
     undecided = np.flatnonzero(alive & verdict.may_match & ~verdict.all_match)
 
-    def mask(unit: int) -> np.ndarray | None:
-        wanted = rows.of(unit)
-        found = row_mask(read(unit, fields), expression)
+    def mask(row_group: int) -> np.ndarray | None:
+        wanted = rows.of(row_group)
+        found = row_mask(read(row_group, fields), expression)
         return wanted[found[wanted]]
 
     chosen = in_parallel(mask, undecided.tolist(), f"filtering by {step.text}", threads)
-    kept = rows.keep_units(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
+    kept = rows.keep_row_groups(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
     stored = [name for name in names if name not in dataset.partitions]
     report = Report(
         step=str(step),
-        units=int(alive.sum()),
+        row_groups=int(alive.sum()),
         pruned=int((alive & ~verdict.may_match).sum()),
         proven=int((alive & verdict.all_match).sum()),
         read=len(undecided),
-        read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in undecided) if stored else 0,
+        read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in undecided) if stored else 0,
         rows_before=rows.total,
         rows_after=kept.total,
         pruned_by=_pruned_by(alive & ~verdict.may_match, alive & ~partitions.may_match),
@@ -222,14 +226,14 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
     rows, before = selection.rows, selection.num_items
     mine = np.arange(len(rows.whole)) % step.num_shards == step.index
     if selection.starts is None:
-        selection = replace(selection, rows=rows.keep_units(mine))
+        selection = replace(selection, rows=rows.keep_row_groups(mine))
     else:
-        unit, _ = rows.locate(selection.starts)
-        selection = replace(selection, starts=selection.starts[mine[unit]])
+        row_group, _ = rows.locate(selection.starts)
+        selection = replace(selection, starts=selection.starts[mine[row_group]])
     alive = rows.counts > 0
     report = Report(
         step=str(step),
-        units=int(alive.sum()),
+        row_groups=int(alive.sum()),
         pruned=int((alive & ~mine).sum()),
         pruned_by="they belong to other parts",
         proven=int((alive & mine).sum()),
@@ -269,27 +273,27 @@ def _where_column(
     alive = rows.counts > 0
     if name in dataset.partitions:
         verdict = step.predicate.mask(dataset.partitions[name])[dataset.row_groups.file]
-        kept = rows.keep_units(verdict)
-        pruned, proven, units = int((alive & ~verdict).sum()), int((alive & verdict).sum()), np.zeros(0, np.int64)
+        kept = rows.keep_row_groups(verdict)
+        pruned, proven, row_groups = int((alive & ~verdict).sum()), int((alive & verdict).sum()), np.zeros(0, np.int64)
     else:
-        units = np.flatnonzero(alive)
+        row_groups = np.flatnonzero(alive)
 
-        def keep(unit: int) -> np.ndarray:
-            wanted = rows.of(unit)
-            chunks = read(unit, [field]).column(0).chunks
+        def keep(row_group: int) -> np.ndarray:
+            wanted = rows.of(row_group)
+            chunks = read(row_group, [field]).column(0).chunks
             found = np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, chunks)])
             return wanted[found[wanted]]
 
-        chosen = in_parallel(keep, units.tolist(), f"filtering by {step}", threads)
-        kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
+        chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step}", threads)
+        kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
         pruned = proven = 0
     report = Report(
         step=str(step),
-        units=int(alive.sum()),
+        row_groups=int(alive.sum()),
         pruned=pruned,
         proven=proven,
-        read=len(units),
-        read_bytes=sum(column_bytes(dataset, int(unit), [name]) for unit in units),
+        read=len(row_groups),
+        read_bytes=sum(column_bytes(dataset, int(row_group), [name]) for row_group in row_groups),
         rows_before=rows.total,
         rows_after=kept.total,
         pruned_by=f"{pruned:,} by partitions" if pruned else "",
@@ -300,22 +304,22 @@ def _where_column(
 def _where_function(
     dataset: StoredDataset, rows: RowSet, step: WhereFunction, test: RowPredicate, threads: int
 ) -> tuple[RowSet, Report]:
-    units = np.flatnonzero(rows.counts > 0)
+    row_groups = np.flatnonzero(rows.counts > 0)
 
-    def keep(unit: int) -> np.ndarray:
-        wanted = rows.of(unit)
-        return wanted[test(step, unit, wanted)]
+    def keep(row_group: int) -> np.ndarray:
+        wanted = rows.of(row_group)
+        return wanted[test(step, row_group, wanted)]
 
-    chosen = in_parallel(keep, units.tolist(), f"filtering by {step.function.name}", threads)
-    kept = rows.replace(dict(zip(units.tolist(), chosen, strict=True)))
+    chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step.function.name}", threads)
+    kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
     stored = [name for name in step.fields if name not in dataset.partitions]
     report = Report(
         step=str(step),
-        units=len(units),
+        row_groups=len(row_groups),
         pruned=0,
         proven=0,
-        read=len(units),
-        read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in units),
+        read=len(row_groups),
+        read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in row_groups),
         rows_before=rows.total,
         rows_after=kept.total,
     )
@@ -324,39 +328,40 @@ def _where_function(
 
 def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: ReadStored, threads: int) -> Selection:
     rows = selection.rows
-    units = np.flatnonzero(rows.counts > 0)
+    row_groups = np.flatnonzero(rows.counts > 0)
     names = list(dict.fromkeys([*step.group_by, *([step.timestamp] if step.timestamp else [])]))
     fields = [dataset.schema[name] for name in names]
 
-    def columns(unit: int) -> pa.Table:
-        table = read(unit, fields)
-        return table if rows.whole[unit] else take_rows(table, pa.array(rows.of(unit)))
+    def columns(row_group: int) -> pa.Table:
+        table = read(row_group, fields)
+        return table if rows.whole[row_group] else take_rows(table, pa.array(rows.of(row_group)))
 
-    tables = in_parallel(columns, units.tolist(), "forming windows", threads) if names else []
+    tables = in_parallel(columns, row_groups.tolist(), "forming windows", threads) if names else []
     table = pa.concat_tables(tables) if tables else None
-    unit_of_row = np.repeat(units, rows.counts[units])
-    sequence = _sequences(dataset, step, unit_of_row, table)
+    row_group_of_row = np.repeat(row_groups, rows.counts[row_groups])
+    sequence = _sequences(dataset, step, row_group_of_row, table)
     stamps = None
     if step.timestamp is not None and table is not None:
         stamps = _stamps(dataset, step, rows, table.column(step.timestamp))
         wrong = decreasing_stamp(sequence, stamps)
         if wrong is not None:
-            unit, row = rows.locate(np.array([wrong]))
+            row_group, row = rows.locate(np.array([wrong]))
             raise DatasetError(
-                f"ngram: {dataset.describe_row(int(unit[0]), int(row[0]))}: expected time stamps in '{step.timestamp}' "
-                f"that do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Sort the data by "
-                f"{[*step.group_by, step.timestamp]}, or name the field that tells sequences apart in group_by=."
+                f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected time stamps in "
+                f"'{step.timestamp}' that do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. "
+                f"Sort the data by {[*step.group_by, step.timestamp]}, or name the field that tells sequences apart in "
+                f"group_by=."
             )
     rule = WindowRule(span=step.span, max_gap=_gap(dataset, step), stride=step.stride, overlap=step.overlap)
     starts = window_starts(sequence, stamps, rule)
     stored = [name for name in names if name not in dataset.partitions]
     report = Report(
         step=str(step),
-        units=len(units),
+        row_groups=len(row_groups),
         pruned=0,
         proven=0,
-        read=len(units) if stored else 0,
-        read_bytes=sum(column_bytes(dataset, int(unit), stored) for unit in units) if stored else 0,
+        read=len(row_groups) if stored else 0,
+        read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in row_groups) if stored else 0,
         rows_before=rows.total,
         rows_after=len(starts),
     )
@@ -364,13 +369,13 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
     return replace(selection, starts=starts, steps=offsets, reports=(*selection.reports, report))
 
 
-def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, table: pa.Table | None) -> np.ndarray:
+def _sequences(dataset: StoredDataset, step: Ngram, row_group: np.ndarray, table: pa.Table | None) -> np.ndarray:
     """Which sequence each wanted row belongs to; numbers ascend."""
-    if len(unit) == 0:
+    if len(row_group) == 0:
         return np.zeros(0, dtype=np.int64)
-    breaks = np.zeros(len(unit), dtype=bool)
+    breaks = np.zeros(len(row_group), dtype=bool)
     if not step.span_row_groups:
-        breaks[1:] |= unit[1:] != unit[:-1]
+        breaks[1:] |= row_group[1:] != row_group[:-1]
     if step.group_by:
         for name in step.group_by:
             field = dataset.schema[name]
@@ -383,7 +388,7 @@ def _sequences(dataset: StoredDataset, step: Ngram, unit: np.ndarray, table: pa.
             codes = _codes(table.column(name))
             breaks[1:] |= codes[1:] != codes[:-1]
     else:
-        file = dataset.row_groups.file[unit]
+        file = dataset.row_groups.file[row_group]
         breaks[1:] |= file[1:] != file[:-1]
     return np.cumsum(breaks)
 
@@ -397,10 +402,10 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
 def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:
     if column.null_count:
         wrong = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        unit, row = rows.locate(np.array([wrong]))
+        row_group, row = rows.locate(np.array([wrong]))
         raise DatasetError(
-            f"ngram: {dataset.describe_row(int(unit[0]), int(row[0]))}: expected a time stamp in '{step.timestamp}', "
-            f"got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
+            f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a time stamp in "
+            f"'{step.timestamp}', got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
         )
     return stamps_of(column, step.timestamp or "")
 

@@ -37,25 +37,25 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
     )
 
 
-def column_bytes(dataset: StoredDataset, unit: int, names: Sequence[str]) -> int:
+def column_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:
     """Stored (compressed) bytes of some columns of one row group."""
-    return _bytes(dataset, unit, names, "stored")
+    return _bytes(dataset, row_group, names, "stored")
 
 
-def decoded_bytes(dataset: StoredDataset, unit: int, names: Sequence[str]) -> int:
+def decoded_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:
     """Bytes of some columns of one row group after decompression: about what it occupies in memory, still encoded."""
-    return _bytes(dataset, unit, names, "decoded")
+    return _bytes(dataset, row_group, names, "decoded")
 
 
-def _bytes(dataset: StoredDataset, unit: int, names: Sequence[str], kind: Literal["stored", "decoded"]) -> int:
+def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: Literal["stored", "decoded"]) -> int:
     names = [name for name in names if name not in dataset.partitions]
     indexed = dataset.index.bytes_of(kind, names) if dataset.index is not None else None
     if indexed is not None:
-        return int(indexed[unit])
+        return int(indexed[row_group])
     groups = dataset.row_groups
-    file = int(groups.file[unit])
+    file = int(groups.file[row_group])
     footer = dataset.footer(file)
-    group, schema = footer.row_group(int(groups.group[unit])), footer.schema
+    group, schema = footer.row_group(int(groups.group[row_group])), footer.schema
     wanted = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
     chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, wanted)]
     return sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)

@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,13 +54,13 @@ def load_selection(key: str) -> Selection | None:
             meta = json.loads(str(arrays["meta"]))
             starts = arrays["starts"] if meta["windows"] else None
             steps = arrays["steps"]
+        reports = tuple(Report(row_groups=report.pop("units"), **report) for report in meta["reports"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         _LOGGER.warning("selection %s: kept file is damaged (%s); computing it again.", path, error)
         return None
     os.utime(path)
-    reports = tuple(Report(**report) for report in meta["reports"])
     return Selection(rows=rows, starts=starts, steps=steps, reports=reports, matched=meta["matched"])
 
 
@@ -70,7 +71,7 @@ def save_selection(key: str, selection: Selection) -> None:
     meta = {
         "windows": selection.starts is not None,
         "matched": selection.matched,
-        "reports": [asdict(report) for report in selection.reports],
+        "reports": [_stored_report(report) for report in selection.reports],
     }
     stream = io.BytesIO()
     np.savez_compressed(
@@ -94,3 +95,9 @@ def save_selection(key: str, selection: Selection) -> None:
 
 def _kept() -> KeptFiles:
     return KeptFiles(cache_root() / "selections", ".npz", max_files=_MOST_FILES)
+
+
+def _stored_report(report: Report) -> dict[str, Any]:
+    """The form of a report in kept files, which call row groups units."""
+    stored = asdict(report)
+    return {"units": stored.pop("row_groups"), **stored}

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..engine.read.fetch import Fetcher, fetch_threads, fetchers_of
-from ..engine.run.jobs import Handle, Job, JobPlanner, WindowStore
+from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..errors import ELEMENT_ERRORS, ParquetryError
 from ..order.cursor import Cursor, Origin
@@ -131,7 +131,7 @@ class Server:
         started, self._started = self._started, []
         self._runner = make_runner(
             self._fetchers,
-            self._plan.recipe,
+            self._plan.program,
             workers=self._workers,
             strict_nulls=self._strict_nulls,
             started=started,
@@ -261,7 +261,7 @@ class Iteration:
         affordable = max(_FEWEST_SLOTS, memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(message.a or 2 * threads + 4, affordable)
         self._ahead = max(min(2 * threads, self._most_slots - 2), 1)
-        self._store = WindowStore(
+        self._store = BlockStore(
             plan,
             fetchers,
             threads=fetch_threads(plan.remote, threads),
@@ -269,7 +269,7 @@ class Iteration:
             finish=runner.finish,
             discard=runner.discard,
         )
-        self._rebatcher = rebatcher_of(plan, self._cursor.start) if plan.recipe.drops else None
+        self._rebatcher = rebatcher_of(plan, self._cursor.start) if plan.program.drops else None
         self._stopped = False
         self._pending: deque[_Made | BaseException | None] = deque()
         self._sent = self._cursor.start  # elements, as a state counts them
@@ -461,7 +461,7 @@ class Iteration:
         self._server.give_slot(slot)
 
     def _clear(self) -> None:
-        """Gives every slot back once its job is over, and frees the windows."""
+        """Gives every slot back once its job is over, and frees the blocks."""
         with self._server.changed:
             left = [item for item in self._pending if isinstance(item, _Made)]
             self._pending.clear()

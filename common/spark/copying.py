@@ -58,9 +58,9 @@ def copy(
     missing = [number for number in range(len(plan.stripes)) if not job.has(number)]
     items = []
     for number in missing:
-        units = plan.stripes[number]
-        part = DatasetPart(plan.dataset, units)
-        items.append((number, plan.stripe(np.arange(len(units)), part, plan.rows.units(units))))
+        row_groups = plan.stripes[number]
+        part = DatasetPart(plan.dataset, row_groups)
+        items.append((number, plan.stripe(np.arange(len(row_groups)), part, plan.rows.row_groups(row_groups))))
     for _ in run_tasks(spark, "copy", _WriteStripe(job), items):
         pass
     return plan.complete(job, len(plan.stripes) - len(missing))

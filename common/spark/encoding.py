@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..engine.columns.batch import rows_of
-from ..engine.columns.columns import window_column
+from ..engine.columns.columns import block_column
 from ..engine.read.normalise import normalise
 from ..errors import DecodeError, EncodeError, SchemaError
 from ..schema.codecs import ListCodec
@@ -173,7 +173,7 @@ def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> p
         out = None
         if plain.is_fixed:
             out = np.empty((len(part), *(axis or 0 for axis in plain.shape)), field.dtype)
-        gathered = window_column(plain, [part], lambda row: f"row {first_row + row}").gather(np.arange(len(part)), out)
+        gathered = block_column(plain, [part], lambda row: f"row {first_row + row}").gather(np.arange(len(part)), out)
     except DecodeError as error:
         raise EncodeError(f"rows from {first_row} on, field '{field.name}': {error}") from error
     values: Any = out

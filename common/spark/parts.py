@@ -16,11 +16,11 @@ from ..layout.files import FileListing
 
 
 class DatasetPart(StoredDataset):
-    """A part of ``dataset``: its row groups ``units`` (ascending)."""
+    """A part of ``dataset``: its row groups ``row_groups`` (ascending)."""
 
-    def __init__(self, dataset: StoredDataset, units: np.ndarray) -> None:
+    def __init__(self, dataset: StoredDataset, row_groups: np.ndarray) -> None:
         groups = dataset.row_groups
-        files, file = np.unique(groups.file[units], return_inverse=True)
+        files, file = np.unique(groups.file[row_groups], return_inverse=True)
         self._listing = FileListing(
             filesystem=dataset.filesystem,
             roots=dataset.roots,
@@ -35,7 +35,9 @@ class DatasetPart(StoredDataset):
         self.__dict__.update(
             index=None,
             deleted={},
-            row_groups=RowGroups(file=file.astype(np.int64), group=groups.group[units], rows=groups.rows[units]),
+            row_groups=RowGroups(
+                file=file.astype(np.int64), group=groups.group[row_groups], rows=groups.rows[row_groups]
+            ),
             _described=(dataset.schema, {}, partitions),
             types=dataset.types,
         )

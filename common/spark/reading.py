@@ -22,7 +22,7 @@ from ..engine.columns.batch import Column, rows_of
 from ..engine.read.fetch import Fetcher
 from ..layout.dataset import StoredDataset
 from ..layout.nested import one_array, take_rows
-from ..plan.draws import WindowRows
+from ..plan.draws import BlockRows
 from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import output_of
 from ..schema.field import Unischema, UnischemaField, match_names
@@ -117,8 +117,8 @@ class ReadPlan:
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], tasks: int) -> None:
         self.dataset = dataset
         self.fields = tuple(fields)
-        units = np.arange(len(dataset.row_groups))
-        self._parts = [part for part in np.array_split(units, max(tasks, 1)) if len(part)]
+        row_groups = np.arange(len(dataset.row_groups))
+        self._parts = [part for part in np.array_split(row_groups, max(tasks, 1)) if len(part)]
 
     @classmethod
     def of(
@@ -147,8 +147,8 @@ class ReadPlan:
         """An RDD with a pickled `ReadTask` in each partition."""
         rows = every_row(self.dataset).rows
         items = [
-            cloudpickle.dumps(ReadTask(part=DatasetPart(self.dataset, units), rows=rows.units(units)))
-            for units in self._parts
+            cloudpickle.dumps(ReadTask(part=DatasetPart(self.dataset, row_groups), rows=rows.row_groups(row_groups)))
+            for row_groups in self._parts
         ]
         return context_of(spark, "reading").parallelize(items, max(len(items), 1))
 
@@ -186,8 +186,8 @@ def _decoded_rows(fields: Sequence[UnischemaField], payload: bytes) -> Iterator[
     task: ReadTask = pickle.loads(payload)
     outputs = [output_of(field) for field in fields]
     names = [field.name for field in fields]
-    for unit in range(len(task.part.row_groups)):
-        for _, columns in _decoded(task, fields, unit):
+    for row_group in range(len(task.part.row_groups)):
+        for _, columns in _decoded(task, fields, row_group):
             values = [rows_of(c, text=o.kind == "text") for c, o in zip(columns, outputs, strict=True)]
             for row in zip(*values, strict=True):
                 yield dict(zip(names, row, strict=True))
@@ -198,17 +198,17 @@ def _read_batches(columns: Sequence[_Read], batches: Iterator[pa.RecordBatch]) -
     for batch in batches:
         for payload in batch.column(0).to_pylist():
             task: ReadTask = pickle.loads(payload)
-            for unit in range(len(task.part.row_groups)):
-                for arrays in _arrays(task, columns, unit):
+            for row_group in range(len(task.part.row_groups)):
+                for arrays in _arrays(task, columns, row_group):
                     yield pa.RecordBatch.from_arrays([arrays[name] for name in names], names=names)
 
 
-def _arrays(task: ReadTask, columns: Sequence[_Read], unit: int) -> Iterator[dict[str, pa.Array]]:
+def _arrays(task: ReadTask, columns: Sequence[_Read], row_group: int) -> Iterator[dict[str, pa.Array]]:
     """The columns of one row group in Spark's types, some rows at a time."""
     plain = [column.field for column in columns if not column.decode]
     coded = [column.field for column in columns if column.decode]
-    stored = to_stored(Unischema("stored", plain), Fetcher(task.part, plain).stored(unit))
-    for rows, decoded in _decoded(task, coded, unit, more_bytes=stored.nbytes // max(stored.num_rows, 1)):
+    stored = to_stored(Unischema("stored", plain), Fetcher(task.part, plain).stored(row_group))
+    for rows, decoded in _decoded(task, coded, row_group, more_bytes=stored.nbytes // max(stored.num_rows, 1)):
         chosen = take_rows(stored, pa.array(rows))
         arrays = {field.name: to_spark(one_array(chosen.column(field.name)), field=field.name) for field in plain}
         for field, column in zip(coded, decoded, strict=True):
@@ -217,22 +217,22 @@ def _arrays(task: ReadTask, columns: Sequence[_Read], unit: int) -> Iterator[dic
 
 
 def _decoded(
-    task: ReadTask, fields: Sequence[UnischemaField], unit: int, *, more_bytes: int = 0
+    task: ReadTask, fields: Sequence[UnischemaField], row_group: int, *, more_bytes: int = 0
 ) -> Iterator[tuple[np.ndarray, list[Column]]]:
     """The wanted rows of a row group, some at a time, and their decoded columns.
 
     Args:
         more_bytes: what a row takes beside these fields.
     """
-    rows = task.rows.of(unit)
+    rows = task.rows.of(row_group)
     cells = np.arange(len(rows))
-    window = Fetcher(task.part, fields).load(WindowRows(units=(unit,), rows=(rows,), cells=cells[:, None]))
+    block = Fetcher(task.part, fields).load(BlockRows(row_groups=(row_group,), rows=(rows,), cells=cells[:, None]))
     step = max(1, _CHUNK_BYTES // sum((_row_bytes(field) for field in fields), start=256 + more_bytes))
     for first in range(0, len(rows), step):
         chosen = cells[first : first + step]
         yield (
             rows[chosen],
-            [window.column(n).gather(chosen, _out(field, len(chosen))) for n, field in enumerate(fields)],
+            [block.column(n).gather(chosen, _out(field, len(chosen))) for n, field in enumerate(fields)],
         )
 
 

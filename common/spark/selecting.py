@@ -96,7 +96,10 @@ def _compute(spark: Any, plan: Plan, tasks: int) -> Selection:
 
 
 def _filtered(spark: Any, plan: Plan, steps: Sequence[Stage], rows: RowSet, parts: Sequence[np.ndarray]) -> Selection:
-    items = [_FilterPart(part=DatasetPart(plan.dataset, units), rows=rows.units(units)) for units in parts]
+    items = [
+        _FilterPart(part=DatasetPart(plan.dataset, row_groups), rows=rows.row_groups(row_groups))
+        for row_groups in parts
+    ]
     found = list(run_tasks(spark, "compute_selection", _Filter([step.to_json() for step in steps]), items))
     chosen = concat_row_sets([selection.rows for selection in found])
     reports = tuple(_sum_of(same) for same in zip(*(selection.reports for selection in found), strict=True))
@@ -104,7 +107,7 @@ def _filtered(spark: Any, plan: Plan, steps: Sequence[Stage], rows: RowSet, part
 
 
 def _sum_of(reports: Sequence[Report]) -> Report:
-    numbers = ("units", "pruned", "proven", "read", "read_bytes", "rows_before", "rows_after")
+    numbers = ("row_groups", "pruned", "proven", "read", "read_bytes", "rows_before", "rows_after")
     return replace(reports[0], **{name: sum(getattr(report, name) for report in reports) for name in numbers})
 
 
@@ -123,12 +126,12 @@ class _Filter:
     def __call__(self, item: _FilterPart) -> Selection:
         part = item.part
 
-        def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
-            return Fetcher(part, fields).stored(unit)
+        def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
+            return Fetcher(part, fields).stored(row_group)
 
-        def test(step: WhereFunction, unit: int, rows: np.ndarray) -> np.ndarray:
+        def test(step: WhereFunction, row_group: int, rows: np.ndarray) -> np.ndarray:
             fields = [part.schema[name] for name in part.match(step.fields)]
-            return test_rows(Fetcher(part, fields), fields, step, unit, rows)
+            return test_rows(Fetcher(part, fields), fields, step, row_group, rows)
 
         begin = replace(every_row(part), rows=item.rows, matched=item.rows.total)
         steps = [stage_from_json(step) for step in self._steps]
@@ -148,16 +151,16 @@ class _StoredColumns:
         names = next((_names(step) for step in steps if isinstance(step, Ngram)), [])
         tables = self._read(names, np.flatnonzero(rows.counts > 0)) if names else {}
 
-        def read(unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
-            if unit in tables and [field.name for field in fields] == names:
-                return tables[unit]
-            return stored_rows(self._plan.dataset, unit, fields)
+        def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
+            if row_group in tables and [field.name for field in fields] == names:
+                return tables[row_group]
+            return stored_rows(self._plan.dataset, row_group, fields)
 
         return read
 
-    def _read(self, names: list[str], units: np.ndarray) -> dict[int, pa.Table]:
+    def _read(self, names: list[str], row_groups: np.ndarray) -> dict[int, pa.Table]:
         dataset = self._plan.dataset
-        parts = [part for part in np.array_split(units, min(self._tasks, max(len(units), 1))) if len(part)]
+        parts = [part for part in np.array_split(row_groups, min(self._tasks, max(len(row_groups), 1))) if len(part)]
         items = [DatasetPart(dataset, part) for part in parts]
         result: dict[int, pa.Table] = {}
         for part, tables in zip(parts, run_tasks(self._spark, "reading windows", _Read(names), items), strict=True):
@@ -173,7 +176,7 @@ class _Read:
 
     def __call__(self, part: DatasetPart) -> list[bytes]:
         fetcher = Fetcher(part, [part.schema[name] for name in self._names])
-        return [table_to_bytes(fetcher.stored(unit)) for unit in range(len(part.row_groups))]
+        return [table_to_bytes(fetcher.stored(row_group)) for row_group in range(len(part.row_groups))]
 
 
 def _names(step: Ngram) -> list[str]:

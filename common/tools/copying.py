@@ -109,23 +109,23 @@ def copy(
     job = plan.job(target, target_options, overwrite=overwrite)
     resumed = 0
     with tqdm(total=plan.rows.total, desc="copying", unit="row", disable=not progress) as bar:
-        for number, units in enumerate(plan.stripes):
+        for number, row_groups in enumerate(plan.stripes):
             if job.has(number):
                 resumed += 1
-                bar.update(int(plan.rows.counts[units].sum()))
+                bar.update(int(plan.rows.counts[row_groups].sum()))
                 continue
-            for rows in write_stripe(plan.stripe(units, plan.dataset, plan.rows), job, number):
+            for rows in write_stripe(plan.stripe(row_groups, plan.dataset, plan.rows), job, number):
                 bar.update(rows)
     return plan.complete(job, resumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stripe:
-    """What one stripe of a copy takes: the row groups ``units`` of a dataset, and the wanted ``rows`` of them."""
+    """What one stripe of a copy takes: the row groups ``row_groups`` of a dataset, and the wanted ``rows`` of them."""
 
     dataset: StoredDataset
     rows: RowSet
-    units: np.ndarray
+    row_groups: np.ndarray
     fields: tuple[UnischemaField, ...]
     schema: Unischema
     layout: dict[str, Any]
@@ -157,10 +157,15 @@ class CopyPlan:
         filesystem, root = resolve(target, storage_options=target_options)
         return CopyJob(filesystem, root, self.fingerprint, overwrite=overwrite)
 
-    def stripe(self, units: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
-        """One stripe; ``units`` count in the dataset and the rows that are given."""
+    def stripe(self, row_groups: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
+        """One stripe; ``row_groups`` count in the dataset and the rows that are given."""
         return Stripe(
-            dataset=dataset, rows=rows, units=units, fields=self.fields, schema=self.schema, layout=self.layout
+            dataset=dataset,
+            rows=rows,
+            row_groups=row_groups,
+            fields=self.fields,
+            schema=self.schema,
+            layout=self.layout,
         )
 
     def complete(self, job: CopyJob, resumed: int) -> CopyReport:
@@ -174,7 +179,7 @@ class CopyPlan:
 def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
     """Writes one stripe; gives the rows of each row group as it goes."""
     with DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer:
-        for table in _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.units):
+        for table in _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.row_groups):
             writer.write_stored(to_stored(stripe.schema, table))
             yield table.num_rows
 
@@ -248,17 +253,19 @@ def _fingerprint(dataset: StoredDataset, pipeline: Pipeline, schema: Unischema, 
 
 def _stripes(dataset: StoredDataset, rows: RowSet, names: Sequence[str], size_bytes: int) -> list[np.ndarray]:
     """The row groups with wanted rows in stretches of about this size; one empty stripe if there are none."""
-    units = np.flatnonzero(rows.counts > 0)
-    if not len(units):
-        return [units]
-    sizes = [decoded_bytes(dataset, int(unit), names) for unit in units]
+    row_groups = np.flatnonzero(rows.counts > 0)
+    if not len(row_groups):
+        return [row_groups]
+    sizes = [decoded_bytes(dataset, int(row_group), names) for row_group in row_groups]
     stripe = np.cumsum([0, *sizes[:-1]]) // max(size_bytes, 1)
-    return np.split(units, np.flatnonzero(np.diff(stripe)) + 1)
+    return np.split(row_groups, np.flatnonzero(np.diff(stripe)) + 1)
 
 
 def _tables(
-    dataset: StoredDataset, fields: Sequence[UnischemaField], rows: RowSet, units: np.ndarray
+    dataset: StoredDataset, fields: Sequence[UnischemaField], rows: RowSet, row_groups: np.ndarray
 ) -> Iterator[pa.Table]:
     fetcher = Fetcher(dataset, fields)
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
-        yield from pool.map(lambda unit: take_rows(fetcher.stored(unit), pa.array(rows.of(unit))), units.tolist())
+        yield from pool.map(
+            lambda row_group: take_rows(fetcher.stored(row_group), pa.array(rows.of(row_group))), row_groups.tolist()
+        )

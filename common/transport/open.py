@@ -27,7 +27,7 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
         from .sidecar.client import SidecarSource
 
         return FormedSource(SidecarSource(request), form)
-    drops = request.plan.recipe.drops
+    drops = request.plan.program.drops
     engine = ThreadedEngine(
         request.plan,
         request.cursor,

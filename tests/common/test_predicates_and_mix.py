@@ -53,7 +53,7 @@ def test_a_row_keeps_its_part_whatever_file_it_lies_in(drive: Pipeline, tmp_path
 def test_a_split_by_a_partition_reads_nothing(drive: Pipeline) -> None:
     report = drive.hash_split("drive", [0.5, 0.5], 0).plan().selection.reports[0]
     assert report.read == 0
-    assert report.pruned + report.proven == report.units
+    assert report.pruned + report.proven == report.row_groups
 
 
 def test_a_mix_gives_every_row_of_its_sources_in_their_own_order(drive: Pipeline) -> None:

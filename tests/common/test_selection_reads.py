@@ -80,9 +80,9 @@ def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tupl
     counted: Counter[tuple[tuple[str, ...], int]] = Counter()
     real = fetch.read_row_group
 
-    def read_row_group(dataset: Any, unit: int, fields: Any) -> Any:
-        counted[tuple(field.name for field in fields), int(unit)] += 1
-        return real(dataset, unit, fields)
+    def read_row_group(dataset: Any, row_group: int, fields: Any) -> Any:
+        counted[tuple(field.name for field in fields), int(row_group)] += 1
+        return real(dataset, row_group, fields)
 
     monkeypatch.setattr(fetch, "read_row_group", read_row_group)
     return counted
@@ -96,8 +96,8 @@ def test_a_filtered_epoch_reads_the_predicate_and_the_row_groups_with_survivors(
     disk = Counting()
     pipeline = filtered(url, filesystem=disk).shuffle(100, seed=1).batch(4)
     assert sorted(int(n) for batch in pipeline for n in batch["id"]) == WANTED
-    assert {unit for names, unit in reads if names == ("tag",)} == set(range(GROUPS))
-    assert {unit for names, unit in reads if names == ("id", "blob")} == {3, 17, 44}
+    assert {row_group for names, row_group in reads if names == ("tag",)} == set(range(GROUPS))
+    assert {row_group for names, row_group in reads if names == ("id", "blob")} == {3, 17, 44}
     assert set(reads.values()) == {1}
     stored = sum(path.stat().st_size for path in Path(url).rglob("*.parquet"))
     survivors = 3 * ROWS * BLOB
@@ -139,7 +139,7 @@ import pyarrow.compute as pc
 from parquetry.common import Pipeline
 from parquetry.common.engine.read import fetch
 real, seen = fetch.read_row_group, []
-fetch.read_row_group = lambda dataset, unit, fields: (seen.append([f.name for f in fields]), real(dataset, unit, fields))[1]
+fetch.read_row_group = lambda dataset, row_group, fields: (seen.append([f.name for f in fields]), real(dataset, row_group, fields))[1]
 pipeline = Pipeline(sys.argv[1], ["id", "blob"], executor="threads", workers=2).where(pc.field("tag") == 5)
 print(len(pipeline), len(seen), sum(1 for _ in pipeline), len(seen))
 """

@@ -15,8 +15,8 @@ from faces import SIDECAR, THREADS, Face
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read.disk_cache import DiskCache
 from parquetry.common.engine.read.fetch import Fetcher, fetchers_of
-from parquetry.common.engine.read.fetched import FetchedRows
-from parquetry.common.engine.run.window import LoadedWindow
+from parquetry.common.engine.read.row_group_columns import RowGroupColumns
+from parquetry.common.engine.run.block import LoadedBlock
 from parquetry.common.errors import DatasetError, DecodeError
 
 ROWS = 8
@@ -135,10 +135,10 @@ def test_values_of_a_chunk_that_says_another_count_than_its_row_group_are_left_t
 
 def test_a_window_holds_each_part_to_its_rows() -> None:
     field = UnischemaField("number", np.int64)
-    parts = [FetchedRows((pa.array([1, 2, 3]),)), FetchedRows((pa.array([4]),))]
+    parts = [RowGroupColumns((pa.array([1, 2, 3]),)), RowGroupColumns((pa.array([4]),))]
     rows = [np.arange(3), np.arange(2)]
     with pytest.raises(DatasetError, match=r"second: expected 2 values of column 0, got 1\. The file is damaged"):
-        LoadedWindow(parts, ["first", "second"], rows, [field], units=[0, 1])
+        LoadedBlock(parts, ["first", "second"], rows, [field], row_groups=[0, 1])
 
 
 def test_the_rows_of_petastorms_readers_are_held_to_the_count(short: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory for batches and windows: an `Arena` hands out aligned arrays from one region; a `RegionPool` reuses regions.
+"""Memory for batches and blocks: an `Arena` hands out aligned arrays from one region; a `RegionPool` reuses regions.
 
 A region goes back to its pool when the last array that points into it is gone, so a batch that the user holds is never
 written to. Reuse matters: the page faults of a fresh 36 MB batch cost more than copying it.
@@ -172,7 +172,7 @@ def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 
 SHARED_REGIONS = RegionPool()
 """Of batches."""
-WINDOW_REGIONS = RegionPool(max_idle_bytes=1 << 28)
-"""Of what windows hold: few and large, so batches do not take theirs from it."""
-for _pool in (SHARED_REGIONS, WINDOW_REGIONS):
+BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
+"""Of what blocks hold: few and large, so batches do not take theirs from it."""
+for _pool in (SHARED_REGIONS, BLOCK_REGIONS):
     os.register_at_fork(after_in_child=_pool.forget)

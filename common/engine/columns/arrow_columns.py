@@ -18,7 +18,7 @@ from ...schema.element import OutputField
 from ...schema.field import UnischemaField
 from ..read.normalise import normalise
 from .batch import Column, Dense, Strings
-from .columns import window_column
+from .columns import block_column
 
 
 def to_arrow(output: OutputField, column: Column) -> pa.Array:
@@ -59,7 +59,7 @@ def from_arrow(
         out = None
         if output.kind == "dense" and None not in shape:
             out = np.empty((len(part), *(axis or 0 for axis in shape)), output.dtype)
-        column = window_column(field, [part], describe).gather(rows, out)
+        column = block_column(field, [part], describe).gather(rows, out)
     except DecodeError as error:
         raise TransformError(f"{who}: {error}") from error
     if column.valid is not None and not output.nullable:

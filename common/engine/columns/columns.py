@@ -1,6 +1,6 @@
-"""Window columns: one field of all rows of a loaded window, ready to be gathered by row number.
+"""Block columns: one field of all rows of a loaded block, ready to be gathered by row number.
 
-Four kinds, chosen by `window_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and
+Four kinds, chosen by `block_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and
 coded values that are decoded one by one. Each gathers rows into a `batch.Column`, allocating from an arena; values of
 fixed shape go straight to their place in the batch.
 """
@@ -22,22 +22,22 @@ from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
-from ..read.fetched import InMemory, Part
 from ..read.file_cells import FileCells, FileData, FileValues, file_values
+from ..read.row_group_columns import InMemory, Part
 from ..read.stored_cells import StoredCells, cells_of
 from .arena import Arena, array_bytes
 from .arrow_take import number_lists
 from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
 from .batch import Column, Dense, Ragged, Strings
-from .decoded import DecodedRows
+from .shared_rows import SharedRows
 
 Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
 _NOTHING = np.zeros(0, np.int64)
 
 
-class WindowColumn(Protocol):
-    """One field of a loaded window."""
+class BlockColumn(Protocol):
+    """One field of a loaded block."""
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         """The values of some rows (int64, any order, repeats allowed).
@@ -46,13 +46,13 @@ class WindowColumn(Protocol):
         """
 
 
-def window_column(
+def block_column(
     field: UnischemaField, parts: Sequence[Part], describe: Describe, *, reuse: bool = False
-) -> WindowColumn:
-    """The column of a field from its normalised parts (one for each row group of the window).
+) -> BlockColumn:
+    """The column of a field from its normalised parts (one for each row group of the block).
 
     Args:
-        describe: names the place of a row of the window, for errors.
+        describe: names the place of a row of the block, for errors.
         reuse: whether rows are asked for several times, so that it pays to keep what was decoded.
     """
     codec = field.storage
@@ -122,7 +122,7 @@ class FixedColumn:
         else:
             self._joined.take(
                 rows, 0, out, "wrap"
-            )  # the fastest mode; `LoadedWindow` has checked that rows are in range
+            )  # the fastest mode; `LoadedBlock` has checked that rows are in range
         return Dense(out, _take_valid(self.validity, rows))
 
     def _gather_large(self, rows: np.ndarray, out: np.ndarray) -> None:
@@ -143,7 +143,7 @@ class FixedColumn:
         return array_bytes(self.parts[0].dtype, (sum(len(part) for part in self.parts), *self.parts[0].shape[1:]))
 
     def in_order(self, rows: np.ndarray, arena: Arena, scratch: dict[Any, np.ndarray] | None = None) -> FixedColumn:
-        """A column of all rows in another order; ``scratch`` holds memory that columns of a window join parts in."""
+        """A column of all rows in another order; ``scratch`` holds memory that columns of a block join parts in."""
         first, joined = self.parts[0], self._joined if scratch is None or len(self.parts) == 1 else None
         if joined is None:
             assert scratch is not None
@@ -209,8 +209,8 @@ class CodedColumn:
         self._field = field
         self._codec = codec
         self._describe = describe
-        self._decoded = DecodedRows() if reuse else None
-        self._finished: dict[Hashable, DecodedRows] = {}
+        self._decoded = SharedRows() if reuse else None
+        self._finished: dict[Hashable, SharedRows] = {}
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self._valid = _validity(parts)
         cells = [part if isinstance(part, StoredCells | FileCells) else cells_of(part) for part in parts]
@@ -241,9 +241,9 @@ class CodedColumn:
         """Whether rows are asked for several times, so that what was made of them is kept."""
         return self._decoded is not None
 
-    def finished(self, name: Hashable) -> DecodedRows:
+    def finished(self, name: Hashable) -> SharedRows:
         """Where rows are kept that something (``name``) was already done to."""
-        return self._finished.setdefault(name, DecodedRows())
+        return self._finished.setdefault(name, SharedRows())
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
         """Which of some rows are not null; ``None`` if none is."""
@@ -401,7 +401,7 @@ def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: 
 
 
 def _fixed_parts(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray | FileValues] | None:
-    """Arrays that look into the stored bytes without a copy, where every value of the window has one layout."""
+    """Arrays that look into the stored bytes without a copy, where every value of the block has one layout."""
     if not field.is_fixed or is_string_like(field.dtype):
         return None
     fixed: list[np.ndarray | FileValues] = []
@@ -507,7 +507,7 @@ def _strings(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) 
 
 
 def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
-    """Fixed-size and variable lists may meet in one window (a part with nulls); both become variable."""
+    """Fixed-size and variable lists may meet in one block (a part with nulls); both become variable."""
     kinds = {part.type for part in parts}
     if len(kinds) == 1:
         return list(parts)

@@ -52,18 +52,18 @@ class CellReader:
         self._numbers: dict[str, int] = {}  # where each was found last; most files have one schema
         self._open = OpenFiles()
 
-    def read(self, unit: int, rows: np.ndarray | None) -> dict[str, Cells]:
+    def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, Cells]:
         """The values of some rows (ascending; ``None`` = all) of one row group, by name."""
-        found = {field.name: self._field(unit, field, rows) for field in self._fields}
+        found = {field.name: self._field(row_group, field, rows) for field in self._fields}
         return {name: cells for name, cells in found.items() if cells is not None}
 
-    def _field(self, unit: int, field: UnischemaField, rows: np.ndarray | None) -> Cells | None:
+    def _field(self, row_group: int, field: UnischemaField, rows: np.ndarray | None) -> Cells | None:
         groups = self._dataset.row_groups
-        file = int(groups.file[unit])
+        file = int(groups.file[row_group])
         footer = self._dataset.footer(file)
         column = self._column(footer.schema, field.name)
-        chunk = None if column is None else _plain_chunk(footer, int(groups.group[unit]), column, field)
-        if chunk is None or chunk.values != groups.rows[unit]:
+        chunk = None if column is None else _plain_chunk(footer, int(groups.group[row_group]), column, field)
+        if chunk is None or chunk.values != groups.rows[row_group]:
             return None
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._partly or stays_in_file(field)

@@ -20,16 +20,16 @@ from ...layout.footers import remedy, why
 from ...layout.nested import child, take_rows, without_views
 from ...layout.spark_files import read_options, refuse_old_calendar
 from ...layout.table_read import check_counts, read_columns
-from ...plan.draws import WindowRows
+from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
+from ...plan.program import ElementProgram
 from ...schema.field import UnischemaField
-from ...stages.pack import PackStep
 from ..columns.arrow_views import as_arrow, is_number
-from ..run.window import LoadedWindow
+from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
-from .fetched import FetchedRows, Part
 from .normalise import normalise, number_type
+from .row_group_columns import Part, RowGroupColumns
 
 _LARGE_CHUNK_BYTES = 1 << 17
 _LOGGER = logging.getLogger(__name__)
@@ -59,13 +59,14 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
 
 
 class Fetcher:
-    """Reads windows of one dataset; thread-safe.
+    """Reads blocks of one dataset; thread-safe.
 
     Args:
         fields: what to read, in the order of the tables' columns.
         cache: where fetched row groups are kept, or ``None``.
-        reuse, packs, deal: see `LoadedWindow`.
-        partly: whether most rows of a window are for other processes.
+        program: what becomes of the rows, for `LoadedBlock`.
+        shuffled: whether the items of a block come in another order than its rows.
+        partly: whether most rows of a block are for other processes.
     """
 
     def __init__(
@@ -74,14 +75,12 @@ class Fetcher:
         fields: Sequence[UnischemaField],
         cache: TableCache | None = None,
         *,
-        reuse: bool = False,
-        packs: Sequence[tuple[PackStep, tuple[int, ...]]] = (),
-        deal: Sequence[int] = (),
+        program: ElementProgram | None = None,
+        shuffled: bool = False,
         partly: bool = False,
     ) -> None:
-        self._reuse = reuse
-        self._packs = packs
-        self._deal = deal
+        self._program = program
+        self._by_item = program is not None and shuffled and bool(program.fields_by_item)
         self._dataset = dataset
         self._fields = tuple(fields)
         self._cache = cache if dataset.outlives_plan else None
@@ -90,142 +89,140 @@ class Fetcher:
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
         whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
-        self._cells = CellReader(dataset, whole, partly=partly and not reuse)
+        self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
 
-    def load(self, rows: WindowRows) -> LoadedWindow:
-        """Reads all row groups of a window."""
-        parts = [self.fetch(unit, wanted) for unit, wanted in zip(rows.units, rows.rows, strict=True)]
+    def load(self, rows: BlockRows) -> LoadedBlock:
+        """Reads all row groups of a block."""
+        parts = [self.fetch(row_group, wanted) for row_group, wanted in zip(rows.row_groups, rows.rows, strict=True)]
         return self.assemble(rows, parts)
 
-    def assemble(self, rows: WindowRows, parts: Sequence[FetchedRows]) -> LoadedWindow:
-        """A window from its row groups' columns."""
-        return LoadedWindow(
+    def assemble(self, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> LoadedBlock:
+        """A block from its row groups' columns."""
+        return LoadedBlock(
             parts,
-            self.places(rows.units),
+            self.places(rows.row_groups),
             rows.rows,
             self._fields,
-            units=rows.units,
-            reuse=self._reuse,
-            packs=self._packs,
-            deal=self._deal,
-            order=rows.cells[:, 0] if self._deal else None,
+            row_groups=rows.row_groups,
+            program=self._program,
+            order=rows.cells[:, 0] if self._by_item else None,
         )
 
-    def places(self, units: Sequence[int]) -> list[str]:
-        """The file and row group of each unit, in words."""
+    def places(self, row_groups: Sequence[int]) -> list[str]:
+        """The file and row group of each row_group, in words."""
         groups = self._dataset.row_groups
-        return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in units]
+        return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in row_groups]
 
-    def stored(self, unit: int) -> pa.Table:
+    def stored(self, row_group: int) -> pa.Table:
         """The fields' columns of one row group, not decoded, partition columns included.
 
-        This is what filters, windows and all that looks at stored values read: each column has the type of the dataset
+        This is what filters, blocks and all that looks at stored values read: each column has the type of the dataset
         (`StoredDataset.types`), whatever type the file stores.
 
         Raises:
             DatasetError: a file that cannot be read; names file and row group.
             DecodeError, SchemaError: columns that do not fit the dataset.
         """
-        table = self._stored_columns(unit)
-        count = int(self._dataset.row_groups.rows[unit])
+        table = self._stored_columns(row_group)
+        count = int(self._dataset.row_groups.rows[row_group])
         columns = [
-            self._partition_value(field.name, unit, count)
+            self._partition_value(field.name, row_group, count)
             if field.name in self._dataset.partitions
-            else self._conformed(unit, field, table.column(field.name))
+            else self._conformed(row_group, field, table.column(field.name))
             for field in self._fields
         ]
         return pa.table(columns, names=[field.name for field in self._fields])
 
-    def _conformed(self, unit: int, field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _conformed(self, row_group: int, field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
         wanted = self._dataset.types[field.name]
         try:
             return conform(column, wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise DecodeError(
-                f"{self.places([unit])[0]}: field '{field.name}': expected values of type {wanted}, as in the rest of "
-                f"the dataset, got {column.type}: {error}. Write the file again, or deselect the field."
+                f"{self.places([row_group])[0]}: field '{field.name}': expected values of type {wanted}, as in the "
+                f"rest of the dataset, got {column.type}: {error}. Write the file again, or deselect the field."
             ) from error
 
-    def _partition_value(self, name: str, unit: int, count: int) -> pa.Array:
-        return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[unit])], count)
+    def _partition_value(self, name: str, row_group: int, count: int) -> pa.Array:
+        return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
-    def fetch(self, unit: int, rows: np.ndarray | None) -> FetchedRows:
+    def fetch(self, row_group: int, rows: np.ndarray | None) -> RowGroupColumns:
         """The fields' columns of some rows (ascending; ``None`` = all) of one row group, canonical.
 
         Raises:
             DatasetError: a file that cannot be read; names file and row group.
             DecodeError, SchemaError: columns that do not fit the schema.
         """
-        total = int(self._dataset.row_groups.rows[unit])
+        total = int(self._dataset.row_groups.rows[row_group])
         if rows is not None and len(rows) == total:
             rows = None
-        cells = self._cells.read(unit, rows)
-        stored = _take(self._stored_columns(unit, but=cells), rows)
+        cells = self._cells.read(row_group, rows)
+        stored = _take(self._stored_columns(row_group, but=cells), rows)
         columns: list[Part] = []
         for field in self._fields:
             if field.name in self._dataset.partitions:
-                column = self._partition_value(field.name, unit, total if rows is None else len(rows))
+                column = self._partition_value(field.name, row_group, total if rows is None else len(rows))
             elif field.name in cells:
                 columns.append(cells[field.name])
                 continue
             else:
-                column = self._conformed(unit, field, stored.column(field.name))
+                column = self._conformed(row_group, field, stored.column(field.name))
                 if column.num_chunks == 1 and column.type == self._numbers[field.name]:
                     columns.append(column.chunk(0))
                     continue
             try:
                 columns.append(normalise(field, column))
             except ParquetryError as error:
-                raise type(error)(f"{self.places([unit])[0]}: {error}") from error
-        return FetchedRows(tuple(columns))
+                raise type(error)(f"{self.places([row_group])[0]}: {error}") from error
+        return RowGroupColumns(tuple(columns))
 
-    def _stored_columns(self, unit: int, *, but: Container[str] = ()) -> pa.Table:
+    def _stored_columns(self, row_group: int, *, but: Container[str] = ()) -> pa.Table:
         wanted = [field for field in self._stored if field.name not in but]
         if not wanted:
             return pa.table({})
-        key = self._key(unit)
+        key = self._key(row_group)
         if self._cache is not None:
             kept = self._cache.get(key)
-            if kept is not None and kept.num_rows == self._dataset.row_groups.rows[unit]:
+            if kept is not None and kept.num_rows == self._dataset.row_groups.rows[row_group]:
                 return kept
-        table = read_row_group(self._dataset, unit, wanted)
+        table = read_row_group(self._dataset, row_group, wanted)
         if self._cache is not None:
             self._cache.put(key, table)
         return table
 
-    def _key(self, unit: int) -> str:
+    def _key(self, row_group: int) -> str:
         groups = self._dataset.row_groups
-        file = self._dataset.files[groups.file[unit]]
+        file = self._dataset.files[groups.file[row_group]]
         names = "\0".join(field.name for field in self._stored)
         if self._dataset.table is not None:  # another version may find other columns under these names
             names += "\0" + self._dataset.table.digest
-        return f"{file.version.key}\0{groups.group[unit]}\0{names}"
+        return f"{file.version.key}\0{groups.group[row_group]}\0{names}"
 
 
-def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
     """The columns of a row group as the file has them, named by field; one that it lacks is null, if the field may be.
 
     The columns of a table are in the table's types already.
     """
     if dataset.table is not None:
-        return read_columns(dataset, unit, [dataset.columns[field.name] for field in fields])
+        return read_columns(dataset, row_group, [dataset.columns[field.name] for field in fields])
     groups = dataset.row_groups
-    file = dataset.files[groups.file[unit]]
-    place = f"file {file.path}, row group {groups.group[unit]}"
-    footer = dataset.footer(int(groups.file[unit]))
+    file = dataset.files[groups.file[row_group]]
+    place = f"file {file.path}, row group {groups.group[row_group]}"
+    footer = dataset.footer(int(groups.file[row_group]))
     # One read for all columns; large ones that lie here are read one by one, because that saves a copy.
-    chunk_bytes = footer.row_group(int(groups.group[unit])).total_byte_size // max(footer.num_columns, 1)
+    chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
     at_once = dataset.filesystem.type_name != "local" or chunk_bytes < _LARGE_CHUNK_BYTES
     try:
         with (
-            dataset.open(int(groups.file[unit])) as source,
+            dataset.open(int(groups.file[row_group])) as source,
             pq.ParquetFile(source, metadata=footer, pre_buffer=at_once, **read_options(footer)) as reader,
         ):
             arrow = reader.schema_arrow
             top = set(arrow.names)
             wanted = sorted({field.name if field.name in top else _top(field.name, arrow) for field in fields} - {""})
-            table = reader.read_row_group(int(groups.group[unit]), columns=wanted, use_threads=False)
-            check_counts(table, int(groups.rows[unit]), place)
+            table = reader.read_row_group(int(groups.group[row_group]), columns=wanted, use_threads=False)
+            check_counts(table, int(groups.rows[row_group]), place)
     except DatasetError:
         raise
     except (pa.ArrowException, OSError) as error:
@@ -239,7 +236,7 @@ def read_row_group(dataset: StoredDataset, unit: int, fields: Sequence[Unischema
                 refuse_old_calendar(footer, column, name)
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
-    rows = int(groups.rows[unit])
+    rows = int(groups.rows[row_group])
     columns = [_column(table, field, rows, place) for field in fields]
     return pa.table(columns, names=[field.name for field in fields])
 
@@ -298,19 +295,18 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
 
 
 def fetchers_of(plan: BasePlan, *, partly: bool = False) -> list[Fetcher]:
-    """New fetchers, one for each source; ``partly`` if most rows of a window are for other processes."""
+    """New fetchers, one for each source; ``partly`` if most rows of a block are for other processes."""
     return [_fetcher_of(part, partly) for part in plan.parts]
 
 
 def _fetcher_of(plan: Plan, partly: bool) -> Fetcher:
-    cache, recipe = plan.order.cache, plan.recipe
+    cache, program = plan.order.cache, plan.program
     return Fetcher(
         plan.dataset,
-        recipe.fields,
+        program.fields,
         None if cache is None else DiskCache(cache.directory, cache.max_bytes),
-        reuse=recipe.shares_rows,
-        packs=recipe.packs,
-        deal=recipe.deal if plan.order.shuffle is not None else (),  # else rows are in order as they are
+        program=program,
+        shuffled=plan.order.shuffle is not None,
         partly=partly,
     )
 

@@ -1,7 +1,7 @@
 """`FileCells`: large values that stay in their file until a batch wants them.
 
 In: where values lie in an open local file. Out: arrays of one layout, read straight into their places in a batch with
-one copy fewer than if a window held them (`FileValues`); other values one by one, for their decoder (`FileData`).
+one copy fewer than if a block held them (`FileValues`); other values one by one, for their decoder (`FileData`).
 Always holds: the file is the one that was listed, and one that is cut meanwhile is an error.
 """
 
@@ -59,7 +59,7 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The files that values of loaded windows lie in; at most some at a time. Thread-safe."""
+    """The files that values of loaded blocks lie in; at most some at a time. Thread-safe."""
 
     def __init__(self) -> None:
         self._files: weakref.WeakValueDictionary[FileVersion, OpenFile] = weakref.WeakValueDictionary()

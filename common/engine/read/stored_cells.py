@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ..columns.arena import WINDOW_REGIONS
+from ..columns.arena import BLOCK_REGIONS
 
 _NO_BYTE = np.zeros(1, np.int64)
 
@@ -73,7 +73,7 @@ def read_bytes(size: int, read: Callable[[memoryview], None]) -> np.ndarray:
     """``size`` bytes in reused memory, which ``read`` fills: uint8."""
     if not size:
         return np.zeros(0, np.uint8)
-    region = WINDOW_REGIONS.acquire(size)
+    region = BLOCK_REGIONS.acquire(size)
     try:
         data = region.allocate(np.dtype(np.uint8), (size,))
         read(memoryview(data))  # type: ignore[arg-type]  # an array is a buffer

@@ -1,4 +1,4 @@
-"""Making the columns of one batch from loaded windows: gather, decode into place, transform, form n-gram windows.
+"""Making the columns of one batch from loaded blocks: gather, decode into place, transform, form n-gram windows.
 
 Pure but for the arena it allocates from; runs in threads and in worker processes alike.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import NullValueError
-from ...plan.recipe import Input, MixedRecipe, Recipe
+from ...plan.program import ElementProgram, Input, MixedProgram
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...stages.image_base import ImageStep
@@ -27,13 +27,13 @@ from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
 from ..steps.pack import apply_pack, gather_packed
 from ..steps.source import Source, as_slice
 from ..steps.transform import apply_dropping
-from .dealt import gather_dealt
+from .item_order import gather_in_item_order
 
 
 def assemble(
-    recipe: Recipe | MixedRecipe, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
+    program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
 ) -> list[Column]:
-    """The columns of a batch of ``count`` items, one for each of the recipe's outputs.
+    """The columns of a batch of ``count`` items, one for each of the program's outputs.
 
     Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the
     items.
@@ -43,27 +43,27 @@ def assemble(
         NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
     """
     rows = _batch_rows(sources, count)
-    if isinstance(recipe, MixedRecipe):
-        columns = _mixed(recipe, sources, count)
-    elif recipe.row_steps:
-        columns = _transformed_rows(recipe, sources, count)
+    if isinstance(program, MixedProgram):
+        columns = _mixed(program, sources, count)
+    elif program.row_steps:
+        columns = _transformed_rows(program, sources, count)
     else:
-        columns = _inputs(recipe, sources, rows, arena)
-    if recipe.drops:
-        return _dropping(recipe, columns, rows, strict_nulls=strict_nulls)
-    for step in recipe.item_steps:
+        columns = _inputs(program, sources, rows, arena)
+    if program.drops:
+        return _dropping(program, columns, rows, strict_nulls=strict_nulls)
+    for step in program.item_steps:
         columns = apply_step(step, columns, rows)
     if strict_nulls:
-        _refuse_nulls(recipe, columns, rows.describe)
+        _refuse_nulls(program, columns, rows.describe)
     return columns
 
 
 def _dropping(
-    recipe: Recipe | MixedRecipe, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
+    program: ElementProgram | MixedProgram, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
 ) -> list[Column]:
     """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
     kept, left = np.arange(rows.count), rows
-    for step in recipe.item_steps:
+    for step in program.item_steps:
         if isinstance(step, TransformStep) and step.drops:
             columns, chosen = apply_dropping(step, columns, left.count, left.describe)
             kept = kept[chosen]
@@ -71,7 +71,7 @@ def _dropping(
         else:
             columns = apply_step(step, columns, left)
     if strict_nulls:
-        _refuse_nulls(recipe, columns, left.describe)
+        _refuse_nulls(program, columns, left.describe)
     return [*columns, Dense(kept)]
 
 
@@ -84,14 +84,14 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
     return BatchRows(count=len(kept), describe=describe, keys=lambda: rows.keys().take(kept), check=SizeCheck(describe))
 
 
-def _mixed(recipe: MixedRecipe, sources: Sequence[Source], count: int) -> list[Column]:
-    """Makes each pipeline's rows by its own recipe, then puts them in the order of the mix."""
+def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list[Column]:
+    """Makes each pipeline's rows by its own program, then puts them in the order of the mix."""
     made, order = [], []
     for number in sorted({source.source for source in sources}):
         own = [source for source in sources if source.source == number]
         places = np.sort(np.concatenate([_places(source, count) for source in own]))
         local = [replace(source, places=np.searchsorted(places, _places(source, count)), source=0) for source in own]
-        made.append(assemble(recipe.sources[number], local, len(places), Heap(), strict_nulls=False))
+        made.append(assemble(program.sources[number], local, len(places), Heap(), strict_nulls=False))
         order.append(places)
     return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 
@@ -100,7 +100,7 @@ def gather(field: UnischemaField, number: int, sources: Sequence[Source], count:
     """One field of all items of a batch (the only step of each), numbers straight into the arena."""
     out = _out(field, (count,), arena)
     if len(sources) == 1 and sources[0].places is None:
-        return sources[0].window.column(number).gather(sources[0].cells[:, 0], out)
+        return sources[0].block.column(number).gather(sources[0].cells[:, 0], out)
     parts = [_part(source, number, source.cells[:, 0], out) for source in sources]
     order = np.concatenate([_places(source, count) for source in sources])
     if out is None:
@@ -115,8 +115,8 @@ def gather(field: UnischemaField, number: int, sources: Sequence[Source], count:
 
 
 def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
-    """One window's share of a field, written to its scattered places in ``out``."""
-    column = source.window.column(number)
+    """One block's share of a field, written to its scattered places in ``out``."""
+    column = source.block.column(number)
     places = source.places
     if out is None or places is None:
         return column.gather(rows, out)
@@ -133,20 +133,20 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
 
 
 def _inputs(
-    recipe: Recipe, sources: Sequence[Source], rows: BatchRows, arena: Arena, *, before_windows: bool = False
+    program: ElementProgram, sources: Sequence[Source], rows: BatchRows, arena: Arena, *, before_windows: bool = False
 ) -> list[Column]:
     """The columns that the first steps are given, straight from storage; of rows, ``before_windows`` are formed."""
-    window = None if before_windows else recipe.window
-    ready = {} if window is not None else gather_dealt(sources, rows.count, arena)
+    window = None if before_windows else program.window
+    ready = {} if window is not None else gather_in_item_order(sources, rows.count, arena)
     columns = []
-    for each in recipe.inputs:
+    for each in program.inputs:
         column = ready.get(each.leaves[0]) if each.step is None else None
-        columns.append(column or _input(recipe, window, each, sources, rows, arena))
+        columns.append(column or _input(program, window, each, sources, rows, arena))
     return columns
 
 
 def _input(
-    recipe: Recipe,
+    program: ElementProgram,
     window: WindowStep | None,
     wanted: Input,
     sources: Sequence[Source],
@@ -162,15 +162,15 @@ def _input(
         steps = list(range(len(window.offsets))) if offset is None else [window.offsets.index(offset)]
         lead = (count, len(steps)) if offset is None else (count,)
     places = [_places(source, count) for source in sources]
-    if isinstance(step, PackStep) and all(source.window.packed(step) is not None for source in sources):
+    if isinstance(step, PackStep) and all(source.block.packed(step) is not None for source in sources):
         return gather_packed(step, sources, steps, places, lead, arena)
     if isinstance(step, ImageStep) and fits(step, sources, leaf):
         return gather_images(step, leaf, sources, steps, places, lead, arena, rows.keys, rows.check)
     heap = arena if step is None else Heap()
     if window is None:
-        columns = [gather(recipe.fields[number], number, sources, count, heap) for number in wanted.leaves]
+        columns = [gather(program.fields[number], number, sources, count, heap) for number in wanted.leaves]
     else:
-        columns = _windows(recipe, window, wanted.leaves, sources, count, heap)
+        columns = _windows(program, window, wanted.leaves, sources, count, heap)
     numbers = tuple(range(len(columns)))
     if isinstance(step, PackStep):
         return apply_pack(replace(step, numbers=numbers, keep=()), columns, rows.describe)[0]
@@ -180,18 +180,23 @@ def _input(
 
 
 def _windows(
-    recipe: Recipe, step: WindowStep, leaves: Sequence[int], sources: Sequence[Source], count: int, arena: Arena
+    program: ElementProgram,
+    step: WindowStep,
+    leaves: Sequence[int],
+    sources: Sequence[Source],
+    count: int,
+    arena: Arena,
 ) -> list[Column]:
     """Windows gathered straight from stored rows; a row that several windows share is decoded once."""
     columns: list[Column] = []
     for leaf in leaves:
         _, number, offset = step.leaves[leaf]
-        field = recipe.fields[number]
+        field = program.fields[number]
         steps = list(range(len(step.offsets))) if offset is None else [step.offsets.index(offset)]
         lead = (count,) if offset is not None else (count, len(steps))
         flat = [
             Source(
-                window=source.window,
+                block=source.block,
                 cells=source.cells[:, steps].reshape(-1, 1),
                 places=None if source.places is None else _cell_places(source.places, len(steps)),
             )
@@ -202,7 +207,7 @@ def _windows(
     return columns
 
 
-def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> list[Column]:
+def _transformed_rows(program: ElementProgram, sources: Sequence[Source], count: int) -> list[Column]:
     """Applies the row steps to each distinct row once, then lays the results out for the items."""
     distinct: list[Source] = []
     index: list[np.ndarray] = []
@@ -214,21 +219,21 @@ def _transformed_rows(recipe: Recipe, sources: Sequence[Source], count: int) -> 
         index.append(inverse.reshape(source.cells.shape) + base)
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
-    columns = _inputs(recipe, distinct, rows_once, Heap(), before_windows=True)
-    for step in recipe.row_steps:
+    columns = _inputs(program, distinct, rows_once, Heap(), before_windows=True)
+    for step in program.row_steps:
         columns = apply_step(step, columns, rows_once)
     steps = index[0].shape[1]
     cells = np.empty((count, steps), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
         cells[_places(source, count)] = numbers
-    if recipe.window is None:
+    if program.window is None:
         return [take_column(column, cells[:, 0], (count,)) for column in columns]
     made = []
-    for _, number, offset in recipe.window.leaves:
+    for _, number, offset in program.window.leaves:
         if offset is None:
             made.append(take_column(columns[number], cells.reshape(-1), (count, steps)))
         else:
-            made.append(take_column(columns[number], cells[:, recipe.window.offsets.index(offset)], (count,)))
+            made.append(take_column(columns[number], cells[:, program.window.offsets.index(offset)], (count,)))
     return made
 
 
@@ -276,9 +281,9 @@ def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
         if not made:
             parts = []
             for source in sources:
-                unit, row = source.window.identify(source.cells[:, 0])
-                turn, number = np.full_like(unit, source.turn), np.full_like(unit, source.source)
-                parts.append(ItemKeys(turn, number, unit, row))
+                row_group, row = source.block.identify(source.cells[:, 0])
+                turn, number = np.full_like(row_group, source.turn), np.full_like(row_group, source.source)
+                parts.append(ItemKeys(turn, number, row_group, row))
             order = np.concatenate([_places(source, count) for source in sources])
             made.append(concat_keys(parts).take(np.argsort(order)))
         return made[0]
@@ -292,14 +297,16 @@ def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
             places = _places(source, count)
             found = np.flatnonzero(places == item)
             if len(found):
-                return source.window.describe(int(source.cells[found[0], 0]))
+                return source.block.describe(int(source.cells[found[0], 0]))
         return f"row {item} of the batch"
 
     return describe
 
 
-def _refuse_nulls(recipe: Recipe | MixedRecipe, columns: Sequence[Column], describe: Callable[[int], str]) -> None:
-    for field, column in zip(recipe.outputs, columns, strict=True):
+def _refuse_nulls(
+    program: ElementProgram | MixedProgram, columns: Sequence[Column], describe: Callable[[int], str]
+) -> None:
+    for field, column in zip(program.outputs, columns, strict=True):
         if column.valid is not None:
             valid = column.valid.reshape(len(column.valid), -1).all(axis=1)
             item = int(np.flatnonzero(~valid)[0])

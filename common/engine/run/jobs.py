@@ -1,6 +1,6 @@
-"""Jobs: the steps of an iteration in order, each with the windows it draws from; and the windows, loaded ahead.
+"""Jobs: the steps of an iteration in order, each with the blocks it draws from; and the blocks, loaded ahead.
 
-`JobPlanner` says what comes next; `WindowStore` fetches windows in parallel, keeps those that are in use, and reads
+`JobPlanner` says what comes next; `BlockStore` fetches blocks in parallel, keeps those that are in use, and reads
 ahead as far as the memory budget allows. Both are driven by one thread; loading runs in a pool.
 """
 
@@ -19,10 +19,10 @@ import numpy as np
 
 from ...errors import ELEMENT_ERRORS, PipelineError
 from ...order.positions import BatchView
-from ...plan.draws import Draw, WindowKey, WindowRows
+from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
 from ..read.fetch import Fetcher
-from ..read.fetched import FetchedRows
+from ..read.row_group_columns import RowGroupColumns
 from ..steps.source import Source
 
 
@@ -35,7 +35,7 @@ class Job:
         steps: how many.
         count: rows, of all steps together.
         elements: how many are made of them: the batches, or the rows of a chunk.
-        draws: what to take from which window.
+        draws: what to take from which block.
     """
 
     number: int
@@ -102,28 +102,28 @@ class JobPlanner:
 
 @dataclass(slots=True, kw_only=True)
 class Handle:
-    """A window that is loaded, or being loaded; ``users`` counts the jobs that hold it."""
+    """A block that is loaded, or being loaded; ``users`` counts the jobs that hold it."""
 
-    key: WindowKey
+    key: BlockKey
     num_bytes: int
     future: Future[Any]
     users: int = 0
-    parts: list[FetchedRows | None] = field(default_factory=list)
+    parts: list[RowGroupColumns | None] = field(default_factory=list)
     missing: int = 0
 
 
-class WindowStore:
-    """Loads windows and keeps them while they are needed.
+class BlockStore:
+    """Loads blocks and keeps them while they are needed.
 
-    A window is needed while a job holds it, and while it is the latest one of its stream. Of each stream the next
-    window is read ahead, and one more each time that a job came before its window was there, while threads have nothing
-    else to read. Reading ahead stops where the sum of loaded windows would pass ``memory_limit``; what a job needs is
+    A block is needed while a job holds it, and while it is the latest one of its stream. Of each stream the next
+    block is read ahead, and one more each time that a job came before its block was there, while threads have nothing
+    else to read. Reading ahead stops where the sum of loaded blocks would pass ``memory_limit``; what a job needs is
     loaded in any case.
 
     Args:
         fetchers: one for each source of the plan.
-        finish: makes what `Handle.future` gives out of a window's source, rows and fetched columns.
-        discard: called with that when the window is dropped.
+        finish: makes what `Handle.future` gives out of a block's source, rows and fetched columns.
+        discard: called with that when the block is dropped.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class WindowStore:
         *,
         threads: int,
         memory_limit: int,
-        finish: Callable[[int, WindowRows, Sequence[FetchedRows]], Any] | None = None,
+        finish: Callable[[int, BlockRows, Sequence[RowGroupColumns]], Any] | None = None,
         discard: Callable[[Any], None] | None = None,
     ) -> None:
         self._plan = plan
@@ -142,26 +142,26 @@ class WindowStore:
         self._discard = discard
         self._memory_limit = memory_limit
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
-        self._handles: OrderedDict[WindowKey, Handle] = OrderedDict()
-        self._latest: dict[tuple[int, int], WindowKey] = {}
-        self._ahead: dict[tuple[int, int], list[WindowKey]] = {}
+        self._handles: OrderedDict[BlockKey, Handle] = OrderedDict()
+        self._latest: dict[tuple[int, int], BlockKey] = {}
+        self._ahead: dict[tuple[int, int], list[BlockKey]] = {}
         self._threads = threads
-        self._depth = 1  # windows of a stream to read ahead
+        self._depth = 1  # blocks of a stream to read ahead
         self._lock = Lock()
         self._closed = False
 
     @property
     def loaded_bytes(self) -> int:
-        """About how much memory the windows take."""
+        """About how much memory the blocks take."""
         return sum(handle.num_bytes for handle in self._handles.values())
 
     def admits(self, job: Job) -> bool:
-        """Whether the windows that a job needs and that are not loaded yet fit into the budget."""
+        """Whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [draw.key for draw in job.draws if draw.key not in self._handles]
-        return self.loaded_bytes + sum(self._plan.window_bytes(key) for key in new) <= self._memory_limit
+        return self.loaded_bytes + sum(self._plan.block_bytes(key) for key in new) <= self._memory_limit
 
     def acquire(self, job: Job) -> list[Handle]:
-        """The windows of a job, held until `release`."""
+        """The blocks of a job, held until `release`."""
         handles = []
         for draw in job.draws:
             stream = draw.key.source, draw.key.stream
@@ -173,14 +173,14 @@ class WindowStore:
             handle.users += 1
             handles.append(handle)
             self._latest[stream] = draw.key
-            here = draw.key.epoch, draw.key.window
+            here = draw.key.epoch, draw.key.block
             if stream in self._ahead:  # what lies behind is not ahead any more
-                self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.window) > here]
+                self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.block) > here]
         self._drop_unused()
         return handles
 
     def hold(self, handles: Sequence[Handle]) -> None:
-        """Holds windows once more that are held already."""
+        """Holds blocks once more that are held already."""
         for handle in handles:
             handle.users += 1
 
@@ -191,18 +191,18 @@ class WindowStore:
         self._drop_unused()
 
     def read_ahead(self) -> None:
-        """Starts to load the next windows of each stream, as far as the budget allows."""
+        """Starts to load the next blocks of each stream, as far as the budget allows."""
         for stream, key in list(self._latest.items()):
-            ahead: list[WindowKey] = []
-            following = self._plan.next_window(key)
+            ahead: list[BlockKey] = []
+            following = self._plan.next_block(key)
             while following is not None and len(ahead) < self._depth:
                 if following not in self._handles:
                     busy = ahead and self._reads >= self._threads
-                    if busy or self.loaded_bytes + self._plan.window_bytes(following) > self._memory_limit:
+                    if busy or self.loaded_bytes + self._plan.block_bytes(following) > self._memory_limit:
                         break
                     self._start(following)
                 ahead.append(following)
-                following = self._plan.next_window(following)
+                following = self._plan.next_block(following)
             self._ahead[stream] = ahead
 
     @property
@@ -211,7 +211,7 @@ class WindowStore:
         return sum(max(handle.missing, 1) for handle in self._handles.values() if not handle.future.done())
 
     def close(self) -> None:
-        """Stops loading; whoever waits for a window gets an error. Idempotent."""
+        """Stops loading; whoever waits for a block gets an error. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         while self._handles:
@@ -230,30 +230,30 @@ class WindowStore:
         discard = self._discard
         handle.future.add_done_callback(lambda done: None if done.exception() else discard(done.result()))
 
-    def _start(self, key: WindowKey) -> Handle:
-        handle = Handle(key=key, num_bytes=self._plan.window_bytes(key), future=Future())
+    def _start(self, key: BlockKey) -> Handle:
+        handle = Handle(key=key, num_bytes=self._plan.block_bytes(key), future=Future())
         self._handles[key] = handle
         self._pool.submit(self._prepare, handle)
         return handle
 
     def _prepare(self, handle: Handle) -> None:
         try:
-            rows = self._plan.window_rows(handle.key)
-            handle.parts = [None] * len(rows.units)
-            handle.missing = len(rows.units)
-            for number in range(1, len(rows.units)):
+            rows = self._plan.block_rows(handle.key)
+            handle.parts = [None] * len(rows.row_groups)
+            handle.missing = len(rows.row_groups)
+            for number in range(1, len(rows.row_groups)):
                 self._pool.submit(self._load_part, handle, rows, number)
         except BaseException as error:  # also that the pool was shut down, which nobody waits for any more
             _fail(handle.future, error)
             return
         self._load_part(handle, rows, 0)
 
-    def _load_part(self, handle: Handle, rows: WindowRows, number: int) -> None:
+    def _load_part(self, handle: Handle, rows: BlockRows, number: int) -> None:
         if self._closed or handle.future.done():
             return
         try:
-            unit, wanted = rows.units[number], rows.rows[number]
-            handle.parts[number] = self._fetchers[handle.key.source].fetch(unit, wanted)
+            row_group, wanted = rows.row_groups[number], rows.rows[number]
+            handle.parts[number] = self._fetchers[handle.key.source].fetch(row_group, wanted)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -269,7 +269,7 @@ class WindowStore:
 
 
 def loaded(handle: Handle) -> Any:
-    """What a window was loaded as (waits for it).
+    """What a block was loaded as (waits for it).
 
     Raises:
         ParquetryError: it could not be loaded. Each element gets a copy, because a kept error that is raised keeps
@@ -282,13 +282,13 @@ def loaded(handle: Handle) -> Any:
 
 
 def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
-    """The rows of a job, once its windows are loaded (waits for them)."""
+    """The rows of a job, once its blocks are loaded (waits for them)."""
     result = []
     for draw, handle in zip(job.draws, handles, strict=True):
-        rows, window = loaded(handle)
+        rows, block = loaded(handle)
         result.append(
             Source(
-                window=window,
+                block=block,
                 cells=rows.cells[draw.items],
                 places=draw.places,
                 source=draw.key.source,

@@ -43,14 +43,14 @@ def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: Resolv
     return selection
 
 
-def stored_rows(dataset: StoredDataset, unit: int, fields: Sequence[UnischemaField]) -> pa.Table:
+def stored_rows(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
     """Stored columns of a whole row group, as `selection.select` reads them."""
-    return Fetcher(dataset, fields).stored(unit)
+    return Fetcher(dataset, fields).stored(row_group)
 
 
 def tested_rows(
-    dataset: StoredDataset, resolve: ResolveFields, stage: WhereFunction, unit: int, rows: np.ndarray
+    dataset: StoredDataset, resolve: ResolveFields, stage: WhereFunction, row_group: int, rows: np.ndarray
 ) -> np.ndarray:
     """The rows of a row group for which a Python predicate is true: a bool mask over ``rows``."""
     fields = resolve(stage.fields)
-    return test_rows(Fetcher(dataset, fields), fields, stage, unit, rows)
+    return test_rows(Fetcher(dataset, fields), fields, stage, row_group, rows)

@@ -16,7 +16,7 @@ from ..columns.arena import SHARED_REGIONS
 from ..columns.batch import Column, split_columns
 from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble
-from .jobs import Handle, Job, JobPlanner, WindowStore, sources_of
+from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
 
 Form = Callable[[Sequence[Column], int], Iterable[Any]]
 """What to hand out for steps that were made at once: their columns and how many there are -> one value each."""
@@ -29,7 +29,7 @@ class ThreadedEngine:
         plan: of the pipeline.
         cursor: where to begin, and which part to make.
         threads: how many steps are decoded at once.
-        memory_limit: bytes of encoded windows in flight, and of decoded steps that wait for the consumer.
+        memory_limit: bytes of encoded blocks in flight, and of decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
         form: what to hand out for each step; its columns, unless said otherwise.
 
@@ -55,7 +55,7 @@ class ThreadedEngine:
         self._by_rows = plan.batch_view is None
         self._job_bytes = 0  # of the largest so far: the next one fits into its region at once
         self._waiting: Job | None = None
-        self._store = WindowStore(
+        self._store = BlockStore(
             plan,
             fetchers_of(plan, partly=cursor.workers > 1),
             threads=fetch_threads(plan.remote, threads),
@@ -135,7 +135,7 @@ class ThreadedEngine:
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
-            return assemble(self._plan.recipe, sources, job.count, region, strict_nulls=self._strict_nulls)
+            return assemble(self._plan.program, sources, job.count, region, strict_nulls=self._strict_nulls)
         finally:
             self._job_bytes = max(self._job_bytes, region.wanted_bytes)
             region.end()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ParquetryError, TransformError
-from ...plan.draws import WindowRows
+from ...plan.draws import BlockRows
 from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
 from ...selection.parallel import stop_if_cancelled
@@ -25,22 +25,22 @@ from .assemble import gather
 
 
 def test_rows(
-    fetcher: Fetcher, fields: Sequence[UnischemaField], step: WhereFunction, unit: int, rows: np.ndarray
+    fetcher: Fetcher, fields: Sequence[UnischemaField], step: WhereFunction, row_group: int, rows: np.ndarray
 ) -> np.ndarray:
     """The rows (a bool mask over ``rows``) for which the predicate is true.
 
     Raises:
         TransformError: the predicate raised, or returned something that is no bool; says for which row.
     """
-    wanted = WindowRows(units=(unit,), rows=(rows,), cells=np.arange(len(rows))[:, None])
-    window = fetcher.load(wanted)
-    source = Source(window=window, cells=wanted.cells, places=None)
+    wanted = BlockRows(row_groups=(row_group,), rows=(rows,), cells=np.arange(len(rows))[:, None])
+    block = fetcher.load(wanted)
+    source = Source(block=block, cells=wanted.cells, places=None)
     outputs = [output_of(field) for field in fields]
     columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
     if step.batched:
         batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
         with lock_of(step.function.function):
-            answer = _call(step, batch, window.describe(0) if len(rows) else "no rows")
+            answer = _call(step, batch, block.describe(0) if len(rows) else "no rows")
             mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
         if mask.shape != (len(rows),) or mask.dtype != bool:
             raise TransformError(
@@ -55,10 +55,10 @@ def test_rows(
         stop_if_cancelled()
         row = nest(outputs, [column[number] for column in values])
         with lock:
-            answer = _call(step, row, window.describe(number))
+            answer = _call(step, row, block.describe(number))
         if not isinstance(answer, bool | np.bool_ | int):
             raise TransformError(
-                f"where({step.function.name}), {window.describe(number)}: expected True or False, "
+                f"where({step.function.name}), {block.describe(number)}: expected True or False, "
                 f"got {type(answer).__name__}."
             )
         result[number] = bool(answer)

@@ -54,7 +54,7 @@ def fits(step: ImageStep, sources: Sequence[Source], leaf: int) -> bool:
     """Whether images can go straight from storage through the step."""
     if step.output.ragged:
         return False
-    return all(isinstance(source.window.column(leaf), FixedColumn | CodedColumn) for source in sources)
+    return all(isinstance(source.block.column(leaf), FixedColumn | CodedColumn) for source in sources)
 
 
 def gather_images(
@@ -83,7 +83,7 @@ def gather_images(
     sizes = np.zeros((lead[0], 2), dtype=np.int64)
     numbers = drawn_numbers(step, keys)
     for source, items in zip(sources, places, strict=True):
-        column = source.window.column(leaf)
+        column = source.block.column(leaf)
         assert isinstance(column, FixedColumn | CodedColumn)
         for number, item in enumerate(items.tolist()):
             rows = source.cells[number, list(steps)]
@@ -94,7 +94,7 @@ def gather_images(
                     valid[item, place] = False
                     cells[item, place] = 0
                     continue
-                sizes[item] = _one(step, column, row, drawn, cells[item, place], source.window.describe)
+                sizes[item] = _one(step, column, row, drawn, cells[item, place], source.block.describe)
     check.add(step, sizes)
     return Dense(out, None if valid.all() else valid.reshape(lead))
 

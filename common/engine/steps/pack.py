@@ -1,6 +1,6 @@
 """Packing: many numeric columns into one matrix, ``[..., K]``, in one pass.
 
-Stored columns go from Arrow's buffers into one matrix for each loaded window, from which batches take whole rows
+Stored columns go from Arrow's buffers into one matrix for each loaded block, from which batches take whole rows
 (`gather_packed`); columns that something was done to before are put side by side (`apply_pack`). Both give the same
 values.
 """
@@ -23,12 +23,12 @@ _BLOCK_ROWS = 8192  # a block of the matrix stays in the processor's cache while
 
 
 def packed_bytes(step: PackStep, rows: int) -> int:
-    """What the matrix of a window takes in an arena."""
+    """What the matrix of a block takes in an arena."""
     return array_bytes(step.output.dtype, (rows, sum(step.widths)))
 
 
 def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None], arena: Arena) -> np.ndarray | None:
-    """The matrix of a window, from the arrays of each row group for each field.
+    """The matrix of a block, from the arrays of each row group for each field.
 
     ``None`` where a field has no such arrays, or a number that does not fit: `apply_pack` says which, if it is wanted.
     """
@@ -54,12 +54,12 @@ def gather_packed(
     lead: tuple[int, ...],
     arena: Arena,
 ) -> Column:
-    """The matrix of a batch, from the matrices of its windows; arguments as of `image_columns.gather_images`."""
+    """The matrix of a batch, from the matrices of its blocks; arguments as of `image_columns.gather_images`."""
     width = sum(step.widths)
     out = arena.allocate(step.output.dtype, (*lead, width))
     cells = out.reshape(lead[0], len(steps), width)
     for source, items in zip(sources, places, strict=True):
-        packed = source.window.packed(step)
+        packed = source.block.packed(step)
         assert packed is not None
         every = list(steps) == list(range(source.cells.shape[1]))
         rows = source.cells if every else source.cells[:, list(steps)]

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ...stages.pack import PackStep
-from ..columns.columns import FixedColumn, WindowColumn
+from ..columns.columns import BlockColumn, FixedColumn
 
 Numbers = slice | np.ndarray
 
@@ -16,11 +16,11 @@ Numbers = slice | np.ndarray
 class LoadedColumns(Protocol):
     """The columns of a loaded block, as steps see them."""
 
-    dealt: dict[int, FixedColumn]
+    by_item: dict[int, FixedColumn]
     """Columns that are already in the order of the block's items, by number of the field."""
 
-    def column(self, number: int) -> WindowColumn:
-        """The column of the recipe's ``number``-th field."""
+    def column(self, number: int) -> BlockColumn:
+        """The column of the program's ``number``-th field."""
 
     def packed(self, step: PackStep) -> np.ndarray | None:
         """The matrix that a step packs the block's columns into, if it could be made."""
@@ -37,7 +37,7 @@ class Source:
     """The rows that a batch takes from one block.
 
     Attributes:
-        window: where the rows are.
+        block: where the rows are.
         cells: int64 ``[items, T]``: the block's rows of each item.
         places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
         source: which pipeline of a mix the block belongs to.
@@ -45,7 +45,7 @@ class Source:
         items: their numbers in the block; ``None`` where ``cells`` are all that is known.
     """
 
-    window: LoadedColumns
+    block: LoadedColumns
     cells: np.ndarray
     places: np.ndarray | None
     source: int = 0

@@ -75,13 +75,13 @@ def build_rowgroup_index(
         )
     fields = [dataset.schema[name] for name in dict.fromkeys(n for indexer in indexers for n in indexer.column_names)]
 
-    def rows_of(unit: int) -> list[dict[str, Any]]:
-        return _rows(dataset, fields, unit)
+    def rows_of(row_group: int) -> list[dict[str, Any]]:
+        return _rows(dataset, fields, row_group)
 
     with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-index") as pool:
-        for unit, rows in enumerate(pool.map(rows_of, range(len(dataset.row_groups)))):
+        for row_group, rows in enumerate(pool.map(rows_of, range(len(dataset.row_groups)))):
             for indexer in indexers:
-                indexer.build_index(rows, unit)
+                indexer.build_index(rows, row_group)
     indexes = {**stored_indexes(dataset), **{indexer.index_name: indexer.to_value() for indexer in indexers}}
     metadata = {**(arrow.metadata or {}), **indexes_to_metadata(indexes)}
     if SCHEMA_KEY in metadata:  # Petastorm reads this dataset too
@@ -89,7 +89,7 @@ def build_rowgroup_index(
     write_metadata(dataset.filesystem, dataset.roots[0], arrow, metadata)
 
 
-def _rows(dataset: PetastormDataset, fields: Sequence[UnischemaField], unit: int) -> list[dict[str, Any]]:
-    table = Fetcher(dataset, fields).stored(unit)
+def _rows(dataset: PetastormDataset, fields: Sequence[UnischemaField], row_group: int) -> list[dict[str, Any]]:
+    table = Fetcher(dataset, fields).stored(row_group)
     columns = {field.name: row_values(field, table.column(field.name)) for field in fields}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

@@ -22,7 +22,7 @@ from .description import element_from_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRecipe:
-    """What matters of the server's recipe here: whether functions leave rows out; they run there, not here."""
+    """What matters of the server's program here: whether functions leave rows out; they run there, not here."""
 
     drops: bool
     has_user_code: bool = False
@@ -48,7 +48,7 @@ class ServedPlan(BasePlan):
         order.shard = None if shard is None else _shard(shard)
         self.order = order
         self.hashes = (self._said["hashes"][0], self._said["hashes"][1])
-        self.recipe = ServedRecipe(drops=self._said["drops"])  # type: ignore[assignment]  # as much as is known here
+        self.program = ServedRecipe(drops=self._said["drops"])  # type: ignore[assignment]  # as much as is known here
 
     @cached_property
     def element(self) -> Element:

@@ -1,4 +1,4 @@
-"""Windows in shared memory: written once by the reader, mapped by every worker without a copy."""
+"""Blocks in shared memory: written once by the reader, mapped by every worker without a copy."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ...engine.read.fetched import FetchedRows, Part
 from ...engine.read.file_cells import FileCells
+from ...engine.read.row_group_columns import Part, RowGroupColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
-from ...plan.draws import WindowRows
+from ...plan.draws import BlockRows
 from .channel import memory_file
 
 _TAIL = struct.Struct("<QQ")
 _ALIGNMENT = 64
 
 
-class ExportedWindow:
-    """A window in shared memory. Thread-safe.
+class ExportedBlock:
+    """A block in shared memory. Thread-safe.
 
     Its memory is freed when it is closed and nobody holds it: a job that is on its way to a worker when the iteration
     ends must not lose the descriptor that it is about to send.
 
     Args:
-        number: names the window between reader and workers.
+        number: names the block between reader and workers.
         rows: as planned; its cells stay with the reader.
         source: which pipeline of a mix it belongs to.
         descriptor: owned.
     """
 
-    def __init__(self, *, number: int, rows: WindowRows, source: int, descriptor: int) -> None:
+    def __init__(self, *, number: int, rows: BlockRows, source: int, descriptor: int) -> None:
         self.number = number
         self.rows = rows
         self.source = source
@@ -48,11 +48,11 @@ class ExportedWindow:
 
     @property
     def closed(self) -> bool:
-        """Whether the owner gave the window up."""
+        """Whether the owner gave the block up."""
         return self._closed
 
     def hold(self) -> bool:
-        """Keeps the memory until `release`; False if the window is closed already."""
+        """Keeps the memory until `release`; False if the block is closed already."""
         with self._lock:
             if self._closed:
                 return False
@@ -76,34 +76,34 @@ class ExportedWindow:
         self.release()
 
 
-def export_window(
-    number: int, rows: WindowRows, parts: Sequence[FetchedRows], places: Sequence[str], source: int
-) -> ExportedWindow:
-    """Writes a window to shared memory: the columns of each row group, then where they are."""
-    descriptor = memory_file("window")
+def export_block(
+    number: int, rows: BlockRows, parts: Sequence[RowGroupColumns], places: Sequence[str], source: int
+) -> ExportedBlock:
+    """Writes a block to shared memory: the columns of each row group, then where they are."""
+    descriptor = memory_file("block")
     try:
         with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
             where = [_write_columns(sink, part) for part in parts]
-            meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.units)), protocol=5)
+            meta = pickle.dumps((where, list(places), list(rows.rows), list(rows.row_groups)), protocol=5)
             sink.write(meta)
             sink.write(_TAIL.pack(len(meta), 0))
-        return ExportedWindow(number=number, rows=rows, source=source, descriptor=descriptor)
+        return ExportedBlock(number=number, rows=rows, source=source, descriptor=descriptor)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def open_exported(descriptor: int) -> tuple[list[FetchedRows], list[str], list[np.ndarray], list[int]]:
-    """Maps a window: columns of each row group, places, rows, and row groups. Takes over the descriptor."""
+def open_exported(descriptor: int) -> tuple[list[RowGroupColumns], list[str], list[np.ndarray], list[int]]:
+    """Maps a block: columns of each row group, places, rows, and row groups. Takes over the descriptor."""
     try:
         size = os.fstat(descriptor).st_size
         memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
     finally:
         os.close(descriptor)
     length, _ = _TAIL.unpack(memory[size - _TAIL.size :])
-    where, places, rows, units = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
+    where, places, rows, row_groups = pickle.loads(memory[size - _TAIL.size - length : size - _TAIL.size])
     buffer = pa.py_buffer(memory)
-    return [_columns_at(buffer, part) for part in where], places, rows, units
+    return [_columns_at(buffer, part) for part in where], places, rows, row_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class _Columns:
     count: int
 
 
-def _write_columns(sink: pa.NativeFile, part: FetchedRows) -> _Columns:
+def _write_columns(sink: pa.NativeFile, part: RowGroupColumns) -> _Columns:
     arrays = {str(number): column for number, column in enumerate(part.columns) if isinstance(column, pa.Array)}
     begin = sink.tell()
     table = pa.table(arrays)
@@ -139,7 +139,7 @@ def _write_columns(sink: pa.NativeFile, part: FetchedRows) -> _Columns:
     return _Columns((begin, end), tuple(cells), len(part.columns))
 
 
-def _columns_at(buffer: pa.Buffer, where: _Columns) -> FetchedRows:
+def _columns_at(buffer: pa.Buffer, where: _Columns) -> RowGroupColumns:
     begin, end = where.table
     table = pa.ipc.open_stream(buffer.slice(begin, end - begin)).read_all()
     columns: list[Part | None] = [None] * where.count
@@ -147,4 +147,4 @@ def _columns_at(buffer: pa.Buffer, where: _Columns) -> FetchedRows:
         columns[int(name)] = one_array(column)
     for number, first, last, starts, ends in where.cells:
         columns[number] = StoredCells(starts, ends, np.frombuffer(buffer, np.uint8, last - first, first))
-    return FetchedRows(tuple(column for column in columns if column is not None))
+    return RowGroupColumns(tuple(column for column in columns if column is not None))

@@ -38,7 +38,7 @@ def can_fork() -> bool:
 
 
 def fork_workers(count: int, *, in_worker: Callable[[], None]) -> list[WorkerProcess]:
-    """Forks workers; each waits for its recipe. Returns in this process only.
+    """Forks workers; each waits for its program. Returns in this process only.
 
     Args:
         in_worker: called in each of them first, to close what is this process's alone.

@@ -42,7 +42,7 @@ def open_request(
             "versions": list(versions),
             "sys_path": sys.path,
             "strict_nulls": strict_nulls,
-            "start_workers": threads if needs_workers(plan.recipe, threads) else 0,
+            "start_workers": threads if needs_workers(plan.program, threads) else 0,
             **({} if element is None else {"outputs": _described(element)}),
         }
     )

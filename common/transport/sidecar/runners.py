@@ -19,14 +19,14 @@ from typing import Any, Protocol
 import cloudpickle
 
 from ...engine.read.fetch import Fetcher
-from ...engine.read.fetched import FetchedRows
+from ...engine.read.row_group_columns import RowGroupColumns
 from ...engine.run.assemble import assemble
 from ...engine.run.jobs import Handle, Job, loaded, sources_of
 from ...errors import PipelineError, SidecarError
-from ...plan.draws import WindowRows
-from ...plan.recipe import MixedRecipe, Recipe
+from ...plan.draws import BlockRows
+from ...plan.program import ElementProgram, MixedProgram
 from ..processes.vital import start_vital
-from .exported import ExportedWindow, export_window
+from .exported import ExportedBlock, export_block
 from .protocol import BatchHeader
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel
@@ -47,11 +47,11 @@ class Slot:
 class Runner(Protocol):
     """Makes batches in slots."""
 
-    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
-        """What a loaded window is kept as (see `WindowStore`); called in a fetch thread."""
+    def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
+        """What a loaded block is kept as (see `BlockStore`); called in a fetch thread."""
 
-    def discard(self, window: Any) -> None:
-        """Called when a window is not needed any more."""
+    def discard(self, block: Any) -> None:
+        """Called when a block is not needed any more."""
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
         """Starts a job; ``first``, the number of its first element, goes into the batch header."""
@@ -64,17 +64,17 @@ class ThreadRunner:
     """Jobs in threads of the reader."""
 
     def __init__(
-        self, fetchers: Sequence[Fetcher], recipe: Recipe | MixedRecipe, *, threads: int, strict_nulls: bool
+        self, fetchers: Sequence[Fetcher], program: ElementProgram | MixedProgram, *, threads: int, strict_nulls: bool
     ) -> None:
         self._fetchers = fetchers
-        self._recipe = recipe
+        self._program = program
         self._strict_nulls = strict_nulls
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
 
-    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
+    def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
         return rows, self._fetchers[source].assemble(rows, parts)
 
-    def discard(self, window: Any) -> None:
+    def discard(self, block: Any) -> None:
         """Nothing to do: memory goes with the last reference."""
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
@@ -86,7 +86,7 @@ class ThreadRunner:
     def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
         sources = sources_of(job, handles)
         slot.memory.begin()
-        columns = assemble(self._recipe, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
+        columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
         return write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
 
 
@@ -96,7 +96,7 @@ class WorkerRunner:
     def __init__(
         self,
         fetchers: Sequence[Fetcher],
-        recipe: Recipe | MixedRecipe,
+        program: ElementProgram | MixedProgram,
         *,
         workers: int,
         strict_nulls: bool,
@@ -106,7 +106,7 @@ class WorkerRunner:
         self._request = {
             "do": "open",
             "sys_path": list(sys.path),
-            "recipe": cloudpickle.dumps(recipe),
+            "program": cloudpickle.dumps(program),
             "strict_nulls": strict_nulls,
         }
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -118,15 +118,15 @@ class WorkerRunner:
         for worker in self._workers:
             start_vital(partial(self._dispatch, worker), name="parquetry-dispatch")
 
-    def finish(self, source: int, rows: WindowRows, parts: Sequence[FetchedRows]) -> Any:
+    def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
         with self._lock:
             number = next(self._numbers)
-        return export_window(number, rows, parts, self._fetchers[source].places(rows.units), source)
+        return export_block(number, rows, parts, self._fetchers[source].places(rows.row_groups), source)
 
-    def discard(self, window: Any) -> None:
-        window.close()
+    def discard(self, block: Any) -> None:
+        block.close()
         for worker in self._workers:
-            worker.stale.append(window.number)
+            worker.stale.append(block.number)
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
         future: Future[BatchHeader] = Future()
@@ -156,19 +156,19 @@ class WorkerRunner:
                 future.set_exception(error)
 
     def _make(self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
-        windows: list[ExportedWindow] = [loaded(handle) for handle in handles]
-        held = [window for window in windows if window.hold()]
+        blocks: list[ExportedBlock] = [loaded(handle) for handle in handles]
+        held = [block for block in blocks if block.hold()]
         try:
-            if len(held) < len(windows):
+            if len(held) < len(blocks):
                 raise PipelineError("iteration was closed.")
-            return self._run(worker, job, windows, slot, first)
+            return self._run(worker, job, blocks, slot, first)
         finally:
-            for window in held:
-                window.release()
-                if window.closed:
-                    worker.stale.append(window.number)  # it may have been sent after it was given up
+            for block in held:
+                block.release()
+                if block.closed:
+                    worker.stale.append(block.number)  # it may have been sent after it was given up
 
-    def _run(self, worker: _Worker, job: Job, windows: Sequence[ExportedWindow], slot: Slot, first: int) -> BatchHeader:
+    def _run(self, worker: _Worker, job: Job, blocks: Sequence[ExportedBlock], slot: Slot, first: int) -> BatchHeader:
         message = {
             "do": "job",
             "slot": slot.number,
@@ -176,12 +176,12 @@ class WorkerRunner:
             "first_element": first,
             "num_elements": job.elements,
             "sources": [
-                (window.number, window.rows.cells[draw.items], draw.places, draw.key.source, draw.turn)
-                for window, draw in zip(windows, job.draws, strict=True)
+                (block.number, block.rows.cells[draw.items], draw.places, draw.key.source, draw.turn)
+                for block, draw in zip(blocks, job.draws, strict=True)
             ],
         }
         for attempt in range(1, _MOST_DEATHS + 1):
-            answer = worker.run(windows, slot, message)
+            answer = worker.run(blocks, slot, message)
             if answer is not None:
                 return answer
             if self._closed:
@@ -208,7 +208,7 @@ class _Worker:
     def _use(self, process: WorkerProcess) -> None:
         self._process = process
         self._channel = StreamChannel(process.connection)
-        self._windows: set[int] = set()
+        self._blocks: set[int] = set()
         self._slots: set[int] = set()
         self._opened = False
 
@@ -217,14 +217,14 @@ class _Worker:
         self._channel.close()
         self._use(start_worker())
 
-    def run(self, windows: Sequence[ExportedWindow], slot: Slot, message: dict[str, Any]) -> BatchHeader | None:
+    def run(self, blocks: Sequence[ExportedBlock], slot: Slot, message: dict[str, Any]) -> BatchHeader | None:
         """Runs a job; ``None`` if the process died.
 
         Raises:
             ParquetryError: what the job raised.
         """
         try:
-            self._prepare(windows, slot)
+            self._prepare(blocks, slot)
             self._channel.send(message)
             received = self._channel.receive()
         except OSError:
@@ -237,7 +237,7 @@ class _Worker:
             raise answer["failed"]
         return answer["done"]
 
-    def _prepare(self, windows: Sequence[ExportedWindow], slot: Slot) -> None:
+    def _prepare(self, blocks: Sequence[ExportedBlock], slot: Slot) -> None:
         if not self._opened:
             self._channel.send(self._request)
             received = self._channel.receive()
@@ -246,14 +246,14 @@ class _Worker:
             if "failed" in received[0]:
                 raise received[0]["failed"]
             self._opened = True
-        forget = [number for number in self._take_stale() if number in self._windows]
+        forget = [number for number in self._take_stale() if number in self._blocks]
         if forget:
             self._channel.send({"do": "forget", "ids": forget})
-            self._windows.difference_update(forget)
-        for window in windows:
-            if window.number not in self._windows:
-                self._channel.send({"do": "window", "id": window.number, "source": window.source}, window.descriptor)
-                self._windows.add(window.number)
+            self._blocks.difference_update(forget)
+        for block in blocks:
+            if block.number not in self._blocks:
+                self._channel.send({"do": "block", "id": block.number, "source": block.source}, block.descriptor)
+                self._blocks.add(block.number)
         if slot.number not in self._slots:
             self._channel.send({"do": "slot", "id": slot.number}, slot.memory.descriptor)
             self._slots.add(slot.number)
@@ -275,28 +275,28 @@ _MOST_DECODERS = 8
 """Threads in which images are decoded in one process: more would wait for its interpreter lock."""
 
 
-def needs_workers(recipe: Recipe | MixedRecipe, workers: int) -> bool:
+def needs_workers(program: ElementProgram | MixedProgram, workers: int) -> bool:
     """Whether jobs run in worker processes: user functions do, and costly decoding that threads would not speed up.
 
     The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot.
     """
-    if recipe.has_user_code:
+    if program.has_user_code:
         return True
-    shared = isinstance(recipe, Recipe) and recipe.shares_rows
-    return recipe.costly and not shared and not (recipe.frees_interpreter and workers <= _MOST_DECODERS)
+    shared = isinstance(program, ElementProgram) and program.shares_rows
+    return program.costly and not shared and not (program.frees_interpreter and workers <= _MOST_DECODERS)
 
 
 def make_runner(
     fetchers: Sequence[Fetcher],
-    recipe: Recipe | MixedRecipe,
+    program: ElementProgram | MixedProgram,
     *,
     workers: int,
     strict_nulls: bool,
     started: Sequence[WorkerProcess],
 ) -> Runner:
     """Worker processes or threads; ``started`` workers are taken over."""
-    if needs_workers(recipe, workers):
-        return WorkerRunner(fetchers, recipe, workers=workers, strict_nulls=strict_nulls, started=started)
+    if needs_workers(program, workers):
+        return WorkerRunner(fetchers, program, workers=workers, strict_nulls=strict_nulls, started=started)
     for process in started:
         process.end()
-    return ThreadRunner(fetchers, recipe, threads=workers, strict_nulls=strict_nulls)
+    return ThreadRunner(fetchers, program, threads=workers, strict_nulls=strict_nulls)

@@ -1,6 +1,6 @@
 """A decode worker: forked from the reader, or ``python -m parquetry.common.transport.sidecar.worker --fd N``.
 
-It gets the recipe once, then windows (shared memory) and jobs; each job is decoded straight into the slot it comes
+It gets the program once, then blocks (shared memory) and jobs; each job is decoded straight into the slot it comes
 with, unless a user's function is in between. It ends when its reader does.
 """
 
@@ -20,22 +20,22 @@ import pyarrow as pa
 from ...engine.columns.arena import SHARED_REGIONS
 from ...engine.columns.batch import Column
 from ...engine.run.assemble import Source, assemble
-from ...engine.run.window import LoadedWindow
+from ...engine.run.block import LoadedBlock
 from ...errors import ParquetryError
-from ...plan.recipe import MixedRecipe, Recipe, source_recipe
+from ...plan.program import ElementProgram, MixedProgram, source_program
 from .exported import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with
 
 
 class Worker:
-    """The state of one worker process: its recipe, and the windows and slots it has mapped."""
+    """The state of one worker process: its program, and the blocks and slots it has mapped."""
 
     def __init__(self, channel: StreamChannel) -> None:
         self._channel = channel
-        self._recipe: Recipe | MixedRecipe | None = None
+        self._program: ElementProgram | MixedProgram | None = None
         self._strict_nulls = True
-        self._windows: dict[int, LoadedWindow] = {}
+        self._blocks: dict[int, LoadedBlock] = {}
         self._slots: dict[int, SlotMemory] = {}
 
     def run(self) -> None:
@@ -50,38 +50,38 @@ class Worker:
     def _open(self, message: dict[str, Any], _: int | None) -> None:
         sys.path[:] = message["sys_path"]
         try:
-            self._recipe = pickle.loads(message["recipe"])
+            self._program = pickle.loads(message["program"])
             self._strict_nulls = message["strict_nulls"]
         except Exception as error:
             self._channel.send({"failed": ParquetryError(f"worker could not load the user functions: {error!r}")})
             return
         self._channel.send({"ready": os.getpid()})
 
-    def _window(self, message: dict[str, Any], descriptor: int | None) -> None:
+    def _block(self, message: dict[str, Any], descriptor: int | None) -> None:
         assert descriptor is not None
-        assert self._recipe is not None
-        parts, places, rows, units = open_exported(descriptor)
-        recipe = source_recipe(self._recipe, message["source"])
-        self._windows[message["id"]] = LoadedWindow(
-            parts, places, rows, recipe.fields, units=units, reuse=recipe.shares_rows, packs=recipe.packs
+        assert self._program is not None
+        parts, places, rows, row_groups = open_exported(descriptor)
+        program = source_program(self._program, message["source"])
+        self._blocks[message["id"]] = LoadedBlock(
+            parts, places, rows, program.fields, row_groups=row_groups, program=program
         )
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:
         for number in message["ids"]:
-            self._windows.pop(number, None)
+            self._blocks.pop(number, None)
 
     def _slot(self, message: dict[str, Any], descriptor: int | None) -> None:
         assert descriptor is not None
         self._slots[message["id"]] = SlotMemory(descriptor)
 
     def _job(self, message: dict[str, Any], _: int | None) -> None:
-        assert self._recipe is not None
+        assert self._program is not None
         try:
             slot = self._slots[message["slot"]]
             slot.begin()
             sources = [
-                Source(window=self._windows[window], cells=cells, places=places, source=source, turn=turn)
-                for window, cells, places, source, turn in message["sources"]
+                Source(block=self._blocks[block], cells=cells, places=places, source=source, turn=turn)
+                for block, cells, places, source, turn in message["sources"]
             ]
             columns = self._assemble(sources, message["count"], slot)
             header = write_table(
@@ -98,12 +98,12 @@ class Worker:
         """The columns, straight in the slot unless a user's function sees them: it may keep what it is given, and slots
         are written to again.
         """
-        assert self._recipe is not None
-        if not self._recipe.has_user_code:
-            return assemble(self._recipe, sources, count, slot, strict_nulls=self._strict_nulls)
+        assert self._program is not None
+        if not self._program.has_user_code:
+            return assemble(self._program, sources, count, slot, strict_nulls=self._strict_nulls)
         region = SHARED_REGIONS.acquire()
         try:
-            return assemble(self._recipe, sources, count, region, strict_nulls=self._strict_nulls)
+            return assemble(self._program, sources, count, region, strict_nulls=self._strict_nulls)
         finally:
             region.end()
 

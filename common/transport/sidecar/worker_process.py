@@ -51,7 +51,7 @@ class WorkerProcess:
 
 
 def start_worker() -> WorkerProcess:
-    """Starts one worker; it waits for its recipe."""
+    """Starts one worker; it waits for its program."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     command = python_command("parquetry.common.transport.sidecar.worker", "--fd", str(theirs.fileno()))
     try:

@@ -138,7 +138,7 @@ def test_a_folded_chain_gives_what_its_steps_give_one_after_the_other(
         plain = verb(plain.transform(same, batched=True), name)
     if batched:
         folded, plain = folded.batch(4), plain.batch(4)
-    assert not any(hasattr(step, "ops") for step in folded.plan().recipe.item_steps)
+    assert not any(hasattr(step, "ops") for step in folded.plan().program.item_steps)
     assert folded.element.outputs == plain.element.outputs
     assert_same(list(folded), list(plain))
 
@@ -224,10 +224,10 @@ def test_a_random_resized_crop_is_drawn_as_torchvision_draws_it(url: Path) -> No
     scale, ratio = (0.2, 0.6), (0.5, 2.0)
     cut = Pipeline(url, ["free"]).random_resized_crop("free", (9, 8), scale=scale, ratio=ratio, seed=3)
     groups = cut.dataset.row_groups.rows
-    unit = np.repeat(np.arange(len(groups)), groups)
+    row_group = np.repeat(np.arange(len(groups)), groups)
     inside = np.concatenate([np.arange(rows) for rows in groups])
-    zero = np.zeros_like(unit)
-    numbers = uniform((1, 3), ItemKeys(zero, zero, unit, inside), 22)
+    zero = np.zeros_like(row_group)
+    numbers = uniform((1, 3), ItemKeys(zero, zero, row_group, inside), 22)
     for image, found, drawn in zip(values(Pipeline(url, ["free"]), "free"), values(cut, "free"), numbers, strict=True):
         high, wide = image.shape[:2]
         top = left = 0

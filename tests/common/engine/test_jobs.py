@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from parquetry.common.engine.read.fetched import FetchedRows
-from parquetry.common.engine.run.jobs import Job, WindowStore
-from parquetry.common.plan.draws import Draw, WindowKey, WindowRows
+from parquetry.common.engine.read.row_group_columns import RowGroupColumns
+from parquetry.common.engine.run.jobs import BlockStore, Job
+from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
 WINDOWS, WINDOW_BYTES = 8, 100
 
@@ -19,7 +19,7 @@ WINDOWS, WINDOW_BYTES = 8, 100
 class Began(NamedTuple):
     """What a store has begun, and the gate that its fetches wait at."""
 
-    units: list[int]
+    row_groups: list[int]
     gate: threading.Event
     arrived: threading.Semaphore
 
@@ -27,14 +27,14 @@ class Began(NamedTuple):
 class Plan:
     """One stream of windows of one row group each."""
 
-    def window_rows(self, key: WindowKey) -> WindowRows:
+    def block_rows(self, key: BlockKey) -> BlockRows:
         rows = np.arange(1)
-        return WindowRows(units=(key.window,), rows=(rows,), cells=rows[:, None])
+        return BlockRows(row_groups=(key.window,), rows=(rows,), cells=rows[:, None])
 
-    def window_bytes(self, key: WindowKey) -> int:
+    def block_bytes(self, key: BlockKey) -> int:
         return WINDOW_BYTES
 
-    def next_window(self, key: WindowKey) -> WindowKey | None:
+    def next_block(self, key: BlockKey) -> BlockKey | None:
         return key._replace(window=key.window + 1) if key.window + 1 < WINDOWS else None
 
 
@@ -44,11 +44,11 @@ class Fetcher:
     def __init__(self, began: Began) -> None:
         self._began = began
 
-    def fetch(self, unit: int, rows: Any) -> FetchedRows:
-        self._began.units.append(unit)
+    def fetch(self, row_group: int, rows: Any) -> RowGroupColumns:
+        self._began.row_groups.append(row_group)
         self._began.arrived.release()
         assert self._began.gate.wait(30)
-        return FetchedRows(())
+        return RowGroupColumns(())
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ def began() -> Iterator[Began]:
     made.gate.set()
 
 
-def store_of(began: Began, *, threads: int, memory_limit: int = WINDOWS * WINDOW_BYTES) -> WindowStore:
+def store_of(began: Began, *, threads: int, memory_limit: int = WINDOWS * WINDOW_BYTES) -> BlockStore:
     plan: Any = Plan()
     fetcher: Any = Fetcher(began)
-    return WindowStore(plan, [fetcher], threads=threads, memory_limit=memory_limit, finish=lambda *_: None)
+    return BlockStore(plan, [fetcher], threads=threads, memory_limit=memory_limit, finish=lambda *_: None)
 
 
 def job(window: int) -> Job:
-    key = WindowKey(source=0, epoch=0, stream=0, window=window)
+    key = BlockKey(source=0, epoch=0, stream=0, window=window)
     draw = Draw(key=key, items=np.arange(1), places=None, turn=0)
     return Job(number=window, steps=1, count=1, elements=1, draws=(draw,))
 
@@ -75,7 +75,7 @@ def arrive(began: Began, count: int) -> list[int]:
     for _ in range(count):
         assert began.arrived.acquire(timeout=30)
     assert not began.arrived.acquire(timeout=0.05)
-    return sorted(began.units)
+    return sorted(began.row_groups)
 
 
 def test_one_window_is_read_ahead_while_that_is_enough(began: Began) -> None:
@@ -104,7 +104,7 @@ def test_more_windows_are_read_ahead_of_jobs_that_would_wait(began: Began) -> No
     store.close()
 
 
-def test_no_more_is_begun_than_threads_can_read_but_the_next_window(began: Began) -> None:
+def test_no_more_is_begun_than_threads_can_read_but_the_next_block(began: Began) -> None:
     store = store_of(began, threads=2)
     for window in range(3):
         store.acquire(job(window))

@@ -33,7 +33,7 @@ from parquetry.common.errors import DatasetError, DecodeError
 from parquetry.common.layout.file_versions import local_version
 from parquetry.common.layout.files import list_files
 from parquetry.common.pipeline.iteration import StepIterator
-from parquetry.common.plan.draws import WindowRows
+from parquetry.common.plan.draws import BlockRows
 
 SCHEMA = Unischema(
     "cells",
@@ -177,15 +177,15 @@ def test_every_plain_column_without_nulls_is_read_this_way(url: str) -> None:
     [fetcher] = fetchers_of(plan)
     names = [field.name for field in SCHEMA.fields.values()]
     direct = {
-        (unit, names[number])
-        for unit in range(6)
-        for number, column in enumerate(fetcher.fetch(unit, None).columns)
+        (row_group, names[number])
+        for row_group in range(6)
+        for number, column in enumerate(fetcher.fetch(row_group, None).columns)
         if isinstance(column, StoredCells | FileCells)
     }
     coded = set(names) - {"id"}
     assert {name for _, name in direct} == coded
-    assert {unit for unit, name in direct if name == "there"} == set(range(6))
-    assert 0 < len([unit for unit, name in direct if name == "rare"]) < 6  # one row group has nulls
+    assert {row_group for row_group, name in direct if name == "there"} == set(range(6))
+    assert 0 < len([row_group for row_group, name in direct if name == "rare"]) < 6  # one row group has nulls
 
 
 @pytest.mark.parametrize("options", [{"compression": "snappy"}, {"use_dictionary": ["image"], "compression": None}])
@@ -380,7 +380,7 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
     copy.write_bytes(source.read_bytes())
     [fetcher] = fetchers_of(Pipeline(copy.parent, ["image"]).plan(), partly=True)
     rows = np.arange(20)
-    column = fetcher.load(WindowRows(units=(0,), rows=(rows,), cells=rows[:, None])).column(0)
+    column = fetcher.load(BlockRows(row_groups=(0,), rows=(rows,), cells=rows[:, None])).column(0)
     out = np.empty((20, 4, 6, 3), np.uint8)
     for number in range(3):
         column.decode(number, out[number])

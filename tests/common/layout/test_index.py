@@ -123,10 +123,10 @@ def assert_same(got: StoredDataset, expected: StoredDataset, names: list[str]) -
             assert left is None or left.equals(right), name
         assert ours.null_count.tolist() == theirs.null_count.tolist(), name
         assert ours.exact == theirs.exact, name
-    for unit in range(len(expected.row_groups)):
+    for row_group in range(len(expected.row_groups)):
         for chosen in ([], names, *([name] for name in names)):
-            assert column_bytes(got, unit, chosen) == column_bytes(expected, unit, chosen), chosen
-            assert decoded_bytes(got, unit, chosen) == decoded_bytes(expected, unit, chosen), chosen
+            assert column_bytes(got, row_group, chosen) == column_bytes(expected, row_group, chosen), chosen
+            assert decoded_bytes(got, row_group, chosen) == decoded_bytes(expected, row_group, chosen), chosen
 
 
 def test_the_index_says_what_the_footers_say(indexed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

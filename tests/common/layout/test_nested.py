@@ -60,8 +60,8 @@ def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     read = fetch.read_row_group
     concat = pa.concat_arrays
 
-    def chunked(dataset: Any, unit: int, fields: Any) -> pa.Table:
-        table = read(dataset, unit, fields)
+    def chunked(dataset: Any, row_group: int, fields: Any) -> pa.Table:
+        table = read(dataset, row_group, fields)
         columns = [
             pa.chunked_array([column.slice(first, 2).combine_chunks() for first in range(0, len(column), 2)])
             for column in table.columns

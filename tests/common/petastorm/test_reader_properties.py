@@ -17,7 +17,7 @@ from parquetry.common.petastorm import TransformSpec, make_batch_reader, make_re
 from parquetry.common.petastorm.predicates import in_lambda, in_set
 
 FILES = [[5, 1, 9], [7], [4, 4]]
-UNIT_OF_ROW = [unit for unit, size in enumerate(size for file in FILES for size in file) for _ in range(size)]
+UNIT_OF_ROW = [row_group for row_group, size in enumerate(size for file in FILES for size in file) for _ in range(size)]
 COUNT = len(UNIT_OF_ROW)
 
 

@@ -79,18 +79,18 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
 def test_processes_decode_what_threads_would_not_speed_up(
     url: Path, fields: list[str], chain: Chain, workers: int, expected: bool
 ) -> None:
-    assert needs_workers(chain(Pipeline(url, fields)).plan().recipe, workers) == expected
+    assert needs_workers(chain(Pipeline(url, fields)).plan().program, workers) == expected
 
 
 @pytest.mark.parametrize(("field", "expected"), [("photo", False), ("mask", True)])
 def test_a_mix_needs_workers_if_its_pipelines_do(url: Path, field: str, expected: bool) -> None:
     chains = [Pipeline(url, [field]), Pipeline(url, [field]).shuffle(10, seed=2)]
-    assert needs_workers(mix(chains, seed=1).plan().recipe, 2) == expected
+    assert needs_workers(mix(chains, seed=1).plan().program, 2) == expected
 
 
 def test_jpeg_without_its_fast_decoder_goes_to_processes(url: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "simplejpeg", None)
-    assert needs_workers(Pipeline(url, ["photo"]).plan().recipe, 2)
+    assert needs_workers(Pipeline(url, ["photo"]).plan().program, 2)
 
 
 @pytest.mark.parametrize(("field", "processes"), [("photo", 0), ("mask", 2)])

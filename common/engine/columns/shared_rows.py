@@ -1,4 +1,4 @@
-"""`DecodedRows`: decoded values of a window's rows, kept because several n-gram windows share each row.
+"""`SharedRows`: decoded values of a block's rows, kept because several n-gram windows share each row.
 
 Each row is decoded at most once, by the first thread that asks; others wait for it, or come back later. Memory is
 bounded: past the limit a row is decoded for its asker and not kept.
@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .arena import WINDOW_REGIONS
+from .arena import BLOCK_REGIONS
 
 LIMIT_BYTES = 512 << 20
-_LARGE_BYTES = 1 << 16  # of rows that are kept in memory that earlier windows had
+_LARGE_BYTES = 1 << 16  # of rows that are kept in memory that earlier blocks had
 _ROWS_AT_ONCE = 16
 
 
-class DecodedRows:
-    """Decoded rows of one column of one loaded window. Thread-safe."""
+class SharedRows:
+    """Decoded rows of one column of one loaded block. Thread-safe."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -72,7 +72,7 @@ class DecodedRows:
             return np.empty_like(like)
         with self._lock:
             if not self._free or self._free[-1].nbytes != like.nbytes:
-                region = WINDOW_REGIONS.acquire(_ROWS_AT_ONCE * like.nbytes)
+                region = BLOCK_REGIONS.acquire(_ROWS_AT_ONCE * like.nbytes)
                 self._free = list(region.allocate(np.dtype(np.uint8), (_ROWS_AT_ONCE, like.nbytes)))
                 region.end()
             return self._free.pop().view(like.dtype).reshape(like.shape)

@@ -1,4 +1,4 @@
-"""Folding: which first steps of a recipe stored columns go straight through, on their way into the batch.
+"""Step fusion: which first steps of a program stored columns go straight through, on their way into the batch.
 
 In: columns as they are stored, and steps. Out: columns that have taken steps in, and the steps that are left. Always
 holds: the result is the same as with all steps applied one after the other.
@@ -13,10 +13,10 @@ from ..stages.image_base import ImageStep
 from ..stages.pack import PackStep
 from ..stages.select import Projection
 from ..stages.steps import Step
-from .recipe import Input
+from .program import Input
 
 
-def folded(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
+def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
     """``inputs`` after the steps that they could take in, and the other steps."""
     columns = list(inputs)
     left: list[Step] = []

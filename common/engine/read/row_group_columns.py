@@ -1,4 +1,4 @@
-"""`FetchedRows`: the wanted columns of the wanted rows of one row group, as a window takes them."""
+"""`RowGroupColumns`: the wanted columns of the wanted rows of one row group, as a block takes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Part: TypeAlias = InMemory | FileCells
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FetchedRows:
+class RowGroupColumns:
     """One part for each field, all of the same length."""
 
     columns: tuple[Part, ...]

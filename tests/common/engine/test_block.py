@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
-from parquetry.common.engine.run.window import LoadedWindow, RowPlaces
+from parquetry.common.engine.run.block import LoadedBlock, RowPlaces
 
 SCHEMA = Unischema(
     "window",
@@ -48,24 +48,24 @@ def test_rows_know_their_row_group_and_their_number_in_it() -> None:
     places = RowPlaces(["a", "b", "c"], [np.array([3, 5]), np.array([], np.int64), np.array([0])], [7, 8, 9])
     assert len(places) == 3
     assert [places.describe(row) for row in range(3)] == ["a, row 3", "a, row 5", "c, row 0"]
-    units, inside = places.identify(np.array([2, 0, 1]))
-    assert units.tolist() == [9, 7, 7]
+    row_groups, inside = places.identify(np.array([2, 0, 1]))
+    assert row_groups.tolist() == [9, 7, 7]
     assert inside.tolist() == [0, 3, 5]
 
 
 @pytest.mark.parametrize("windows", [False, True])
 def test_windows_go_as_soon_as_nobody_holds_them(url: Path, windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the garbage collector, which may let a gigabyte of them pass before it looks."""
-    alive: weakref.WeakSet[LoadedWindow] = weakref.WeakSet()
+    alive: weakref.WeakSet[LoadedBlock] = weakref.WeakSet()
     made: list[int] = []
 
-    class Watched(LoadedWindow):
+    class Watched(LoadedBlock):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             alive.add(self)
             made.append(len(alive))
 
-    monkeypatch.setattr("parquetry.common.engine.read.fetch.LoadedWindow", Watched)
+    monkeypatch.setattr("parquetry.common.engine.read.fetch.LoadedBlock", Watched)
     pipeline = Pipeline(url, workers=1)
     pipeline = pipeline.ngram(length=3, timestamp="id") if windows else pipeline
     gc.collect()

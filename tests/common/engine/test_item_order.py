@@ -15,12 +15,12 @@ from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.arena import RegionPool
 from parquetry.common.engine.columns.batch import to_numpy
 from parquetry.common.engine.read.fetch import fetchers_of
-from parquetry.common.engine.run import window as window_module
-from parquetry.common.engine.run.dealt import as_slice
+from parquetry.common.engine.run import block as block_module
+from parquetry.common.engine.run.item_order import as_slice
 from parquetry.common.errors import NullValueError
 from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
-from parquetry.common.plan.draws import WindowKey
-from parquetry.common.plan.recipe import Recipe
+from parquetry.common.plan.draws import BlockKey
+from parquetry.common.plan.program import ElementProgram
 from parquetry.common.schema.dtypes import delivered_dtype
 from parquetry.common.testing import assert_same
 
@@ -57,7 +57,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain path: no window deals its columns."""
-    monkeypatch.setattr(Recipe, "deal", ())
+    monkeypatch.setattr(ElementProgram, "fields_by_item", ())
 
 
 @settings(max_examples=15, deadline=None)
@@ -113,19 +113,19 @@ def test_every_value_is_that_of_its_row(url: Path) -> None:
             assert each[name].tolist() == wanted, name
 
 
-def test_shuffled_numbers_are_dealt_and_can_still_be_had_by_row(url: Path) -> None:
+def test_shuffled_numbers_are_kept_by_item_and_can_still_be_had_by_row(url: Path) -> None:
     shuffled = Pipeline(url, executor="threads").shuffle(1400, seed=1)
     plan = shuffled.plan()
-    names = [field.name for field in plan.recipe.fields]
+    names = [field.name for field in plan.program.fields]
     key = plan.draws(0, np.zeros(1, np.int64), np.zeros(1, np.int64))[0].key
     (fetcher,) = fetchers_of(plan)
-    window = fetcher.load(plan.window_rows(key))
-    assert {names[number] for number in window.dealt} == {*names} - {"text"}
+    window = fetcher.load(plan.block_rows(key))
+    assert {names[number] for number in window.by_item} == {*names} - {"text"}
     (plain,) = fetchers_of(Pipeline(url).plan())  # in natural order nothing is gained
-    stored = plain.load(plan.window_rows(key))
-    assert not stored.dealt
+    stored = plain.load(plan.block_rows(key))
+    assert not stored.by_item
     rows = np.array([5, 3, 3, 600])
-    for number, field in enumerate(plan.recipe.fields):
+    for number, field in enumerate(plan.program.fields):
         if field.name != "text":
             out, wanted = (np.empty((4, *field.shape), delivered_dtype(field.dtype)) for _ in range(2))
             column, expected = window.column(number).gather(rows, out), stored.column(number).gather(rows, wanted)
@@ -167,18 +167,18 @@ def test_batches_cut_in_one_go_are_the_batches_cut_apart(url: Path, parts: int) 
 def test_the_memory_of_a_window_goes_to_a_later_one_when_nothing_looks_into_it_any_more(
     url: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window_module, "WINDOW_REGIONS", RegionPool())
+    monkeypatch.setattr(block_module, "BLOCK_REGIONS", RegionPool())
     names = [f"eight_{number}" for number in range(6)]
     pipeline = Pipeline(url, names, executor="threads").shuffle(1, seed=1)
     plan = (pipeline.pack("all", names) if name == "packed" else pipeline).batch(64).plan()
     (fetcher,) = fetchers_of(plan)
 
-    planned = [plan.window_rows(WindowKey(0, 0, number)) for number in range(5)]
+    planned = [plan.block_rows(BlockKey(0, 0, number)) for number in range(5)]
     full = [rows for rows in planned if len(rows.cells) == 700]
 
     def numbers(number: int) -> np.ndarray:
         window = fetcher.load(full[number])
-        (found,) = [window.packed(step) for step, _ in plan.recipe.packs] or [window.dealt[0].parts[0]]
+        (found,) = [window.packed(step) for step, _ in plan.program.packs] or [window.by_item[0].parts[0]]
         assert found is not None
         return found
 

@@ -1,7 +1,7 @@
-"""Dealt columns: the numbers of a shuffled window, put into the order of its items once, when it is loaded.
+"""The numbers of a shuffled block, put into the order of its items once, when it is loaded.
 
 A whole column fits the processor's cache while it is shuffled, and the batches that follow are stretches of it: that
-costs a third of taking scattered rows for each of them. In: windows that hold columns by item. Out: the same
+costs a third of taking scattered rows for each of them. In: blocks that hold columns by item. Out: the same
 values as from columns by row.
 """
 
@@ -17,17 +17,18 @@ from ..columns.columns import FixedColumn
 from ..steps.source import Numbers, Source, as_slice
 
 
-def gather_dealt(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
-    """The columns of a batch that all of its windows have dealt, by number of the field."""
+def gather_in_item_order(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
+    """The columns of a batch that all of its blocks keep in item order, by number of the field."""
     parts = []
     for source in sources:
         if source.items is None:
             return {}
         places = slice(0, count) if source.places is None else as_slice(source.places)
-        parts.append((source.window.dealt, as_slice(source.items), places))
-    shared = [number for number in parts[0][0] if all(number in dealt for dealt, _, _ in parts)] if parts else []
+        parts.append((source.block.by_item, as_slice(source.items), places))
+    shared = [number for number in parts[0][0] if all(number in columns for columns, _, _ in parts)] if parts else []
     return {
-        number: _gather([(d[number], items, places) for d, items, places in parts], count, arena) for number in shared
+        number: _gather([(columns[number], items, places) for columns, items, places in parts], count, arena)
+        for number in shared
     }
 
 

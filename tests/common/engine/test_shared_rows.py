@@ -8,8 +8,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from parquetry.common.engine.columns import decoded
-from parquetry.common.engine.columns.decoded import DecodedRows
+from parquetry.common.engine.columns import shared_rows
+from parquetry.common.engine.columns.shared_rows import SharedRows
 
 
 class Decoder:
@@ -21,7 +21,7 @@ class Decoder:
         self.calls: Counter[int] = Counter()
         self._gated = gated
 
-    def put(self, rows: DecodedRows, row: int, shape: tuple[int, ...] = (3,), *, wait: bool = True) -> list[int] | None:
+    def put(self, rows: SharedRows, row: int, shape: tuple[int, ...] = (3,), *, wait: bool = True) -> list[int] | None:
         """The row's values, which all are its number; ``None`` where another thread makes them."""
         out = np.zeros(shape, np.int64)
 
@@ -36,7 +36,7 @@ class Decoder:
 
 
 def test_others_are_decoded_while_one_is_being_made() -> None:
-    rows, decoder = DecodedRows(), Decoder(5)
+    rows, decoder = SharedRows(), Decoder(5)
     made: list[list[int] | None] = []
     first = threading.Thread(target=lambda: made.append(decoder.put(rows, 5)))
     first.start()
@@ -54,7 +54,7 @@ def test_others_are_decoded_while_one_is_being_made() -> None:
 
 
 def test_a_row_that_failed_is_made_again() -> None:
-    rows = DecodedRows()
+    rows = SharedRows()
 
     def fail(place: np.ndarray) -> None:
         raise ValueError("damaged")
@@ -66,10 +66,10 @@ def test_a_row_that_failed_is_made_again() -> None:
 
 
 def test_large_rows_of_several_sizes_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoded, "_LARGE_BYTES", 64)
+    monkeypatch.setattr(shared_rows, "_LARGE_BYTES", 64)
     shapes = [(8,), (8,), (3, 7), (3,), (8,)]
     for _ in range(3):  # in memory that the rows before had
-        rows, decoder = DecodedRows(), Decoder()
+        rows, decoder = SharedRows(), Decoder()
         for _ in range(2):
             for row in range(50):
                 assert decoder.put(rows, row, shapes[row % 5]) == [row] * 3
@@ -77,7 +77,7 @@ def test_large_rows_of_several_sizes_are_kept_as_they_are(monkeypatch: pytest.Mo
 
 
 def test_past_the_limit_rows_are_decoded_for_each_asker() -> None:
-    rows, decoder = DecodedRows(limit_bytes=24), Decoder()
+    rows, decoder = SharedRows(limit_bytes=24), Decoder()
     for _ in range(2):
         assert decoder.put(rows, 1) == [1, 1, 1]
         assert decoder.put(rows, 2) == [2, 2, 2]

@@ -1,4 +1,4 @@
-"""`Recipe`: how the rows of a loaded window become elements; a value that also travels to worker processes."""
+"""`ElementProgram`: how the rows of a loaded block become elements; a value that also travels to worker processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class ElementProgram:
     """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``.
 
     ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any).
@@ -53,8 +53,8 @@ class Recipe:
         return tuple((step, tuple(window.leaves[leaf][1] for leaf in leaves)) for step, leaves in found)
 
     @property
-    def deal(self) -> tuple[int, ...]:
-        """Fields that go straight into items, one row each, so that shuffled windows may hold them by item."""
+    def fields_by_item(self) -> tuple[int, ...]:
+        """Fields that go straight into items, one row each, so that a shuffled block may keep them in item order."""
         if self.window is not None or self.row_steps:
             return ()
         return tuple(sorted({each.leaves[0] for each in self.inputs if each.step is None}))
@@ -81,10 +81,10 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixedRecipe:
-    """Rows of several sources, each made by its own recipe; then ``item_steps`` over all of them."""
+class MixedProgram:
+    """Rows of several sources, each made by its own program; then ``item_steps`` over all of them."""
 
-    sources: tuple[Recipe, ...]
+    sources: tuple[ElementProgram, ...]
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
 
@@ -111,6 +111,6 @@ class MixedRecipe:
         return all(source.frees_interpreter for source in self.sources)
 
 
-def source_recipe(recipe: Recipe | MixedRecipe, source: int) -> Recipe:
-    """The recipe of one source's rows."""
-    return recipe.sources[source] if isinstance(recipe, MixedRecipe) else recipe
+def source_program(program: ElementProgram | MixedProgram, source: int) -> ElementProgram:
+    """The program of one source's rows."""
+    return program.sources[source] if isinstance(program, MixedProgram) else program
