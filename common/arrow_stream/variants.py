@@ -29,7 +29,7 @@ def with_added(served: Pipeline, added: Sequence[Stage], seed: int | None = None
     """
     stages = list(served.stages)
     for stage in added:
-        check_sendable(stage)
+        check_sendable(stage.verb)
         at = _end_of_rows(stages) if stage.decides is Decision.PART else len(stages)
         stages.insert(at, stage)
         if seed is None:

@@ -480,7 +480,7 @@ class Pipeline(Verbs):
 
     def _with_stage(self, stage: Stage) -> Pipeline:
         if self.address is not None:
-            check_sendable(stage)
+            check_sendable(stage.verb)
         stages = (*self.stages, stage)
         order = order_stages(stages, mixed=self.mixture is not None)
         if stage.decides in (Decision.PART, Decision.ORDER):

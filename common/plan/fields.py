@@ -9,15 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import PipelineError
-from ..schema.element import Element, OutputField
+from ..schema.element import OutputField
 from ..stages.base import Stage
-from ..stages.batch import Batch
 from ..stages.columns import Columns, ResolveFields
 from ..stages.pad import PadStep
 from ..stages.select import Projection
 from ..stages.steps import Step
 from .fusion import fused
-from .program import ElementProgram, Input, MixedProgram
+from .program import ElementProgram, Input
 
 
 def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> ElementProgram:
@@ -100,13 +99,4 @@ def _without_unused(program: ElementProgram) -> ElementProgram:
         program,
         fields=tuple(program.fields[number] for number in used),
         window=replace(program.window, leaves=leaves),
-    )
-
-
-def element_of(program: ElementProgram | MixedProgram, batch: Batch | None, *, static_batch: bool) -> Element:
-    """What one step of the pipeline gives."""
-    return Element(
-        outputs=program.outputs,
-        batch_size=None if batch is None else batch.batch_size,
-        static_batch=static_batch,
     )

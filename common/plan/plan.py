@@ -24,9 +24,7 @@ from ..schema.field import UnischemaField
 from ..selection.select import Selection
 from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
-from ..stages.batch import Batch
 from ..stages.columns import ResolveFields
-from ..stages.repeat import Repeat as RepeatStage
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program
 from .program import ElementProgram
@@ -64,25 +62,14 @@ class BasePlan:
     @cached_property
     def element(self) -> Element:
         """What one step gives."""
-        batch = self.batch
+        batch = self.order.batch
         if batch is None:
             return Element(outputs=self.program.outputs)
-        static = batch.drop_remainder or self._endless_before_batch()
-        return Element(outputs=self.program.outputs, batch_size=batch.batch_size, static_batch=static)
-
-    @property
-    def batch(self) -> Batch | None:
-        """The batch stage."""
-        return next((view for view in self.order.views if isinstance(view, Batch)), None)
-
-    def _endless_before_batch(self) -> bool:
         endless = False
         for view in self.order.row_views:
-            if view.decides is Decision.PASSES:
-                endless = endless or getattr(view, "count", None) is None
-            elif view.decides is Decision.CUT:
-                endless = endless and view.verb != "take"
-        return endless
+            endless = view.endless_after(endless)
+        static = batch.drop_remainder or endless
+        return Element(outputs=self.program.outputs, batch_size=batch.batch_size, static_batch=static)
 
     @cached_property
     def batch_view(self) -> BatchView | None:
@@ -90,14 +77,12 @@ class BasePlan:
         return self._batches(self.row_view)
 
     def _batches(self, rows: RowView) -> BatchView | None:
-        result: BatchView | None = None
-        if self.program.drops:  # batches are made of what is left; see `engine.rebatch`
+        batch = self.order.batch
+        if batch is None or self.program.drops:  # then batches are made of what is left; see `engine.rebatch`
             return None
-        for stage in self.order.views[len(self.order.row_views) :]:
-            if isinstance(stage, Batch):
-                result = Batches(rows, stage.batch_size, stage.drop_remainder)
-            elif result is not None:
-                result = viewed(stage, result)  # type: ignore[assignment]  # batches over batches
+        result: BatchView = Batches(rows, batch.batch_size, batch.drop_remainder)
+        for stage in self.order.batch_views:
+            result = viewed(stage, result)  # type: ignore[assignment]  # batches over batches
         return result
 
     @property
@@ -377,10 +362,10 @@ class Plan(BasePlan):
     def rows_from(self, origin: Origin) -> RowView:
         if origin == START:
             return self.row_view
-        shard, repeat = self._elastic_stages()
+        shard = self._elastic_shard()
         epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
-        count = 1 if not repeat else repeat[0].count
-        left = None if count is None else count - origin.passes - 1
+        passes = self.row_view.passes
+        left = None if passes is None else passes - origin.passes - 1
         # Past the last pass nothing is left.
         rest = rows_viewed(shard, Slice(epoch, origin.rows, 0 if left is not None and left < 0 else None))
         if left is not None and left <= 0:
@@ -389,13 +374,13 @@ class Plan(BasePlan):
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
-        _, repeat = self._elastic_stages()
+        self._elastic_shard()
         epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
         even = "none" if self.order.shard is None else self.order.shard.even
         first = Shard(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
         if rows < first:
             return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
-        later = any(stage.count is None or stage.count > origin.passes + 1 for stage in repeat)
+        later = self.row_view.passes is None or self.row_view.passes > origin.passes + 1
         if even == "none" and later and (epoch.length - origin.rows) % num_shards:
             raise StateError(
                 "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size "
@@ -405,19 +390,18 @@ class Plan(BasePlan):
         passes, left = divmod(rows - first, each)
         return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
 
-    def _elastic_stages(self) -> tuple[list[Stage], list[RepeatStage]]:
-        """The shard and the repeat; raises `StateError` if other views stand beside them."""
+    def _elastic_shard(self) -> list[Stage]:
+        """The shard, if there is one; raises `StateError` if other views than a repeat stand beside it."""
         rows = self.order.row_views
-        after = self.order.views[len(rows) + 1 :]
         shard = [stage for stage in rows if stage.decides is Decision.PART]
-        repeat = [stage for stage in rows if isinstance(stage, RepeatStage)]
-        if after or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
+        repeat = [stage for stage in rows if stage.decides is Decision.PASSES]
+        if self.order.batch_views or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
             raise StateError(
                 "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
                 "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no "
                 "common position."
             )
-        return shard, repeat
+        return shard
 
     @cached_property
     def _items_before(self) -> np.ndarray:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ..errors import PipelineError
 from ..stages.base import Decision, Stage, kinds
+from ..stages.batch import Batch
 from ..stages.cache import Cache
 from ..stages.nulls import Nulls
 from ..stages.shard import Shard
@@ -36,6 +37,7 @@ class StageOrder:
         shard_first: the shard stands before the shuffle with nothing between.
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
         fields: all stages in call order, each of which says what it does to fields.
+        batch: the one batch.
         cache: the last ``cache``.
         mixed: the rows come from a mix of pipelines, whose items and order are decided.
     """
@@ -47,6 +49,7 @@ class StageOrder:
     shard_first: bool = False
     views: list[Stage] = field(default_factory=list)
     fields: list[Stage] = field(default_factory=list)
+    batch: Batch | None = None
     cache: Cache | None = None
     mixed: bool = False
 
@@ -68,8 +71,7 @@ class StageOrder:
             case Decision.ORDER:
                 self._add_shuffle(stage)
             case Decision.BATCHES:
-                self._refuse_twice(stage, self._has_view(Decision.BATCHES))
-                self.views.append(stage)
+                self._add_batch(stage)
             case Decision.CUT if self.shuffle is None and not self.views and not self.mixed:
                 self.selection.append(stage)
             case Decision.CUT | Decision.PASSES:
@@ -81,8 +83,12 @@ class StageOrder:
     @property
     def row_views(self) -> list[Stage]:
         """The views before the batch."""
-        batch = next((place for place, view in enumerate(self.views) if view.decides is Decision.BATCHES), None)
-        return self.views[:batch]
+        return self.views if self.batch is None else self.views[: self.views.index(self.batch)]
+
+    @property
+    def batch_views(self) -> list[Stage]:
+        """The views after the batch."""
+        return [] if self.batch is None else self.views[self.views.index(self.batch) + 1 :]
 
     def _check_lengths(self, stage: Stage) -> None:
         """A function that leaves rows out hides how many there are; what counts rows must stand before it."""
@@ -140,6 +146,12 @@ class StageOrder:
         self._refuse_twice(stage, self._selects(Decision.ROW_GROUPS) or self.shard is not None)
         self._refuse_after(stage, Decision.BATCHES)
         self.shard = stage
+        self.views.append(stage)
+
+    def _add_batch(self, stage: Stage) -> None:
+        assert isinstance(stage, Batch)
+        self._refuse_twice(stage, self.batch is not None)
+        self.batch = stage
         self.views.append(stage)
 
     def _selects(self, decision: Decision) -> bool:

@@ -16,11 +16,6 @@ from ..errors import ParquetryError, StateError
 from ..order.cursor import Cursor, Origin
 from ..schema.plain import PlainFields, Seed
 from ..stages.base import Decision, Stage
-from ..stages.batch import Batch
-from ..stages.shard import Shard, ShardRowGroups
-from ..stages.shuffle import Shuffle
-from ..stages.transform import Transform
-from ..stages.where import Where, WhereFunction
 from .mixed_plan import MixedPlan
 from .plan import BasePlan
 
@@ -223,7 +218,7 @@ def _check_position(plan: BasePlan, state: State) -> None:
         return
     length = plan.elements_from(state.start)
     shard = plan.order.shard
-    if length is None or isinstance(shard, ShardRowGroups):  # whose ranks have any number of rows
+    if length is None:
         return
     more = passes if shard is not None and shard.even == "none" else 0  # that another rank has
     most = -(-(length + more) // state.workers)
@@ -292,10 +287,9 @@ def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
     """The name that the version before gave; ``None`` where another pipeline may have had it too."""
     sources = plan.plans if isinstance(plan, MixedPlan) else [plan]
     stages = [stage for source in (plan, *sources) for stage in source.stages if not order_only or stage.decides_order]
-    unclear = (Transform, WhereFunction, ShardRowGroups)
-    if plan.hashes is not None or any(isinstance(stage, unclear) or "..." in str(stage) for stage in stages):
+    if plan.hashes is not None or any(stage.shortened_identity is None for stage in stages):
         return None
-    return _name(plan, _shortened_text, order_only=order_only)
+    return _name(plan, lambda stage: str(stage.shortened_identity), order_only=order_only)
 
 
 def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) -> str:
@@ -316,13 +310,3 @@ def _stages_hash(stages: tuple[Stage, ...], text_of: Callable[[Stage], str], *, 
     kept = [stage for stage in stages if stage.decides is not Decision.BYTES]
     texts = [text_of(stage) for stage in kept if not order_only or stage.decides_order]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()
-
-
-def _shortened_text(stage: Stage) -> str:
-    if isinstance(stage, Where):
-        return f"where {stage.text}"
-    if isinstance(stage, Shuffle):
-        return f"shuffle {stage.buffer_size} {stage.reshuffle_each_iteration}"
-    if isinstance(stage, Shard):
-        return f"shard {stage.even}"
-    return f"batch {stage.drop_remainder}" if isinstance(stage, Batch) else str(stage)

@@ -79,6 +79,10 @@ class Stage(PlainFields):
         """Whether another stage in its place could change which rows come in which order."""
         return self.decides is not Decision.FIELDS
 
+    def endless_after(self, endless: bool) -> bool:
+        """Whether the rows never end behind it; ``endless`` says it of those before."""
+        return endless
+
     @property
     def hides_length(self) -> bool:
         """Whether nobody knows how many rows it leaves before it has run."""
@@ -141,6 +145,12 @@ class Stage(PlainFields):
             if item.compare and item.name not in self.unnamed and getattr(self, item.name) != item.default
         }
         return f"{self.verb} {json.dumps(values, default=_identity_of, sort_keys=True)}"
+
+    @property
+    def shortened_identity(self) -> str | None:
+        """What states of version 1 know the stage by; ``None`` where another stage may have had the same name."""
+        shown = str(self)
+        return None if "..." in shown else shown
 
     def to_json(self) -> dict[str, Any]:
         """``{"verb": ..., **parameters}``."""

@@ -33,6 +33,10 @@ class Batch(Stage):
     def unnamed(self) -> frozenset[str]:
         return frozenset({"batch_size"})
 
+    @property
+    def shortened_identity(self) -> str | None:
+        return f"batch {self.drop_remainder}"
+
     def apply(self, columns: Columns) -> None:
         columns.open()
         columns.batched = True

@@ -27,3 +27,6 @@ class Repeat(Stage):
     @property
     def decides(self) -> Decision:
         return Decision.PASSES
+
+    def endless_after(self, endless: bool) -> bool:
+        return endless or self.count is None

@@ -60,6 +60,10 @@ class Shard(Stage):
     def unnamed(self) -> frozenset[str]:
         return frozenset({"num_shards", "index", "canonical_shards"})
 
+    @property
+    def shortened_identity(self) -> str | None:
+        return f"shard {self.even}"
+
     def with_canonical_shards(self, count: int) -> Shard:
         return replace(self, canonical_shards=count) if self.canonical_shards is None else self
 
@@ -74,3 +78,7 @@ class ShardRowGroups(Shard):
     @property
     def decides(self) -> Decision:
         return Decision.ROW_GROUPS
+
+    @property
+    def shortened_identity(self) -> str | None:
+        return None

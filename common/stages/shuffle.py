@@ -42,5 +42,9 @@ class Shuffle(Stage):
     def unnamed(self) -> frozenset[str]:
         return frozenset({"seed"})
 
+    @property
+    def shortened_identity(self) -> str | None:
+        return f"shuffle {self.buffer_size} {self.reshuffle_each_iteration}"
+
     def with_seed(self, seed: int) -> Shuffle:
         return replace(self, seed=seed)

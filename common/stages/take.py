@@ -42,6 +42,9 @@ class Take(Cut):
     def bounds(self) -> tuple[int, int | None]:
         return 0, self.count
 
+    def endless_after(self, endless: bool) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class Skip(Cut):

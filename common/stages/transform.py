@@ -118,6 +118,10 @@ class Transform(Stage):
             return "arrow"
         return "batch" if self.batched or columns.batched else "row"
 
+    @property
+    def shortened_identity(self) -> str | None:
+        return None
+
     def to_json(self) -> dict[str, Any]:
         output = None if self.output is None else [field.to_json() for field in self.output]
         return {**super().to_json(), "function": self.function.to_json(), "output": output}

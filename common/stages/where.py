@@ -64,6 +64,10 @@ class Where(Filter):
     def identity(self) -> str:
         return f"where {expression_key(self.expression)}"
 
+    @property
+    def shortened_identity(self) -> str | None:
+        return None if "..." in self.text else f"where {self.text}"
+
     def __str__(self) -> str:
         return f"where({self.text})"
 
@@ -87,6 +91,10 @@ class WhereFunction(Filter):
 
     def check_fields(self, resolve: ResolveFields) -> None:
         resolve(self.fields)
+
+    @property
+    def shortened_identity(self) -> str | None:
+        return None
 
     def to_json(self) -> dict[str, Any]:
         return {**super().to_json(), "function": self.function.to_json()}

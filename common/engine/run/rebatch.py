@@ -97,7 +97,7 @@ def _emission(columns: list[Column], positions: np.ndarray, lo: int, hi: int) ->
 
 def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher:
     """What makes elements of the rows that a plan's functions leave; ``start`` source rows were consumed before."""
-    batch = plan.batch
+    batch = plan.order.batch
     return Rebatcher(
         None if batch is None else batch.batch_size,
         drop_remainder=batch is not None and batch.drop_remainder,

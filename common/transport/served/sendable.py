@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import PipelineError
-from ...stages.base import Stage, kinds
+from ...stages.base import kinds
 
 
 def sendable_verbs() -> list[str]:
@@ -11,9 +11,8 @@ def sendable_verbs() -> list[str]:
     return sorted(verb for verb, kind in kinds().items() if kind.sendable)
 
 
-def check_sendable(stage: Stage | str) -> None:
-    """Raises `PipelineError` for a stage, or the verb of one, that a client cannot send."""
-    verb = stage if isinstance(stage, str) else stage.verb
+def check_sendable(verb: str) -> None:
+    """Raises `PipelineError` for the verb of a stage that a client cannot send."""
     kind = kinds().get(verb)
     if kind is None or not kind.sendable:
         raise PipelineError(
