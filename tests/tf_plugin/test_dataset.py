@@ -246,9 +246,10 @@ def test_an_error_of_a_user_function_arrives(url: str) -> None:
         next(iter(ParquetDataset(url, ["id"]).transform(broken).batch(4)))
 
 
-def test_a_long_error_in_any_alphabet_arrives_with_its_cause(url: str) -> None:
+@pytest.mark.parametrize("character", ["错", "\0"])
+def test_a_long_error_in_any_alphabet_arrives_with_its_cause(url: str, character: str) -> None:
     def fails(row: dict[str, Any]) -> dict[str, Any]:
-        raise ValueError("错" * 20_000 + "\ud800 is the cause")
+        raise ValueError(character * 20_000 + "\ud800 is the cause")
 
     with pytest.raises(tf.errors.InternalError, match=r"(?s)transform .*fails failed for file .*is the cause"):
         next(iter(ParquetDataset(url, ["id"], workers=1).transform(fails)))

@@ -173,6 +173,7 @@ def unpack(packet: bytes, descriptors: list[int]) -> Message:
 def error_body(name: str, message: str) -> bytes:
     """The body of an ERROR message, cut to what fits: the beginning stays, and the end, where the cause is."""
     text = message.encode(errors="backslashreplace").decode()  # a lone surrogate is no UTF-8
+    text = text.replace("\0", "\\0")  # TensorFlow ends a text there
 
     def body(text: str) -> bytes:
         return json.dumps({"error": name, "message": text}, ensure_ascii=False).encode()
