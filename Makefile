@@ -60,10 +60,10 @@ test-common: $(VENV_COMMON)/.installed
 	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin $(addprefix tests/common/,schema write layout selection engine arrow_stream test_resume.py)
+	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin $(addprefix tests/common/,schema write layout predicates selection engine transport/served arrow_stream pipeline/test_resume.py)
 
 test-tf216: $(VENV_TF216)/.op-built
-	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream
+	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served
 
 test-spark: $(VENV_SPARK)/.op-built
 	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark

@@ -18,7 +18,7 @@ from PIL import Image
 
 from parquetry.common import Pipeline
 
-DATA = Path(__file__).parents[1] / "data" / "petastorm"
+DATA = Path(__file__).parents[2] / "data" / "petastorm"
 OLD = ("0.4.0", "0.7.0", "0.7.6")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from parquetry.common.transport.processes.vital import FAILED, start_vital
 
-COMMON = Path(__file__).parents[3] / "common"
+COMMON = Path(__file__).parents[4] / "common"
 
 
 def test_a_thread_that_fails_is_reported_and_ends_its_process() -> None:

@@ -37,7 +37,7 @@ from parquetry.common.transport.sidecar.protocol import (
 from parquetry.common.transport.sidecar.slots import SlotMemory, read_table, write_table
 from parquetry.common.transport.sidecar.stream import StreamChannel
 
-TEXT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+TEXT = (Path(__file__).parents[4] / "docs" / "protocol.md").read_text()
 SIZES = {"u16": 2, "u32": 4, "u64": 8}
 
 u64 = st.integers(0, 2**64 - 1)
