@@ -1,0 +1,105 @@
+"""Mixes keep the order of their sources, and one seed brings one back."""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow.compute as pc
+import pytest
+from drive_rows import ids, write_drive
+
+from parquetry.common import Pipeline, mix
+from parquetry.common.errors import PipelineError, SchemaError, StateError
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+
+
+def test_a_mix_gives_every_row_of_its_sources_in_their_own_order(drive: Pipeline) -> None:
+    low, high = drive.where(pc.field("id") < 15), drive.where(pc.field("id") >= 15).shuffle(10, seed=4)
+    mixed = mix([low, high], weights=[1, 2], seed=5, stop="all")
+    found = ids(mixed)
+    assert len(mixed) == 40
+    assert [number for number in found if number < 15] == list(range(15))
+    assert [number for number in found if number >= 15] == ids(high.with_seed(4))
+    assert found != sorted(found)
+    assert ids(mix([low, high.with_seed(4)], weights=[1, 2], seed=5, stop="all").batch(6)) == found
+
+
+def test_a_mix_stops_at_the_first_source_that_has_no_more(drive: Pipeline) -> None:
+    low, high = drive.take(5), drive.skip(5)
+    found = ids(mix([low, high], seed=1))
+    assert len(found) == len(mix([low, high], seed=1))
+    assert found.count(4) <= 1
+    assert len(found) < 40
+
+
+def test_the_shards_of_a_mix_are_its_rows_dealt(drive: Pipeline) -> None:
+    def mixed() -> Pipeline:
+        return mix([drive.take(11), drive.skip(11)], seed=2, stop="all")
+
+    everything = ids(mixed())
+    assert [ids(mixed().shard(3, rank, even="none")) for rank in range(3)] == [everything[rank::3] for rank in range(3)]
+
+
+def test_a_mix_holds_windows_and_variable_shapes(drive: Pipeline) -> None:
+    windows = drive.select("id", "points", "name").ngram(length=2, group_by="drive")
+    batch = next(iter(mix([windows, windows.skip(3)], seed=3, stop="all").batch(9)))
+    for place, (first, second) in enumerate(batch["id"].tolist()):
+        assert second == first + 1
+        assert [cell.shape for cell in batch["points"][place]] == [(first % 4, 3), (second % 4, 3)]
+
+
+def test_a_mix_without_a_seed_warns_where_ranks_would_differ(drive: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        mix([drive, drive], seed=1).shard(2, 0)
+        mix([drive, drive]).shard(1, 0)
+        mix([drive.shuffle(5, seed=1), drive], seed=1).shard(2, 0)
+        mix([drive.shard(2, 0), drive.shard(2, 0)], seed=3)
+    assert not caplog.records
+    for make in (
+        lambda: mix([drive, drive]).shard(2, 0),
+        lambda: mix([drive.shuffle(5), drive], seed=1).shard(2, 0),
+        lambda: mix([drive.shard(2, 0), drive.shard(2, 0)]),
+    ):
+        with caplog.at_level(logging.WARNING, "parquetry"):
+            caplog.clear()
+            make()
+        assert "mix(seed=None) drew the seed" in caplog.text
+
+
+def test_one_seed_brings_back_a_mix_in_which_nobody_chose_one(drive: Pipeline) -> None:
+    def mixed() -> Pipeline:
+        return mix([drive.select("id").shuffle(7), drive.select("id").shuffle(7)], stop="all")
+
+    one, other = mixed(), mixed()
+    assert one != other
+    assert one.drawn_seed is not None
+    assert other.with_seed(one.drawn_seed) == one
+    again = Pipeline.from_json(one.to_json())
+    assert again == one
+    assert again.drawn_seed == one.drawn_seed
+    iterator = iter(one)
+    for _ in range(17):
+        next(iterator)
+    for executor in ("threads", "sidecar"):
+        resumed = iter(mixed().with_options(executor=executor))
+        resumed.load_state_dict(iterator.state_dict())
+        assert [row["id"] for row in resumed] == [row["id"] for row in one.skip(17)]
+    chosen = mix([drive.select("id").shuffle(7, seed=1), drive.select("id")], seed=2, stop="all")
+    assert chosen.drawn_seed is None
+    with pytest.raises(StateError, match="it belongs to another"):
+        iter(chosen).load_state_dict(iterator.state_dict())
+
+
+def test_sources_of_a_mix_must_have_equal_fields(drive: Pipeline) -> None:
+    with pytest.raises(SchemaError, match="mix: expected equal fields in all pipelines"):
+        _ = mix([drive.select("id"), drive.select("price")]).element
+    with pytest.raises(PipelineError, match=r"got one with batch\(\)"):
+        mix([drive.batch(2), drive.batch(2)])
+    with pytest.raises(PipelineError, match="one positive weight for each of 2 pipelines"):
+        mix([drive, drive], weights=[1, 0])
+    with pytest.raises(PipelineError, match="a mix has the order that its sources give it"):
+        mix([drive, drive]).shuffle(3)

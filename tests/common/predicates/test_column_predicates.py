@@ -1,0 +1,50 @@
+"""`contains` and `hash_split` against plain Python."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from drive_rows import ROWS, ids, write_drive
+
+from parquetry.common import Pipeline, contains, hash_split
+from parquetry.common.errors import PipelineError
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+
+
+def test_contains_finds_members_of_lists(drive: Pipeline) -> None:
+    assert ids(drive.where(contains("tags", "t1"))) == [row["id"] for row in ROWS if "t1" in row["tags"]]
+    either = [row["id"] for row in ROWS if {"t0", "t1"} & set(row["tags"])]
+    assert ids(drive.where(contains("tags", "t0", "t1"))) == either
+    both = [row["id"] for row in ROWS if {"t0", "t1"} <= set(row["tags"])]
+    assert ids(drive.where(contains("tags", "t0", "t1", every=True))) == both
+    with pytest.raises(PipelineError, match="expected a field of lists"):
+        ids(drive.where(contains("id", 1)))
+
+
+@pytest.mark.parametrize("field", ["id", "name", "price"])
+def test_the_parts_of_a_hash_split_cover_every_row_once(drive: Pipeline, field: str) -> None:
+    parts = [ids(drive.hash_split(field, [0.5, 0.3, 0.2], part, seed=3)) for part in range(3)]
+    assert sorted(chain.from_iterable(parts)) == list(range(40))
+    assert parts == [ids(drive.where(hash_split(field, (0.5, 0.3, 0.2), part, 3))) for part in range(3)]
+
+
+def test_a_row_keeps_its_part_whatever_file_it_lies_in(drive: Pipeline, tmp_path: Path) -> None:
+    from drive_rows import SCHEMA
+
+    from parquetry.common import write_dataset
+
+    write_dataset(tmp_path / "again", SCHEMA, ROWS[::-1], row_group_rows=3)
+    again = Pipeline(tmp_path / "again", executor="threads")
+    assert sorted(ids(again.hash_split("name", [0.7, 0.3], 1))) == sorted(ids(drive.hash_split("name", [0.7, 0.3], 1)))
+
+
+def test_a_split_by_a_partition_reads_nothing(drive: Pipeline) -> None:
+    report = drive.hash_split("drive", [0.5, 0.5], 0).plan().selection.reports[0]
+    assert report.read == 0
+    assert report.pruned + report.proven == report.row_groups

@@ -1,0 +1,93 @@
+"""Ranks from the environment of launchers."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from drive_rows import write_drive
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError
+from parquetry.common.ranks import rank_from_environment
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "4"}, (4, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (2, 1)),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4"}, (4, 3)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (2, 0)),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (8, 5)),
+        ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (4, 2)),
+        (
+            {"TF_CONFIG": json.dumps({"cluster": {"worker": ["a", "b"]}, "task": {"type": "evaluator", "index": 0}})},
+            None,
+        ),
+        (
+            {
+                "TF_CONFIG": json.dumps(
+                    {
+                        "cluster": {"chief": ["a"], "worker": ["b", "c"], "ps": ["d"]},
+                        "task": {"type": "worker", "index": 1},
+                    }
+                )
+            },
+            (3, 2),
+        ),
+        ({}, None),
+    ],
+)
+def test_ranks_are_read_from_launchers(environment: dict[str, str], expected: tuple[int, int] | None) -> None:
+    found = rank_from_environment(environment)
+    assert (None if found is None else (found.size, found.index)) == expected
+
+
+def test_a_shard_without_arguments_is_the_launchers_rank(
+    drive: Pipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(PipelineError, match="or a launcher's variables such as WORLD_SIZE and RANK"):
+        drive.shard()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert drive.shard() == drive.shard(4, 1)
+    with caplog.at_level(logging.WARNING):
+        drive.shard(3, 0)
+    assert "WORLD_SIZE and RANK say 1 of 4" in caplog.text
+    monkeypatch.setenv("RANK", "9")
+    with pytest.raises(PipelineError, match="expected a rank below the size"):
+        drive.shard()
+
+
+@pytest.mark.parametrize(
+    ("shard", "environment", "warns"),
+    [
+        ((4, 3), {}, False),
+        ((2, 1), {}, False),  # two ranks hold one model
+        ((1, 0), {}, False),
+        ((2, 1), {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}, True),  # each machine would read everything
+        ((2, 1), {"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "3"}, False),
+        ((4, 0), {}, True),
+        ((3, 0), {}, True),
+        ((8, 3), {}, True),
+    ],
+)
+def test_shards_that_look_like_a_mistake_warn(
+    drive: Pipeline,
+    shard: tuple[int, int],
+    environment: dict[str, str],
+    warns: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4", **environment}.items():
+        monkeypatch.setenv(name, value)
+    drive.shard(*shard)
+    assert ("WORLD_SIZE and RANK say 3 of 4" in caplog.text) is warns
