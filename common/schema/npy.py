@@ -7,6 +7,7 @@ object arrays are refused.
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,10 @@ import numpy as np
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+_PLAIN = re.compile(rb"\{'descr': '([^'\\]+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \}\s*")
+"""What numpy writes for all but structured dtypes. numpy's own reader compiles it, which threads of CPython 3.11 must
+not do at once (python/cpython#106905).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
     if length_bytes is None:
         raise ValueError(f"expected .npy format version 1 to 3, got {version}")
     offset = 8 + length_bytes + int.from_bytes(bytes(data[8 : 8 + length_bytes]), "little")
-    header = _parse(bytes(data[:offset]))
+    header = _parse(bytes(data[:offset]), 8 + length_bytes)
     there = (len(data) if size_bytes is None else size_bytes) - header.data_offset
     if there < header.data_bytes:
         raise ValueError(f"expected {header.data_bytes} bytes of {header.dtype} {header.shape}, got {there}")
@@ -56,16 +61,24 @@ def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
 
 
 @lru_cache(maxsize=1024)
-def _parse(header: bytes) -> NpyHeader:
-    stream = io.BytesIO(header)
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran_order, dtype = read(stream)
+def _parse(header: bytes, begin: int) -> NpyHeader:
+    if plain := _PLAIN.fullmatch(header, begin):
+        shape = tuple(int(axis) for axis in plain[3].split(b",") if axis.strip())
+        fortran_order = plain[2] == b"True"
+        try:
+            dtype = np.dtype(plain[1].decode("latin1"))
+        except TypeError as error:
+            raise ValueError(f"expected a .npy header with a dtype, got {error}") from error
+    else:
+        stream = io.BytesIO(header)
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read(stream)
     if dtype.hasobject:
         raise ValueError("expected an array of plain values, got pickled objects, which are never loaded")
     if any(axis < 0 for axis in shape):
         raise ValueError(f"expected axes >= 0, got shape {shape}")
-    return NpyHeader(dtype=dtype, shape=shape, fortran_order=fortran_order, data_offset=stream.tell())
+    return NpyHeader(dtype=dtype, shape=shape, fortran_order=fortran_order, data_offset=len(header))
 
 
 def npy_array(data: memoryview) -> np.ndarray:
