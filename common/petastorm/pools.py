@@ -6,54 +6,45 @@ replaced once and its job done again, then the job's future holds a `SidecarErro
 
 from __future__ import annotations
 
-import contextlib
-import pickle
 import queue
-import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any
 
 import cloudpickle
 
 from ..errors import PipelineError, SidecarError
-from ..transport.processes.python_child import python_command
+from ..transport.sidecar.stream import StreamChannel
+from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 from .loading import Job, RowGroupLoader
-
-_LENGTH = struct.Struct("<Q")
-_PATIENCE_S = 5.0
-
-
-class Pool(Protocol):
-    """Loads jobs."""
-
-    def submit(self, job: Job) -> Future[Any]:
-        """Starts a job."""
-
-    def close(self, *, wait: bool) -> None:
-        """Ends all work; with ``wait`` returns only when it has ended. Idempotent."""
 
 
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
     """The pool that a reader's ``reader_pool_type`` names."""
     if kind == "dummy":
-        return InlinePool(loader.load)
+        return Pool(loader.load, threads=0)
     if kind == "thread":
-        return ThreadPool(loader.load, workers)
+        return Pool(loader.load, threads=workers)
     if kind == "process":
-        return ProcessPool(loader, workers)
+        processes = LoaderProcesses(loader, workers)
+        return Pool(processes.load, threads=workers, end=processes.end)
     raise PipelineError(f"Unknown reader_pool_type: expected 'thread', 'process' or 'dummy', got {kind!r}.")
 
 
-class InlinePool:
-    """Loads a job when it is submitted, in the caller's thread."""
+class Pool:
+    """Loads jobs in threads; with ``threads=0`` when they are submitted, in the caller's."""
 
-    def __init__(self, load: Callable[[Job], Any]) -> None:
+    def __init__(self, load: Callable[[Job], Any], *, threads: int, end: Callable[[], None] = lambda: None) -> None:
         self._load = load
+        self._end = end
+        self._executor = ThreadPoolExecutor(threads, "parquetry-petastorm") if threads else None
 
     def submit(self, job: Job) -> Future[Any]:
+        """Starts a job."""
+        if self._executor is not None:
+            return self._executor.submit(self._load, job)
         future: Future[Any] = Future()
         try:
             future.set_result(self._load(job))
@@ -62,142 +53,75 @@ class InlinePool:
         return future
 
     def close(self, *, wait: bool) -> None:
-        pass
+        """Ends all work; with ``wait`` returns only when it has ended. Idempotent."""
+        self._end()
+        if self._executor is not None:
+            self._executor.shutdown(wait=wait, cancel_futures=True)
 
 
-class ThreadPool:
-    """Loads jobs in threads; started at the first job."""
-
-    def __init__(self, load: Callable[[Job], Any], workers: int) -> None:
-        self._load = load
-        self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="parquetry-petastorm")
-
-    def submit(self, job: Job) -> Future[Any]:
-        return self._executor.submit(self._load, job)
-
-    def close(self, *, wait: bool) -> None:
-        self._executor.shutdown(wait=wait, cancel_futures=True)
-
-
-class ProcessPool:
-    """Loads jobs in processes of their own; a thread for each waits for its answers."""
+class LoaderProcesses:
+    """Workers of the sidecar that load jobs; started when a job first needs them."""
 
     def __init__(self, loader: RowGroupLoader, workers: int) -> None:
         try:
-            self._loader = cloudpickle.dumps(loader)
+            function = cloudpickle.dumps(loader.load)
         except Exception as error:
             raise PipelineError(
                 f"reader_pool_type='process': the predicate or transform cannot travel to another process: {error!r}. "
                 "Keep open files, locks and sessions out of it, or use reader_pool_type='thread'."
             ) from error
+        self._request = {"do": "function", "sys_path": list(sys.path), "function": function}
         self._idle: queue.SimpleQueue[WorkerProcess | None] = queue.SimpleQueue()
         for _ in range(workers):
-            self._idle.put(None)  # started when a job first needs it
+            self._idle.put(None)
         self._running: set[WorkerProcess] = set()
         self._closed = False
-        self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="parquetry-petastorm")
 
-    def submit(self, job: Job) -> Future[Any]:
-        return self._executor.submit(self._ask, job)
-
-    def _ask(self, job: Job) -> Any:
+    def load(self, job: Job) -> Any:
+        """The result of a job; raises what the job raised."""
         worker = self._idle.get()
         try:
-            for attempt in range(2):
+            for _ in range(2):
                 if self._closed:
                     raise SidecarError("reader: a job was asked for after stop().")
                 worker = worker or self._start()
-                try:
-                    return worker.ask(job)
-                except WorkerDiedError as death:
-                    self._running.discard(worker)
-                    worker = None
-                    if attempt:
-                        raise SidecarError(
-                            f"reader: a worker process died twice over row group {job.row_group} ({death}). If the "
-                            "system killed it for memory, use fewer workers_count; else see its messages above."
-                        ) from death
+                answer = _ask(worker, {"do": "call", "argument": job})
+                if answer is not None:
+                    if "failed" in answer:
+                        raise answer["failed"]
+                    return answer["done"]
+                worker.end()
+                self._running.discard(worker)
+                status, worker = worker.process.wait(), None
         finally:
             self._idle.put(worker)
-        raise AssertionError("unreachable: the second death raises")
+        raise SidecarError(
+            f"reader: a worker process died twice over row group {job.row_group} (exit status {status}). If the system "
+            "killed it for memory, use fewer workers_count; else see its messages above."
+        )
 
-    def _start(self) -> WorkerProcess:
-        worker = WorkerProcess(self._loader)
-        self._running.add(worker)
-        if self._closed:  # while it was being started
-            worker.kill()
-        return worker
-
-    def close(self, *, wait: bool) -> None:
+    def end(self) -> None:
+        """Ends the processes at once. Idempotent."""
         self._closed = True
         for worker in list(self._running):
-            worker.kill()
-        self._executor.shutdown(wait=wait, cancel_futures=True)
+            worker.end()
+
+    def _start(self) -> WorkerProcess:
+        worker = start_worker()
+        self._running.add(worker)
+        if self._closed:  # while it was being started
+            worker.end()
+        with suppress(OSError):  # it died; the next message finds that out
+            StreamChannel(worker.connection).send(self._request)
+        return worker
 
 
-class WorkerDiedError(Exception):
-    """A worker process ended while it was asked."""
-
-
-class WorkerProcess:
-    """One interpreter that runs `worker`; ends when this object or the parent process does."""
-
-    def __init__(self, loader: bytes) -> None:
-        self._process = subprocess.Popen(
-            python_command("parquetry.common.petastorm.worker"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._started = False
-        self._loader = loader
-
-    def ask(self, job: Job) -> Any:
-        """The result of a job; raises what the job raised, or `WorkerDiedError`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            if not self._started:
-                send(self._process.stdin, pickle.dumps(sys.path))
-                send(self._process.stdin, self._loader)
-                self._started = True
-            send(self._process.stdin, pickle.dumps(job))
-            answer = receive(self._process.stdout)
-        except (OSError, EOFError, ValueError) as error:
-            self.kill()
-            raise WorkerDiedError(f"exit status {self._process.returncode}") from error
-        succeeded, value = pickle.loads(answer)
-        if succeeded:
-            return value
-        raise value
-
-    def kill(self) -> None:
-        """Ends the process at once. Idempotent."""
-        self._process.kill()
-        self._process.wait(_PATIENCE_S)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                _close(stream)
-
-
-def _close(stream: Any) -> None:
-    with contextlib.suppress(OSError):  # what was not sent yet has no reader any more
-        stream.close()
-
-
-def send(stream: Any, data: bytes) -> None:
-    """Writes one message."""
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
-    stream.flush()
-
-
-def receive(stream: Any) -> bytes:
-    """Reads one message; raises ``EOFError`` if the stream ends before it does."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError("stream ended")
-    size = _LENGTH.unpack(head)[0]
-    data = stream.read(size)
-    if len(data) < size:
-        raise EOFError("stream ended inside a message")
-    return bytes(data)
+def _ask(worker: WorkerProcess, message: dict[str, Any]) -> dict[str, Any] | None:
+    """A worker's answer, or ``None`` if it died."""
+    channel = StreamChannel(worker.connection)
+    try:
+        channel.send(message)
+    except OSError:
+        return None
+    received = channel.receive()
+    return None if received is None else received[0]

@@ -29,7 +29,10 @@ class StreamChannel:
         Raises:
             OSError: the other side is gone.
         """
-        body = pickle.dumps(message, protocol=5)
+        self.send_pickled(pickle.dumps(message, protocol=5), descriptor)
+
+    def send_pickled(self, body: bytes, descriptor: int | None = None) -> None:
+        """Sends a message that is pickled already. Raises like `send`."""
         head = _LENGTH.pack(len(body))
         if descriptor is None:
             self._connection.sendall(head)

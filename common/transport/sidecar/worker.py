@@ -1,7 +1,8 @@
 """A decode worker: forked from the reader, or ``python -m parquetry.common.transport.sidecar.worker --fd N``.
 
 It gets the program once, then blocks (shared memory) and jobs; each job is decoded straight into the slot it comes
-with, unless a user's function is in between. It ends when its reader does.
+with, unless a user's function is in between. Or it gets one function, and then what to call it with. It ends when its
+reader does.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import pickle
 import signal
 import socket
 import sys
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 
 from ...engine.columns.arena import SHARED_REGIONS
 from ...engine.columns.batch import Column
 from ...engine.run.assemble import Source, assemble
 from ...engine.run.block import LoadedBlock
-from ...errors import ParquetryError
+from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, source_program
 from .exported import open_exported
 from .slots import SlotMemory, write_table
@@ -37,6 +42,7 @@ class Worker:
         self._strict_nulls = True
         self._blocks: dict[int, LoadedBlock] = {}
         self._slots: dict[int, SlotMemory] = {}
+        self._called: Callable[[Any], Any] = partial(_raise, ParquetryError("worker: no function was sent."))
 
     def run(self) -> None:
         """Handles messages until the reader is gone."""
@@ -94,6 +100,20 @@ class Worker:
         else:
             self._channel.send({"done": header})
 
+    def _function(self, message: dict[str, Any], _: int | None) -> None:
+        sys.path[:] = message["sys_path"]
+        try:
+            self._called = pickle.loads(message["function"])
+        except Exception as error:
+            self._called = partial(_raise, error)
+
+    def _call(self, message: dict[str, Any], _: int | None) -> None:
+        try:
+            answer = {"done": self._called(message["argument"])}
+        except Exception as error:
+            answer = {"failed": error}
+        self._channel.send_pickled(_pickled(answer))
+
     def _assemble(self, sources: list[Source], count: int, slot: SlotMemory) -> list[Column]:
         """The columns, straight in the slot unless a user's function sees them: it may keep what it is given, and slots
         are written to again.
@@ -106,6 +126,22 @@ class Worker:
             return assemble(self._program, sources, count, region, strict_nulls=self._strict_nulls)
         finally:
             region.end()
+
+
+def _raise(error: Exception, _: Any) -> None:
+    raise error
+
+
+def _pickled(answer: dict[str, Any]) -> bytes:
+    """An answer with values of the user's own classes, or an error that says why it cannot travel."""
+    try:
+        data = cloudpickle.dumps(answer, protocol=5)
+        if "failed" in answer:
+            pickle.loads(data)  # exceptions that pickle but do not come back would look like a dead worker
+        return data
+    except Exception as error:
+        text = "".join(traceback.format_exception(answer.get("failed", error))).rstrip()
+        return pickle.dumps({"failed": TransformError(f"worker process: a result could not travel back.\n{text}")})
 
 
 def work(connection: socket.socket) -> None:
