@@ -8,11 +8,16 @@ over the data and the global position in that pass's order. Batches map one numb
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ..stages.base import Stage
+from ..stages.repeat import Repeat
+from ..stages.shard import Shard
+from ..stages.take import Cut
 from .epoch import Even
 
 _ENDLESS = 1 << 62
@@ -57,7 +62,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class ShardView:
     """Rank ``index`` of ``num_shards``: every ``num_shards``-th row, evened out by ``even``."""
 
     inner: RowView
@@ -116,7 +121,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatView:
     """The inner view ``count`` times (``None`` = for ever), each time as further passes over the data."""
 
     inner: RowView | BatchView
@@ -262,3 +267,22 @@ class Strided:
         parts = [self.inner.rows(first + turn * self.step) for turn in range(count)]
         passes, index = (np.concatenate(column) for column in zip(*parts, strict=True))
         return passes, index
+
+
+def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
+    """The rows after each of the stages."""
+    for stage in stages:
+        view = viewed(stage, view)  # type: ignore[assignment]  # rows over rows
+    return view
+
+
+def viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
+    """What a stage leaves of rows or batches."""
+    match stage:
+        case Cut():
+            return Slice(inner, *stage.bounds)
+        case Repeat():
+            return RepeatView(inner, stage.count)
+        case Shard():
+            return ShardView(inner, stage.num_shards, stage.index, stage.even)  # type: ignore[arg-type]  # rows over rows
+    raise AssertionError(f"{stage.verb} is no view")

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import PipelineError, SchemaError
 from ..order.keyed import raw_words
 from ..order.mixing import SOURCE_SHIFT, MixView, Stop
-from ..order.positions import RowView
+from ..order.positions import RowView, rows_viewed
 from ..schema.element import OutputField
 from ..stages.base import Stage, positive_integer, with_canonical_shards
 from .draws import BlockKey, BlockRows, Draw
@@ -21,7 +21,6 @@ from .fields import mixed_steps
 from .plan import BasePlan, Plan
 from .program import MixedProgram
 from .stage_order import order_stages
-from .views import rows_viewed
 
 _SOURCE_KEY = 5
 

@@ -17,7 +17,19 @@ from ..errors import EmptySelectionError, StateError
 from ..layout.dataset import StoredDataset
 from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec
-from ..order.positions import Batches, BatchView, Epoch, Repeat, Resumed, RowView, Shard, Slice, Strided
+from ..order.positions import (
+    Batches,
+    BatchView,
+    Epoch,
+    RepeatView,
+    Resumed,
+    RowView,
+    ShardView,
+    Slice,
+    Strided,
+    rows_viewed,
+    viewed,
+)
 from ..schema.declared import declared_as
 from ..schema.element import Element
 from ..schema.field import UnischemaField
@@ -29,7 +41,6 @@ from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
-from .views import rows_viewed, viewed
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 """Evaluates the stages of a selection; what needs to read files is the engine's, and is given to the plan."""
@@ -153,7 +164,7 @@ class BasePlan:
         if batches is not None:
             mine = batches if cursor.workers == 1 else Strided(batches, cursor.worker, cursor.workers)
             return Slice(mine, start, None) if start else mine
-        part: RowView = rows if cursor.workers == 1 else Shard(rows, cursor.workers, cursor.worker, "none")
+        part: RowView = rows if cursor.workers == 1 else ShardView(rows, cursor.workers, cursor.worker, "none")
         return Batches(Slice(part, start, None) if start else part, self.chunk_rows, False)
 
     @cached_property
@@ -370,14 +381,14 @@ class Plan(BasePlan):
         rest = rows_viewed(shard, Slice(epoch, origin.rows, 0 if left is not None and left < 0 else None))
         if left is not None and left <= 0:
             return Resumed(rest, origin.passes, None)
-        return Resumed(rest, origin.passes, Repeat(rows_viewed(shard, epoch), left))
+        return Resumed(rest, origin.passes, RepeatView(rows_viewed(shard, epoch), left))
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
         self._elastic_shard()
         epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
         even = "none" if self.order.shard is None else self.order.shard.even
-        first = Shard(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
+        first = ShardView(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
         if rows < first:
             return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
         later = self.row_view.passes is None or self.row_view.passes > origin.passes + 1
@@ -386,7 +397,7 @@ class Plan(BasePlan):
                 "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size "
                 "after the first pass: with even='none' ranks whose passes differ in length stand at different rows."
             )
-        each = max(Shard(epoch, num_shards, 0, even).length or 0, 1)
+        each = max(ShardView(epoch, num_shards, 0, even).length or 0, 1)
         passes, left = divmod(rows - first, each)
         return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
 

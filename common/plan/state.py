@@ -25,7 +25,7 @@ _SHORTENED = 1
 _LIMIT = 1 << 48
 
 
-class Resumable(Protocol):
+class Restorable(Protocol):
     """What a state can change: a pipeline, or a plan."""
 
     def with_seed(self, seed: Any) -> Any:
@@ -35,7 +35,7 @@ class Resumable(Protocol):
         """A copy with this many canonical shards."""
 
 
-Carrier = TypeVar("Carrier", bound=Resumable)
+Carrier = TypeVar("Carrier", bound=Restorable)
 
 
 @dataclass(frozen=True, kw_only=True)

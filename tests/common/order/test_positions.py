@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parquetry.common.order.epoch import EpochOrder, OrderSpec
-from parquetry.common.order.positions import Batches, BatchView, Epoch, Repeat, RowView, Shard, Slice, Strided
+from parquetry.common.order.positions import Batches, BatchView, Epoch, RepeatView, RowView, ShardView, Slice, Strided
 
 
 @given(data=st.data())
@@ -16,14 +16,22 @@ def test_a_run_of_batches_is_its_batches_one_after_the_other(data: st.DataObject
     rows: RowView = Epoch(data.draw(st.integers(0, 60)), 1, "none")
     for _ in range(data.draw(st.integers(0, 2))):
         rows = data.draw(
-            st.sampled_from([Slice(rows, 3, None), Slice(rows, 0, 41), Repeat(rows, 2), Shard(rows, 3, 1, "pad")])
+            st.sampled_from(
+                [Slice(rows, 3, None), Slice(rows, 0, 41), RepeatView(rows, 2), ShardView(rows, 3, 1, "pad")]
+            )
         )
     size = data.draw(st.integers(1, 7))
     view: BatchView = Batches(rows, size, data.draw(st.booleans()))
     for _ in range(data.draw(st.integers(0, 3))):
         view = data.draw(
             st.sampled_from(
-                [Slice(view, 2, None), Slice(view, 0, 5), Repeat(view, 3), Repeat(view, None), Strided(view, 1, 2)]
+                [
+                    Slice(view, 2, None),
+                    Slice(view, 0, 5),
+                    RepeatView(view, 3),
+                    RepeatView(view, None),
+                    Strided(view, 1, 2),
+                ]
             )
         )
     length = 40 if view.length is None else view.length
