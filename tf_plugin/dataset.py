@@ -251,12 +251,15 @@ class ParquetDataset(Verbs, tf.data.Dataset):
         """
         self._refuse_made_again("start_next_at")
         self._dataset()
-        text = read_state(state).to_json()
+        found = read_state(state)
+        text = found.to_json()
         if self._feed is not None:
             self._feed.start_next_at(text)
             self._begins_at = text
             return
-        load_ops().parquetry_parquet_dataset_set_state(dataset_key=self._dataset_key, state=text)
+        load_ops().parquetry_parquet_dataset_set_state(
+            dataset_key=self._dataset_key, state=text, iteration=found.iteration
+        )
         self._begins_at = text
 
     def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:

@@ -72,7 +72,13 @@ class State(PlainFields):
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        before, after = self.around_consumed()
+        return f"{before}{self.consumed}{after}"
+
+    def around_consumed(self) -> tuple[str, str]:
+        """The JSON before and after the number of consumed elements, for a client that counts on without reading it."""
+        others = {name: value for name, value in asdict(self).items() if name != "consumed"}
+        return json.dumps(others, separators=(",", ":"))[:-1] + ',"consumed":', "}"
 
     @property
     def called(self) -> str:

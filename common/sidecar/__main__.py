@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 
+from ..errors import SidecarError
 from ..transport.processes.vital import end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
@@ -29,10 +30,15 @@ def main() -> None:
     os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")  # here and in workers: as many images at once as processors
     connection = socket.socket(fileno=arguments.fd)
     channel = Channel(connection)
-    first = channel.receive()
-    if first is None or first.type != MessageType.OPEN:
-        return
-    started = _start_workers(read_request(first).get("start_workers", 0), channel)
+    try:
+        first = channel.receive()
+        if first is None:
+            return
+        if first.type != MessageType.OPEN:
+            raise SidecarError(f"sidecar message: expected OPEN first, got {first.type.name}.")
+        started = _start_workers(read_request(first).get("start_workers", 0), channel)
+    except Exception:
+        end_process()
     logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
 
     from .server import Server  # after the workers have started: they need but a part of it

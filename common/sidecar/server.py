@@ -6,7 +6,6 @@ the next START, and on an error. All its waits are on one condition, so a stop t
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -25,14 +24,13 @@ from ..engine.read.fetch import Fetcher, fetch_threads, fetchers_of
 from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
 from ..engine.run.rebatch import Emission, rebatcher_of
 from ..errors import ELEMENT_ERRORS, ParquetryError
-from ..order.cursor import Cursor, Origin
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import OutputField
 from ..transport.processes.vital import start_vital
 from ..transport.sidecar.channel import Channel, memory_file, read_request
-from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, error_body
+from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
 from ..transport.sidecar.request import check_outputs, requested_versions
 from ..transport.sidecar.runners import Runner, Slot, make_runner
 from ..transport.sidecar.slots import SlotMemory, copied_table, write_table
@@ -41,7 +39,6 @@ from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
 from .requested import requested_pipeline
 
 _LOGGER = logging.getLogger(__name__)
-_PLACEHOLDER = 9_007_199_254_740_993
 _FEWEST_SLOTS = 3
 _FIRST_PRIVATE = 1 << 32
 _KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())
@@ -114,7 +111,7 @@ class Server:
         except Exception as error:
             self.send_error(0, error)
             return False
-        self.send(Message(type=MessageType.OPENED, a=cardinality, body=b"{}"))
+        self.send(Message(type=MessageType.OPENED, a=cardinality))
         return True
 
     def _prepare(self, pipeline: Pipeline) -> None:
@@ -150,12 +147,12 @@ class Server:
     def _start(self, message: Message) -> None:
         self._stop()
         try:
-            options = json.loads(message.body or b"{}")
+            wanted = Start.unpack(message.body)
             self._follow_files()
             self._has_begun = True
             self._plan.check_not_empty()
             assert self._runner is not None
-            self._iteration = Iteration(self, self._plan, self._runner, self._fetchers, message, options)
+            self._iteration = Iteration(self, self._plan, self._runner, self._fetchers, message, wanted)
         except Exception as error:
             self.send_error(message.generation, error)
             return
@@ -222,7 +219,7 @@ class Server:
             name, text = type(error).__name__, str(error)
         else:
             name, text = "ParquetryError", "".join(traceback.format_exception(error)).rstrip()
-        body = error_body(name, text)
+        body = RemoteError(name=name, text=text).pack()
         self.send(Message(type=MessageType.ERROR, generation=generation, a=elements, b=position, body=body))
 
 
@@ -230,29 +227,20 @@ class Iteration:
     """One iteration: a thread that starts jobs and one that sends what they made, in order."""
 
     def __init__(
-        self, server: Server, plan: BasePlan, runner: Runner, fetchers: list[Fetcher], message: Message, options: dict
+        self, server: Server, plan: BasePlan, runner: Runner, fetchers: list[Fetcher], message: Message, wanted: Start
     ) -> None:
         self._server = server
         self._plan = plan
         self._runner = runner
         self._generation = message.generation
-        passes, rows = options.get("origin", [0, 0])
-        cursor = Cursor(
-            iteration=options.get("iteration") or 0,
-            origin=Origin(passes=passes, rows=rows),
-            start=options.get("start", 0),
-            worker=options.get("worker", 0),
-            workers=options.get("workers", 1),
-        )
-        if options.get("state") is not None:
-            plan, state = resume(
-                plan, lambda made: made, options["state"], worker=cursor.worker, workers=cursor.workers
-            )
+        cursor = wanted.cursor
+        if wanted.state is not None:
+            plan, state = resume(plan, lambda made: made, wanted.state, worker=cursor.worker, workers=cursor.workers)
             self._plan = plan
             cursor = replace(cursor, iteration=state.iteration, origin=state.start, start=state.consumed)
         self._cursor = cursor
         steps = plan.steps(cursor)
-        merge = plan.merged_steps if options.get("merge") else 1
+        merge = plan.merged_steps if wanted.merge else 1
         self._planner = JobPlanner(plan, steps, cursor.iteration, merge=merge)
         self._length = steps.length
         pipeline = server._pipeline
@@ -289,12 +277,18 @@ class Iteration:
             self._server.changed.notify_all()
 
     def _started(self) -> Message:
-        text = state_of(self._plan, replace(self._cursor, start=_PLACEHOLDER)).to_json()
-        prefix, _, suffix = text.partition(str(_PLACEHOLDER))
+        before, after = state_of(self._plan, self._cursor).around_consumed()
         length = self._plan.elements_from(self._cursor.origin)
         left = self._plan.cardinality_of(None if length is None else max(0, length - self._cursor.start))
-        body = json.dumps({"state_prefix": prefix, "state_suffix": suffix, "slots": self._most_slots}).encode()
-        return Message(type=MessageType.STARTED, generation=self._generation, a=left, b=self._cursor.start, body=body)
+        iteration = self._cursor.iteration
+        started = Started(iteration=iteration, most_slots=self._most_slots, before=before, after=after)
+        return Message(
+            type=MessageType.STARTED,
+            generation=self._generation,
+            a=left,
+            b=self._cursor.start,
+            body=started.pack(),
+        )
 
     def _produce(self) -> None:
         try:

@@ -11,11 +11,12 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "../../tf_plugin/kernels/json.h"
+#include "../../tf_plugin/kernels/messages.h"
 #include "../../tf_plugin/kernels/sidecar_client.h"
 #include "../../tf_plugin/kernels/sidecar_pool.h"
 
@@ -141,13 +142,74 @@ void CancelOpen(const Request& request) {
   std::cout << "cancelled: " << (error.kind == Error::Kind::kCancelled) << std::endl;
 }
 
-void Json(const Request& request) {
-  const auto members = parquetry::ParseJsonObject(request.json);
-  if (!members) std::cout << "no object" << std::endl;
-  if (!members) return;
-  for (const auto& [name, value] : *members) {
-    std::cout << parquetry::QuoteJson(name) << " " << parquetry::QuoteJson(value) << std::endl;
+// Until the end, or the first error.
+void Read(const Request& request) {
+  std::shared_ptr<Sidecar> sidecar = Begin(request);
+  while (Next(*sidecar) != nullptr) {
   }
+  std::cout << "end" << std::endl;
+}
+
+std::string FromHex(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i + 1 < text.size(); i += 2) bytes.push_back(std::stoi(text.substr(i, 2), nullptr, 16));
+  return bytes;
+}
+
+std::string ToHex(const std::string& bytes) {
+  std::string text;
+  char digits[3];
+  for (const unsigned char byte : bytes) {
+    std::snprintf(digits, sizeof(digits), "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+std::string Said(const std::string& packet) {
+  using parquetry::protocol::MessageType;
+  parquetry::protocol::Header header;
+  std::string problem = parquetry::ReadHeader(packet, packet.size() > 36 ? packet[36] : 0, &header);
+  if (!problem.empty()) return "refused: " + problem;
+  const std::string body = packet.substr(sizeof(header));
+  std::ostringstream said;
+  said << header.type << " " << header.generation << " " << static_cast<int64_t>(header.a) << " " << header.b;
+  if (header.type == static_cast<uint16_t>(MessageType::kStarted)) {
+    Started started;
+    problem = parquetry::ReadStarted(header, body, &started);
+    said << " " << started.remaining << " " << started.consumed << " " << started.iteration << " "
+         << started.most_slots << " " << started.State(5);
+  } else if (header.type == static_cast<uint16_t>(MessageType::kError)) {
+    parquetry::RemoteError error;
+    problem = parquetry::ReadError(body, &error);
+    said << " " << error.name << " " << error.text;
+  } else if (header.type == static_cast<uint16_t>(MessageType::kBatch)) {
+    parquetry::protocol::BatchHeader batch;
+    problem = parquetry::ReadBatchHeader(body, &batch);
+    said << " " << batch.slot_bytes << " " << batch.table_offset << " " << batch.first_element << " "
+         << batch.num_tensors << " " << batch.num_elements;
+  }
+  return problem.empty() ? said.str() : "refused: " + problem;
+}
+
+// What each packet of stdin (a line of hex) says.
+void Packets(const Request&) {
+  for (std::string line; std::getline(std::cin, line);) std::cout << Said(FromHex(line)) << "\n";
+}
+
+// Whether each tensor of stdin (a line of hex) fits into so many bytes.
+void Tensors(const Request& request) {
+  parquetry::protocol::TensorEntry tensor;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::memcpy(&tensor, FromHex(line).data(), sizeof(tensor));
+    std::cout << parquetry::TensorFits(tensor, std::stoull(request.json)) << "\n";
+  }
+}
+
+void Starts(const Request&) {
+  const std::string state = "{\"a\": \"\xc3\xa9\"}";
+  std::cout << ToHex(parquetry::PackStart(3, nullptr, false)) << "\n"
+            << ToHex(parquetry::PackStart(0, &state, true)) << std::endl;
 }
 
 }  // namespace
@@ -161,6 +223,9 @@ int main(int argc, char** argv) {
   if (scenario == "fork-leak") ForkLeak(request);
   if (scenario == "outlive") Outlive(request);
   if (scenario == "cancel-open") CancelOpen(request);
-  if (scenario == "json") Json(request);
+  if (scenario == "read") Read(request);
+  if (scenario == "packets") Packets(request);
+  if (scenario == "tensors") Tensors(request);
+  if (scenario == "starts") Starts(request);
   return 0;
 }

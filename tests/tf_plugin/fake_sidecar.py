@@ -107,7 +107,7 @@ class Fake:
             return
         self.slots = [Slot(number) for number in range(self.spec["slots"])]
         self.free = list(range(len(self.slots)))
-        self.send(P.MessageType.OPENED, a=self.elements(), body=b"{}")
+        self.send(P.MessageType.OPENED, a=self.elements())
         while True:
             ready = self.running and self.free and not self.hanging()
             if not ready or select.select([self.socket], [], [], 0)[0]:
@@ -128,13 +128,13 @@ class Fake:
 
     def obey(self, message) -> None:
         if message.type == P.MessageType.START:
-            body = json.loads(message.body)
-            self.log(body)
+            wanted = P.Start.unpack(message.body)
+            self.log({"iteration": wanted.cursor.iteration, "state": wanted.state})
             if self.spec.get("silent_start"):
                 return
-            state = {"iteration": body["iteration"], "consumed": 0}
-            if body["state"] is not None:
-                state = json.loads(body["state"])
+            state = {"iteration": wanted.cursor.iteration, "consumed": 0}
+            if wanted.state is not None:
+                state = json.loads(wanted.state)
             self.generation, self.iteration, self.at = message.generation, state["iteration"], state["consumed"]
             if state.get("of", self.spec["name"]) != self.spec["name"]:
                 self.running = False
@@ -143,14 +143,15 @@ class Fake:
                 )
                 return
             self.running = True
-            self.merge = self.spec.get("merge", 1) if body.get("merge") else 1
-            answer = {
-                "state_prefix": f'{{"of": "{self.spec["name"]}", "iteration": {self.iteration}, "consumed": ',
-                "state_suffix": "}",
-                **({"slots": len(self.slots)} if self.spec["promise_slots"] else {}),
-            }
+            self.merge = self.spec.get("merge", 1) if wanted.merge else 1
+            started = P.Started(
+                iteration=self.iteration,
+                most_slots=len(self.slots) if self.spec["promise_slots"] else 0,
+                before=f'{{"of": "{self.spec["name"]}", "iteration": {self.iteration}, "consumed": ',
+                after="}",
+            )
             left = self.elements() if self.elements() < 0 else self.elements() - self.at
-            self.send(P.MessageType.STARTED, a=left, b=self.at, body=json.dumps(answer).encode())
+            self.send(P.MessageType.STARTED, a=left, b=self.at, body=started.pack())
         elif message.type == P.MessageType.RELEASE:
             assert message.a not in self.free, "a slot was released twice"
             self.slots[message.a].map[:] = b"\xee" * self.slots[message.a].bytes
@@ -229,7 +230,8 @@ class Fake:
                 file.write(json.dumps({"pid": os.getpid(), **event}) + "\n")
 
     def send_error(self, error, *, elements: int = 0, position: int = 0) -> None:
-        self.send(P.MessageType.ERROR, a=elements, b=position, body=json.dumps(error).encode())
+        body = P.RemoteError(name=error["error"], text=error["message"]).pack()
+        self.send(P.MessageType.ERROR, a=elements, b=position, body=body)
 
     def send(self, kind, *, a: int = 0, b: int = 0, body: bytes = b"", descriptor: int | None = None) -> None:
         message = P.Message(type=kind, generation=self.generation, a=a, b=b, body=body, descriptor=descriptor)

@@ -1,20 +1,29 @@
-"""The C++ client of the protocol, alone: forks, threads, cancelling, JSON."""
+"""The C++ client of the protocol, alone: forks, threads, cancelling, and every byte that it reads or writes."""
 
 from __future__ import annotations
 
-import json
+import math
+import operator
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
+import sidecar_packets
+from sidecar_packets import BROKEN, entry, golden, request
+
+from parquetry.common.transport.sidecar.protocol import DTYPE_CODES
 
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "tf_plugin" / "kernels"
+PACKETS = Path(sidecar_packets.__file__)
 FAKE = [sys.executable, str(HERE / "fake_sidecar.py")]
 
 
@@ -35,11 +44,15 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(driver: Path) -> Callable[..., str]:
     """Runs one scenario and returns what it prints."""
 
-    def run_driver(scenario: str, request: str, command: list[str] = FAKE) -> str:
+    def run_driver(scenario: str, request: str, command: list[str] = FAKE, *, stdin: str | None = None) -> str:
         result = subprocess.run(
-            [driver, scenario, request, *command], stdout=subprocess.PIPE, text=True, check=True, timeout=50
+            [driver, scenario, request, *command],
+            input=None if stdin is None else stdin.encode(),
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=50,
         )
-        return result.stdout
+        return result.stdout.decode(errors="replace")
 
     return run_driver
 
@@ -88,32 +101,86 @@ def test_waiting_for_a_plan_can_be_cancelled(run: Callable[..., str]) -> None:
     assert run("cancel-open", "{}", never_opens) == "cancelled: 1\n"
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        {},
-        {"a": "plain", "b": 'quotes " and \\ and / and \n\r\t\b\f \x01'},
-        {"unicode": "é 中 😀", "é": "name"},
-        {"empty": "", "state": '{"version": 1, "at": {"x": [1, "}"]}, "consumed": '},
-    ],
-)
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_json_texts_survive_reading_and_writing(
-    run: Callable[..., str], members: dict[str, str], ascii_only: bool
-) -> None:
-    printed = run("json", json.dumps(members, ensure_ascii=ascii_only))
-    pairs = [json.JSONDecoder().raw_decode(line) for line in printed.splitlines()]
-    assert {
-        name: json.loads(line[end:]) for line, (name, end) in zip(printed.splitlines(), pairs, strict=True)
-    } == members
+# --- bytes ---
 
 
-def test_json_values_that_are_no_text_are_kept_as_json(run: Callable[..., str]) -> None:
-    members = {"a": 12, "b": [1, {"x": "}]"}], "c": {"d": None}, "e": True, "f": -1.5}
-    printed = dict(line.split(" ", 1) for line in run("json", json.dumps(members, indent=1)).splitlines())
-    assert {json.loads(name): json.loads(json.loads(value)) for name, value in printed.items()} == members
+def test_it_writes_the_starts_of_the_protocol(run: Callable[..., str]) -> None:
+    packets = golden()
+    bodies = [packets[name][40:].hex() for name in ("start", "start_at_state")]
+    assert run("starts", "").splitlines() == bodies
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": }', '{"a": "b"', '{"a": "\\x"}', '{"a" 1}'])
-def test_what_is_no_json_object_is_refused(run: Callable[..., str], text: str) -> None:
-    assert run("json", text) == "no object\n"
+def test_it_reads_the_packets_of_the_protocol(run: Callable[..., str]) -> None:
+    names = ["opened", "started", "slot", "batch", "end", "error_of_one_element"]
+    lines = [golden()[name].hex() for name in names]
+    assert run("packets", "", stdin="\n".join(lines)).splitlines() == [
+        "101 0 -1 0",
+        '102 7 -2 12 -2 12 4 6 {"é":1,"consumed":5}',
+        "103 7 6 65536",
+        "104 7 6 0 65536 4096 1099511627776 3 64",
+        "105 7 0 0",
+        "106 7 1 13 DecodeError ",
+    ]
+    assert run("packets", "", stdin=golden()["error"].hex()) == "106 7 0 0 DatasetError file 'é': not there.\nLook.\n"
+
+
+def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Callable[..., str]) -> None:
+    random = np.random.default_rng(0)
+    good = [golden()[name] for name in ("opened", "started", "batch", "error")]
+    packets = [_garbled(good[number % 4], random) for number in range(20_000)]
+    lines = run("packets", "", stdin="\n".join(packet.hex() for packet in packets)).splitlines()
+    assert sum(line.startswith("refused: expected") for line in lines) > 10_000
+    assert max(len(line) for line in lines) < 300
+
+
+def _garbled(packet: bytes, random: np.random.Generator) -> bytes:
+    """A packet with some bytes changed, cut off, or added."""
+    garbled = bytearray(packet)
+    for _ in range(random.integers(1, 4)):
+        garbled[random.integers(8, len(garbled))] = random.choice([0, 1, 3, 127, 128, 255])
+    cut = random.integers(-8, 8)
+    return bytes(garbled[:cut] if cut < 0 else garbled + bytes(int(cut) // 4))
+
+
+def test_tensors_fit_where_python_says_so(run: Callable[..., str]) -> None:
+    random = np.random.default_rng(1)
+    numbers, offsets = [-1, 0, 1, 1, 2, 3, 4, 2**62], [0, 0, 64, 4096 - 64, 4096, 2**64 - 64, 1]
+    entries, fits = [], []
+    for _ in range(20_000):
+        dtype, role, ndim = (int(random.integers(0, most)) for most in (14, 7, 10))
+        dims = [numbers[index] for index in random.integers(0, len(numbers), 8)]
+        count = math.prod(dims[:ndim]) + (role == 1)
+        size = protocol_item_bytes(dtype)
+        nbytes = count * size if 0 <= count * size < 2**64 else 32
+        nbytes += int(random.choice([0, 0, 0, 8]))
+        offset = offsets[random.integers(0, len(offsets))]
+        entries.append(entry(role=role, dtype=dtype, ndim=ndim, offset=offset, bytes=nbytes, dims=tuple(dims)))
+        fits.append(
+            ndim <= 8
+            and role <= 5
+            and min(dims[:ndim], default=0) >= 0
+            and max(accumulate(dims[:ndim], operator.mul), default=0) < 2**63
+            and {1: 5, 2: 6, 3: 5, 5: 1}.get(role, dtype) == dtype
+            and size > 0
+            and nbytes == count * size
+            and offset % 64 == 0
+            and offset + nbytes <= 4096
+        )
+    lines = run("tensors", "4096", stdin="\n".join(item.hex() for item in entries)).splitlines()
+    assert [line == "1" for line in lines] == fits
+    assert sum(fits) > 100
+
+
+def protocol_item_bytes(code: int) -> int:
+    names = {code: name for name, code in DTYPE_CODES.items()}
+    return np.dtype(names[code]).itemsize if code in names else 0
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(driver: Path, name: str) -> None:
+    command = [driver, "read", request(BROKEN[name]), sys.executable, str(PACKETS)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert re.fullmatch(r"error: sidecar: (expected|tensor|slot) .*[^.]\.\n", result.stdout)
+    if name == "another version":
+        assert "version 2, got one of version 1. Trainer and sidecar must run the same parquetry" in result.stdout

@@ -48,6 +48,8 @@ def snake(name: str) -> str:
         ("kMaxDims", protocol.MAX_DIMS),
         ("kInfinite", protocol.INFINITE),
         ("kUnknown", protocol.UNKNOWN),
+        ("kMerge", protocol.MERGE),
+        ("kResume", protocol.RESUME),
         ("kRoles", len(protocol.Role)),
     ],
 )
@@ -67,7 +69,16 @@ def test_enumerations_are_equal(cpp: str, python: dict[str, int]) -> None:
     assert cpp_enum(cpp) == python
 
 
-@pytest.mark.parametrize(("name", "python"), [("Header", protocol.HEADER), ("BatchHeader", protocol.BATCH)])
+@pytest.mark.parametrize(
+    ("name", "python"),
+    [
+        ("Header", protocol.HEADER),
+        ("StartBody", protocol.START),
+        ("StartedBody", protocol.STARTED),
+        ("BatchHeader", protocol.BATCH),
+        ("ErrorBody", protocol.ERROR),
+    ],
+)
 def test_message_structs_have_the_layout_of_the_python_formats(name: str, python: struct.Struct) -> None:
     assert "<" + "".join(C_FORMATS[kind] for _, kind, _ in cpp_struct(name)) == python.format
 

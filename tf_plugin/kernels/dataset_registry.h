@@ -17,7 +17,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "json.h"
 #include "sidecar_client.h"
 
 namespace parquetry {
@@ -96,9 +95,7 @@ class DatasetRegistry {
   int64_t SetStarted(const std::string& key, const Started& started, bool restored) {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[key];
-    const auto state = ParseJsonObject(started.State(0));
-    const int64_t iteration = state ? IntegerMember(*state, "iteration", -1) : -1;
-    if (iteration >= entry.next_iteration || (restored && iteration >= 0)) entry.next_iteration = iteration + 1;
+    if (restored || started.iteration >= entry.next_iteration) entry.next_iteration = started.iteration + 1;
     entry.latest.emplace(started);
     return ++entry.starts;
   }
@@ -116,13 +113,11 @@ class DatasetRegistry {
     return entries_[key].latest;
   }
 
-  // The next new iterator begins at this state, and those after it come after it, whatever was made before.
-  void SetNextState(const std::string& key, const std::string& state) {
+  // The next new iterator begins at this state of this iteration, and those after it come after it, whatever was made before.
+  void SetNextState(const std::string& key, const std::string& state, int64_t iteration) {
     std::lock_guard<std::mutex> lock(mutex_);
     Entry& entry = entries_[key];
-    const auto members = ParseJsonObject(state);
-    const int64_t iteration = members ? IntegerMember(*members, "iteration", -1) : -1;
-    if (iteration >= 0) entry.next_iteration = iteration + 1;
+    entry.next_iteration = iteration + 1;
     entry.next_state = state;
   }
 

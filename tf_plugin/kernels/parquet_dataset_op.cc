@@ -513,16 +513,18 @@ class DatasetStateOp : public OpKernel {
   bool since_restart_ = false;
 };
 
-// The next new iterator of a dataset begins at this state.
+// The next new iterator of a dataset begins at this state, and goes on with the iteration that it was taken from.
 class DatasetSetStateOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor *key, *state;
+    const Tensor *key, *state, *iteration;
     OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
     OP_REQUIRES_OK(ctx, ctx->input("state", &state));
-    DatasetRegistry::Get().SetNextState(key->scalar<tstring>()(), state->scalar<tstring>()());
+    OP_REQUIRES_OK(ctx, ctx->input("iteration", &iteration));
+    DatasetRegistry::Get().SetNextState(key->scalar<tstring>()(), state->scalar<tstring>()(),
+                                        iteration->scalar<int64_t>()());
   }
 };
 
@@ -576,6 +578,7 @@ REGISTER_OP("Parquetry>ParquetDatasetState")
 REGISTER_OP("Parquetry>ParquetDatasetSetState")
     .Input("dataset_key: string")
     .Input("state: string")
+    .Input("iteration: int64")
     .SetIsStateful()
     .SetShapeFn(ScalarOutputs);
 

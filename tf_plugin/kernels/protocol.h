@@ -12,10 +12,14 @@ namespace parquetry::protocol {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the protocol is little-endian and is read in place");
 
 inline constexpr uint32_t kMagic = 0x59525150;
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 inline constexpr size_t kMaxBodyBytes = 61440;
 inline constexpr size_t kAlignment = 64;
 inline constexpr int kMaxDims = 8;
+
+// Flags of START.
+inline constexpr uint32_t kMerge = 1;   // a message may hold several batches
+inline constexpr uint32_t kResume = 2;  // begin at the state that it carries
 
 inline constexpr int64_t kInfinite = -1;
 inline constexpr int64_t kUnknown = -2;
@@ -95,6 +99,34 @@ struct Header {
   uint32_t descriptors;
 };
 static_assert(sizeof(Header) == 40 && offsetof(Header, generation) == 8 && offsetof(Header, body_bytes) == 32);
+
+// Most bodies begin with one of these structs; behind it stand the texts whose lengths are its last members, and nothing
+// else.
+struct StartBody {
+  uint64_t iteration;
+  uint64_t passes;
+  uint64_t rows;
+  uint64_t start;
+  uint32_t worker;
+  uint32_t workers;
+  uint32_t flags;
+  uint32_t state_bytes;
+};
+static_assert(sizeof(StartBody) == 48 && offsetof(StartBody, worker) == 32);
+
+struct StartedBody {
+  uint64_t iteration;
+  uint64_t most_slots;
+  uint32_t before_bytes;
+  uint32_t after_bytes;
+};
+static_assert(sizeof(StartedBody) == 24 && offsetof(StartedBody, before_bytes) == 16);
+
+struct ErrorBody {
+  uint32_t name_bytes;
+  uint32_t text_bytes;
+};
+static_assert(sizeof(ErrorBody) == 8);
 
 struct BatchHeader {
   uint64_t slot_bytes;

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,7 +21,7 @@
 #include "child_process.h"
 #include "fork_guard.h"
 #include "interrupts.h"
-#include "json.h"
+#include "messages.h"
 
 namespace parquetry {
 
@@ -58,33 +59,6 @@ bool WriteAll(int fd, const std::string& text) {
     done += static_cast<size_t>(written);
   }
   return true;
-}
-
-std::string TextMember(const std::map<std::string, std::string>& members, const char* name) {
-  const auto found = members.find(name);
-  return found == members.end() ? "" : found->second;
-}
-
-// The elements of a shape; -1 if it is none, or does not fit the protocol.
-int64_t Elements(const TensorEntry& tensor) {
-  if (tensor.ndim > protocol::kMaxDims) return -1;
-  int64_t elements = 1;
-  for (int i = 0; i < tensor.ndim; ++i) {
-    if (tensor.dims[i] < 0 || __builtin_mul_overflow(elements, tensor.dims[i], &elements)) return -1;
-  }
-  return elements;
-}
-
-bool FitsIn(const TensorEntry& tensor, uint64_t memory_bytes) {
-  const size_t item_bytes = protocol::ItemBytes(static_cast<protocol::DType>(tensor.dtype));
-  int64_t items = Elements(tensor);
-  // The offsets of n strings are n + 1 numbers, but their shape is that of the strings.
-  if (tensor.role == static_cast<uint16_t>(protocol::Role::kStringOffsets)) items += items < 0 ? 0 : 1;
-  uint64_t bytes = 0, end = 0;
-  return item_bytes != 0 && items >= 0 && tensor.role < protocol::kRoles &&
-         !__builtin_mul_overflow(static_cast<uint64_t>(items), item_bytes, &bytes) && bytes == tensor.bytes &&
-         tensor.offset % protocol::kAlignment == 0 && !__builtin_add_overflow(tensor.offset, tensor.bytes, &end) &&
-         end <= memory_bytes;
 }
 
 }  // namespace
@@ -147,11 +121,15 @@ class Connection {
 
 struct Sidecar::Packet {
   Header header{};
-  const char* body = nullptr;
+  const char* data = nullptr;  // of the body
   std::unique_ptr<OwnedFd> descriptor;
 
+  // Whether it is of an iteration that is over. An error of the sidecar itself is of none.
+  bool late(uint64_t generation) const {
+    return header.generation < generation && (header.generation != 0 || type() != MessageType::kError);
+  }
   MessageType type() const { return static_cast<MessageType>(header.type); }
-  std::string text() const { return std::string(body, header.body_bytes); }
+  std::string_view body() const { return {data, header.body_bytes}; }
 };
 
 struct Sidecar::Slot {
@@ -159,13 +137,18 @@ struct Sidecar::Slot {
   uint64_t mapped_bytes = 0;
   std::shared_ptr<const void> mapping;
 
-  bool Map(uint64_t bytes) {
+  // What keeps the memory from being mapped, or nothing. To touch memory that is not there would end the process.
+  std::string Map(uint64_t bytes) {
+    struct stat file {};
+    const std::string what = "slot of " + std::to_string(bytes) + " bytes: ";
+    if (fstat(descriptor->get(), &file) != 0) return what + ErrnoText();
+    if (static_cast<uint64_t>(file.st_size) < bytes) return what + "it has " + std::to_string(file.st_size);
     // Writable: whoever holds a batch has leased the slot, and may change it in place (by way of DLPack, say).
     void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor->get(), 0);
-    if (address == MAP_FAILED) return false;
+    if (address == MAP_FAILED) return what + "cannot map it: " + ErrnoText();
     mapping = std::shared_ptr<const void>(address, [bytes](const void* p) { munmap(const_cast<void*>(p), bytes); });
     mapped_bytes = bytes;
-    return true;
+    return "";
   }
 };
 
@@ -250,9 +233,7 @@ Error Sidecar::Launch(const Request& request, std::shared_ptr<Sidecar>* out) {
 Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller,
                      Started* out) {
   ++generation_;
-  const std::string body = "{\"iteration\": " + std::to_string(iteration) +
-                           ", \"state\": " + (state == nullptr ? "null" : QuoteJson(*state)) +
-                           (merge ? ", \"merge\": true}" : "}");
+  const std::string body = PackStart(iteration, state, merge);
   if (body.size() > protocol::kMaxBodyBytes) {
     return {Error::Kind::kRemote, "StateError",
             "state: expected at most " + std::to_string(protocol::kMaxBodyBytes) + " bytes, got " +
@@ -262,13 +243,9 @@ Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, co
   active_ = true;
   Packet packet;
   if (Error error = Await(MessageType::kStarted, canceller, &packet)) return error;
-  const auto members = ParseJsonObject(packet.text());
-  if (!members) return Broken("expected a JSON object as the body of STARTED, got '" + packet.text() + "'");
-  out->remaining = static_cast<int64_t>(packet.header.a);
-  out->consumed = static_cast<int64_t>(packet.header.b);
-  out->state_prefix = TextMember(*members, "state_prefix");
-  out->state_suffix = TextMember(*members, "state_suffix");
-  promised_slots_ = IntegerMember(*members, "slots", 0);
+  const std::string problem = ReadStarted(packet.header, packet.body(), out);
+  if (!problem.empty()) return Broken(problem);
+  promised_slots_ = out->most_slots;
   return {};
 }
 
@@ -277,7 +254,7 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
   Packet packet;
   while (true) {
     if (Error error = Receive(canceller, &packet)) return error;
-    if (packet.header.generation != generation_) continue;
+    if (packet.late(generation_)) continue;
     switch (packet.type()) {
       case MessageType::kBatch:
         return MakeBatch(packet, out);
@@ -286,7 +263,7 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
         *end = true;
         return {};
       case MessageType::kError: {
-        Error error = RemoteError(packet);
+        Error error = Reported(packet);
         if (packet.header.a > 0 && error.kind == Error::Kind::kRemote) {
           error.kind = Error::Kind::kElement;
           error.position = static_cast<int64_t>(packet.header.b);
@@ -321,11 +298,11 @@ Error Sidecar::Send(MessageType type, uint64_t a, const std::string& body, int d
 Error Sidecar::Await(MessageType wanted, const Canceller* canceller, Packet* packet) {
   while (true) {
     if (Error error = Receive(canceller, packet)) return error;
-    if (packet->header.generation != generation_) continue;
+    if (packet->late(generation_)) continue;
     if (packet->type() == wanted) return {};
     if (packet->type() == MessageType::kError) {
       active_ = false;
-      return RemoteError(*packet);
+      return Reported(*packet);
     }
     return Broken("expected message type " + std::to_string(static_cast<int>(wanted)) + ", got " +
                   std::to_string(packet->header.type));
@@ -343,7 +320,7 @@ Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // the space would be enough for two
     const int fd = connection_->socket.get();
     if (fd < 0) return Broken("made before a fork, used after it. Make the iterator in the process that uses it");
     const ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -364,20 +341,14 @@ Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
       packet->descriptor = std::make_unique<OwnedFd>(descriptor);
     }
     Header& header = packet->header;
-    const size_t bytes = static_cast<size_t>(got);
-    if (bytes >= sizeof(Header)) std::memcpy(&header, buffer_.data(), sizeof(Header));
-    if (bytes < sizeof(Header) || header.magic != protocol::kMagic || header.version != protocol::kVersion) {
-      return Broken("expected a message of protocol version " + std::to_string(protocol::kVersion) + ", got " +
-                    std::to_string(bytes) +
-                    " bytes of something else. Trainer and sidecar must run the same parquetry");
+    const std::string_view bytes(buffer_.data(), static_cast<size_t>(got));
+    const std::string problem = ReadHeader(bytes, packet->descriptor ? 1 : 0, &header);
+    if (!problem.empty()) return Broken(problem);
+    packet->data = buffer_.data() + sizeof(Header);
+    if (header.generation > generation_) {
+      return Broken("expected generation " + std::to_string(generation_) + ", got " +
+                    std::to_string(header.generation));
     }
-    if (bytes != sizeof(Header) + header.body_bytes || header.descriptors != (packet->descriptor ? 1u : 0u)) {
-      return Broken("expected a body of " + std::to_string(header.body_bytes) + " bytes and " +
-                    std::to_string(header.descriptors) + " descriptors, got " +
-                    std::to_string(bytes - sizeof(Header)) + " bytes and " + (packet->descriptor ? "1" : "0") +
-                    ". The limit of open files may be reached");
-    }
-    packet->body = buffer_.data() + sizeof(Header);
 
     if (packet->type() == MessageType::kSlot) {
       if (Error error = AddSlot(*packet)) return error;
@@ -411,9 +382,8 @@ Error Sidecar::AddSlot(const Packet& packet) {
   // The descriptor moves over: `packet` is ours, and const only to its reader.
   slot->descriptor = std::move(const_cast<Packet&>(packet).descriptor);
   if (slot->descriptor == nullptr) return Broken("expected a descriptor with SLOT, got none");
-  if (packet.header.b > 0 && !slot->Map(packet.header.b)) {
-    return Broken("slot of " + std::to_string(packet.header.b) + " bytes: cannot map it: " + ErrnoText());
-  }
+  const std::string problem = packet.header.b > 0 ? slot->Map(packet.header.b) : "";
+  if (!problem.empty()) return Broken(problem);
   slots_[packet.header.a] = std::move(slot);
   return {};
 }
@@ -427,13 +397,11 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   if (found == slots_.end()) {
     return Broken("expected a slot that was announced, got " + std::to_string(packet.header.a));
   }
-  if (packet.header.body_bytes != sizeof(BatchHeader)) return Broken("expected a Batch as the body of BATCH");
   BatchHeader header;
-  std::memcpy(&header, packet.body, sizeof(header));
   Slot& slot = *found->second;
-  if (header.slot_bytes > slot.mapped_bytes && !slot.Map(header.slot_bytes)) {
-    return Broken("slot of " + std::to_string(header.slot_bytes) + " bytes: cannot map it: " + ErrnoText());
-  }
+  std::string problem = ReadBatchHeader(packet.body(), &header);
+  if (problem.empty() && header.slot_bytes > slot.mapped_bytes) problem = slot.Map(header.slot_bytes);
+  if (!problem.empty()) return Broken(problem);
   const uint64_t table_bytes = uint64_t{header.num_tensors} * sizeof(TensorEntry);
   uint64_t table_end = 0;
   if (__builtin_add_overflow(header.table_offset, table_bytes, &table_end) || table_end > slot.mapped_bytes) {
@@ -446,7 +414,7 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   batch->tensors_.resize(header.num_tensors);
   if (table_bytes > 0) std::memcpy(batch->tensors_.data(), batch->base_ + header.table_offset, table_bytes);
   for (const TensorEntry& tensor : batch->tensors_) {
-    if (!FitsIn(tensor, slot.mapped_bytes)) {
+    if (!TensorFits(tensor, slot.mapped_bytes)) {
       return Broken("tensor of field " + std::to_string(tensor.field) + " role " + std::to_string(tensor.role) +
                     ": expected it aligned and inside the slot, as long as its shape, got " +
                     std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
@@ -459,10 +427,11 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   return {};
 }
 
-Error Sidecar::RemoteError(const Packet& packet) {
-  const auto members = ParseJsonObject(packet.text());
-  if (!members) return Broken("expected a JSON object as the body of ERROR, got '" + packet.text() + "'");
-  return {Error::Kind::kRemote, TextMember(*members, "error"), TextMember(*members, "message")};
+Error Sidecar::Reported(const Packet& packet) {
+  RemoteError error;
+  const std::string problem = ReadError(packet.body(), &error);
+  if (!problem.empty()) return Broken(problem);
+  return {Error::Kind::kRemote, error.name, error.text};
 }
 
 Error Sidecar::Broken(const std::string& message) {

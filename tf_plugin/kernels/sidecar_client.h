@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "messages.h"
 #include "protocol.h"
 
 namespace parquetry {
@@ -63,17 +64,6 @@ struct Request {
   std::string dataset_key;           // under which iterators are counted; nothing that a sidecar knows of
 
   bool operator==(const Request& other) const { return json == other.json && command == other.command; }
-};
-
-// The answer to START.
-struct Started {
-  int64_t remaining = protocol::kUnknown;  // elements from here on; kInfinite, kUnknown
-  int64_t consumed = 0;                    // elements before
-  std::string state_prefix;
-  std::string state_suffix;
-
-  // The state after `elements` of the iteration, counted from its very start.
-  std::string State(int64_t elements) const { return state_prefix + std::to_string(elements) + state_suffix; }
 };
 
 class Connection;
@@ -146,7 +136,7 @@ class Sidecar {
   Error Await(protocol::MessageType wanted, const Canceller* canceller, Packet* packet);
   Error AddSlot(const Packet& packet);
   Error MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out);
-  Error RemoteError(const Packet& packet);
+  Error Reported(const Packet& packet);
   Error Broken(const std::string& message);
   Error Ended();
 

@@ -8,6 +8,7 @@ import socket
 import struct
 from typing import Any
 
+from ...errors import SidecarError
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
 _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
@@ -39,7 +40,11 @@ class Channel:
             socket.send_fds(self._connection, [packet], [message.descriptor])
 
     def receive(self) -> Message | None:
-        """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor."""
+        """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor.
+
+        Raises:
+            SidecarError: bytes that are not a message of this version.
+        """
         while True:
             try:
                 packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
@@ -48,11 +53,12 @@ class Channel:
                 continue
             except OSError:
                 return None
-        if not packet:
+        try:
+            return unpack(packet, descriptors) if packet else None
+        except SidecarError:
             for descriptor in descriptors:
                 os.close(descriptor)
-            return None
-        return unpack(packet, descriptors)
+            raise
 
     def close(self) -> None:
         """Closes the socket. Idempotent."""
@@ -76,7 +82,16 @@ def memory_file(name: str) -> int:
 
 
 def read_request(message: Message) -> dict[str, Any]:
-    """The request that an OPEN message carries; its descriptor stays open."""
-    assert message.descriptor is not None
-    request: dict[str, Any] = json.loads(os.pread(message.descriptor, message.a, 0))
+    """The request that an OPEN message carries; its descriptor stays open.
+
+    Raises:
+        SidecarError: no descriptor, or not as many bytes of a JSON object in it as the message says.
+    """
+    held = -1 if message.descriptor is None else os.fstat(message.descriptor).st_size
+    if message.descriptor is None or held != message.a:
+        raise SidecarError(f"message OPEN: expected a request of {message.a} bytes, got {held}.")
+    try:
+        request: dict[str, Any] = json.loads(os.pread(message.descriptor, message.a, 0))
+    except ValueError as error:
+        raise SidecarError(f"message OPEN: expected a request in JSON, got something else: {error}.") from error
     return request

@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import json
 import mmap
 import os
 import signal
@@ -19,6 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from ..processes.python_child import python_command
 from ..processes.vital import report, start_vital
 from ..source import StepRequest
 from .channel import Channel, memory_file
-from .protocol import BatchHeader, Message, MessageType
+from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
 from .request import open_request
 from .slots import read_table
 
@@ -77,30 +77,30 @@ class SidecarClient:
         self.failed_at: int | None = None  # the position behind the element whose error was raised last
         self._open()
 
-    def start(self, options: dict[str, Any]) -> None:
-        """Begins an iteration; see START in the protocol."""
+    def start(self, wanted: Start) -> None:
+        """Begins an iteration."""
         self._generation += 1
-        body = json.dumps(options).encode()
-        self._send(Message(type=MessageType.START, generation=self._generation, body=body))
-        started = json.loads(self._next().body)
-        self._most_slots = started["slots"]
+        self._send(Message(type=MessageType.START, generation=self._generation, body=wanted.pack()))
+        message = self._next(MessageType.STARTED)
+        with self._held_to_protocol():
+            self._most_slots = Started.unpack(message.body).most_slots
 
     def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
         """The next batch as views into its slot; ``None`` at the end."""
-        message = self._next()
+        message = self._next(MessageType.BATCH, MessageType.END)
         if message.type == MessageType.END:
             return None
-        header = BatchHeader.unpack(message.body)
-        slot = self._slots[message.a]
-        lease = slot.lease(header.slot_bytes)
-        self._outstanding.add(message.a)
-        scarce = self._most_slots - len(self._outstanding) <= 1
-        weakref.finalize(lease, self._give_back, message.a).atexit = False
-        if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
-            own = np.frombuffer(lease, np.uint8).copy()
-            del lease
-            return header, read_table(own, header, outputs)
-        return header, read_table(lease, header, outputs)
+        with self._held_to_protocol():
+            header = BatchHeader.unpack(message.body)
+            lease = self._slots[message.a].lease(header.slot_bytes)
+            self._outstanding.add(message.a)
+            scarce = self._most_slots - len(self._outstanding) <= 1
+            weakref.finalize(lease, self._give_back, message.a).atexit = False
+            if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
+                own = np.frombuffer(lease, np.uint8).copy()
+                del lease
+                return header, read_table(own, header, outputs)
+            return header, read_table(lease, header, outputs)
 
     def stop(self) -> None:
         """Ends the iteration; the sidecar stays."""
@@ -135,30 +135,63 @@ class SidecarClient:
         try:
             os.write(descriptor, self.request)
             self._send(Message(type=MessageType.OPEN, a=len(self.request), descriptor=descriptor))
-            self._next()  # OPENED
+            self._next(MessageType.OPENED)
         except BaseException:
             self.close()
             raise
         finally:
             os.close(descriptor)
 
-    def _next(self) -> Message:
+    def _next(self, *wanted: MessageType) -> Message:
+        """The next message of this generation, of one of these types.
+
+        Raises:
+            ParquetryError: what the sidecar reports.
+            SidecarError: it is gone, or does not keep to the protocol.
+        """
+        with self._held_to_protocol():
+            message = self._receive(*wanted, MessageType.ERROR)
+            problem = RemoteError.unpack(message.body) if message.type == MessageType.ERROR else None
+        if problem is None:
+            return message
+        self.failed_at = message.b if message.a else None
+        raise error_class(problem.name)(problem.text)
+
+    def _receive(self, *wanted: MessageType) -> Message:
         """The next message of this generation that is not about slots."""
         while True:
             message = self._channel.receive()
             if message is None:
                 raise self._death()
-            if message.type == MessageType.SLOT:
-                assert message.descriptor is not None
+            if message.type == MessageType.SLOT and message.descriptor is not None:
                 self._slots[message.a] = _MappedSlot(message.descriptor)
             elif message.type == MessageType.BATCH and message.generation != self._generation:
                 self._release(message.a)
-            elif message.type == MessageType.ERROR and message.generation in (0, self._generation):
-                self.failed_at = message.b if message.a else None
-                problem = json.loads(message.body)
-                raise error_class(problem["error"])(problem["message"])
-            elif message.generation in (0, self._generation):
+            elif message.generation >= self._generation or (
+                message.type == MessageType.ERROR and not message.generation
+            ):
+                if message.type not in wanted or message.generation > self._generation:
+                    names = " or ".join(kind.name for kind in wanted)
+                    raise SidecarError(
+                        f"expected {names} of generation {self._generation}, got {message.type.name} of "
+                        f"generation {message.generation}."
+                    )
                 return message
+
+    @contextlib.contextmanager
+    def _held_to_protocol(self) -> Iterator[None]:
+        """Ends a sidecar whose messages make no sense."""
+        try:
+            yield
+        except (SidecarError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            if self._closed:  # it died, which the error says
+                raise
+            self.close()
+            what = error if isinstance(error, SidecarError) else f"{error!r}."
+            raise SidecarError(
+                f"sidecar (process {self._process.pid}) broke the protocol: {what} Begin a new iteration to start "
+                "another; resume from a saved state if you have one."
+            ) from error
 
     def _give_back(self, slot: int) -> None:
         # A finaliser may run in any thread, in the middle of anything: it takes no lock.
@@ -348,16 +381,8 @@ class SidecarSource:
             wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
         )
         self._client: SidecarClient | None = IDLE.take(request.encode())
-        options = {
-            "iteration": cursor.iteration,
-            "origin": [cursor.origin.passes, cursor.origin.rows],
-            "start": cursor.start,
-            "worker": cursor.worker,
-            "workers": cursor.workers,
-            "merge": True,
-        }
         try:
-            self._client.start(options)
+            self._client.start(Start(cursor=cursor, merge=True))
         except BaseException:
             self.close()
             raise

@@ -1,29 +1,36 @@
 """The sidecar's messages: constants, packing and unpacking; `docs/protocol.md` is the description.
 
-Pure functions and values; the C++ side is ``tf_plugin/kernels/protocol.h``.
+Pure functions and values; the C++ side is ``tf_plugin/kernels/protocol.h`` and ``messages.cc``.
 """
 
 from __future__ import annotations
 
 import enum
-import json
 import struct
-from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...errors import SidecarError
+from ...order.cursor import Cursor, Origin
 
 MAGIC = 0x59525150
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<IHHQQQII")
+START = struct.Struct("<QQQQIIII")
+STARTED = struct.Struct("<QQII")
 BATCH = struct.Struct("<QQQII")
+ERROR = struct.Struct("<II")
+MERGE = 1
+"""Flag of START: a message may hold several batches."""
+RESUME = 2
+"""Flag of START: begin at the state that it carries."""
 ENTRY_BYTES = 96
 MAX_DIMS = 8
 MAX_BODY_BYTES = 61_440
-_HEAD_CHARACTERS = 2_000
 ALIGNMENT = 64
+_HEAD_BYTES = 8_000
+_CUT = b"\n[... cut ...]\n"
 
 
 class MessageType(enum.IntEnum):
@@ -53,6 +60,7 @@ class Role(enum.IntEnum):
     VALID = 5
 
 
+_TYPES = frozenset(int(kind) for kind in MessageType)
 INFINITE = -1
 UNKNOWN = -2
 
@@ -94,6 +102,105 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The body of a START message.
+
+    Attributes:
+        cursor: where to begin, unless there is a ``state``.
+        merge: whether a message may hold several batches.
+        state: a saved state to go on from, as text that only the sidecar reads.
+    """
+
+    cursor: Cursor
+    merge: bool
+    state: str | None = None
+
+    def pack(self) -> bytes:
+        """The bytes of the body."""
+        state = b"" if self.state is None else self.state.encode()
+        cursor, flags = self.cursor, MERGE * self.merge | RESUME * (self.state is not None)
+        place = (cursor.iteration, cursor.origin.passes, cursor.origin.rows, cursor.start)
+        return START.pack(*place, cursor.worker, cursor.workers, flags, len(state)) + state
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Start:
+        """The inverse of `pack`.
+
+        Raises:
+            SidecarError: bytes that are no such body.
+        """
+        numbers, (state,) = _taken_apart(MessageType.START, START, body, texts=1)
+        iteration, passes, rows, start, worker, workers, flags = numbers
+        if worker >= workers or flags & ~(MERGE | RESUME):
+            raise SidecarError(f"message START: expected one worker of several and known flags, got {numbers}.")
+        origin = Origin(passes=passes, rows=rows)
+        return cls(
+            cursor=Cursor(iteration=iteration, origin=origin, start=start, worker=worker, workers=workers),
+            merge=bool(flags & MERGE),
+            state=state if flags & RESUME else None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The body of a STARTED message.
+
+    Attributes:
+        iteration: the number of the iteration, which a state brings along.
+        most_slots: slots that the sidecar will use at most.
+        before, after: the texts between which the number of consumed elements stands in a state.
+    """
+
+    iteration: int
+    most_slots: int
+    before: str
+    after: str
+
+    def pack(self) -> bytes:
+        """The bytes of the body."""
+        before, after = self.before.encode(), self.after.encode()
+        return STARTED.pack(self.iteration, self.most_slots, len(before), len(after)) + before + after
+
+    @classmethod
+    def unpack(cls, body: bytes) -> Started:
+        """The inverse of `pack`.
+
+        Raises:
+            SidecarError: bytes that are no such body.
+        """
+        (iteration, most_slots), (before, after) = _taken_apart(MessageType.STARTED, STARTED, body, texts=2)
+        return cls(iteration=iteration, most_slots=most_slots, before=before, after=after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteError:
+    """The body of an ERROR message: the name of a class in `errors`, and the error's text."""
+
+    name: str
+    text: str
+
+    def pack(self) -> bytes:
+        """The bytes of the body; a text that is too long loses its middle, never the end, where the cause is."""
+        name, text = self.name.encode(), self.text.encode(errors="backslashreplace")  # a lone surrogate is no UTF-8
+        text = text.replace(b"\0", b"\\0")  # TensorFlow ends a text there
+        room = MAX_BODY_BYTES - ERROR.size - len(name)
+        if len(text) > room:
+            head, tail = text[:_HEAD_BYTES], text[_HEAD_BYTES + len(_CUT) - room :]
+            text = _whole_characters(head) + _CUT + _whole_characters(tail)
+        return ERROR.pack(len(name), len(text)) + name + text
+
+    @classmethod
+    def unpack(cls, body: bytes) -> RemoteError:
+        """The inverse of `pack`.
+
+        Raises:
+            SidecarError: bytes that are no such body.
+        """
+        _, (name, text) = _taken_apart(MessageType.ERROR, ERROR, body, texts=2)
+        return cls(name=name, text=text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchHeader:
     """The body of a BATCH message."""
 
@@ -109,8 +216,13 @@ class BatchHeader:
 
     @classmethod
     def unpack(cls, body: bytes) -> BatchHeader:
-        """The inverse of `pack`."""
-        slot_bytes, table_offset, first_element, num_tensors, num_elements = BATCH.unpack(body)
+        """The inverse of `pack`.
+
+        Raises:
+            SidecarError: bytes that are no such body.
+        """
+        numbers, _ = _taken_apart(MessageType.BATCH, BATCH, body, texts=0)
+        slot_bytes, table_offset, first_element, num_tensors, num_elements = numbers
         return cls(
             slot_bytes=slot_bytes,
             table_offset=table_offset,
@@ -154,6 +266,8 @@ def unpack(packet: bytes, descriptors: list[int]) -> Message:
             f"sidecar message: expected protocol version {VERSION}, got magic {magic:#x} version {version}. "
             "Trainer and sidecar must run the same parquetry."
         )
+    if kind not in _TYPES:
+        raise SidecarError(f"sidecar message: expected one of the types {sorted(_TYPES)}, got {kind}.")
     body = packet[HEADER.size :]
     if len(body) != body_bytes or count != len(descriptors):
         raise SidecarError(
@@ -170,20 +284,25 @@ def unpack(packet: bytes, descriptors: list[int]) -> Message:
     )
 
 
-def error_body(name: str, message: str) -> bytes:
-    """The body of an ERROR message, cut to what fits: the beginning stays, and the end, where the cause is."""
-    text = message.encode(errors="backslashreplace").decode()  # a lone surrogate is no UTF-8
-    text = text.replace("\0", "\\0")  # TensorFlow ends a text there
+def _taken_apart(kind: MessageType, form: struct.Struct, body: bytes, *, texts: int) -> tuple[list[int], list[str]]:
+    """The numbers that a body begins with, and the texts behind them, whose lengths are the last numbers."""
+    numbers = list(form.unpack_from(body)) if len(body) >= form.size else []
+    lengths = numbers[len(numbers) - texts :]
+    if not numbers or form.size + sum(lengths) != len(body):
+        raise SidecarError(
+            f"message {kind.name}: expected a body of {form.size} bytes and texts that fill it, got {len(body)} bytes "
+            f"and texts of {lengths}."
+        )
+    found, at = [], form.size
+    for length in lengths:
+        found.append(body[at : at + length].decode(errors="replace"))
+        at += length
+    return numbers[: len(numbers) - texts], found
 
-    def body(text: str) -> bytes:
-        return json.dumps({"error": name, "message": text}, ensure_ascii=False).encode()
 
-    if len(text) <= MAX_BODY_BYTES and len(whole := body(text)) <= MAX_BODY_BYTES:
-        return whole
-    head = text[:_HEAD_CHARACTERS] + "\n[... cut ...]\n"
-    starts = range(max(_HEAD_CHARACTERS, len(text) - MAX_BODY_BYTES), len(text) + 1)
-    first = bisect_left(starts, -MAX_BODY_BYTES, key=lambda start: -len(body(head + text[start:])))
-    return body(head + text[starts[first] :])
+def _whole_characters(text: bytes) -> bytes:
+    """Cut UTF-8 without the pieces of characters at its ends."""
+    return text.decode(errors="ignore").encode()
 
 
 def signed(value: int) -> int:

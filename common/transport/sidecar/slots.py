@@ -150,6 +150,8 @@ def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField])
         memory: a buffer of the whole slot; every array keeps it alive.
     """
     table = np.frombuffer(memory, ENTRY, header.num_tensors, header.table_offset)
+    if table["dims"].min(initial=0) < 0:  # numpy would take it for an axis that it is to find out
+        raise SidecarError(f"batch: expected shapes, got {table['dims'].tolist()}.")
     parts: list[dict[Role, tuple[np.ndarray, tuple[int, ...]]]] = [{} for _ in outputs]
     for field, role, code, ndim, offset, size, dims in table.tolist():
         dtype = _DTYPES[code]
@@ -200,7 +202,8 @@ def _column(output: OutputField, parts: dict[Role, tuple[np.ndarray, tuple[int, 
         offsets, dims = parts[Role.STRING_OFFSETS]
         strings = Strings(offsets, parts[Role.STRING_DATA][0], dims, valid if Role.RAGGED_SHAPES not in parts else None)
     if Role.RAGGED_SHAPES not in parts:
-        assert strings is not None
+        if strings is None:
+            raise SidecarError(f"batch: expected the tensors of field {output.name}, got none.")
         return strings
     shapes, dims = parts[Role.RAGGED_SHAPES]
     shapes = shapes.reshape(dims)

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import re
 import socket
 import struct
+import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import sidecar_packets
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sidecar_packets import BROKEN, golden, request
 
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings
 from parquetry.common.errors import SidecarError
+from parquetry.common.order.cursor import Cursor, Origin
 from parquetry.common.schema.element import OutputField
 from parquetry.common.testing import assert_same
-from parquetry.common.transport.sidecar import protocol
+from parquetry.common.transport.sidecar import client, protocol
 from parquetry.common.transport.sidecar.channel import Channel, memory_file
 from parquetry.common.transport.sidecar.protocol import (
     MAX_BODY_BYTES,
     BatchHeader,
     Message,
     MessageType,
+    RemoteError,
     Role,
-    error_body,
+    Start,
+    Started,
     pack,
     signed,
     unpack,
@@ -69,17 +75,19 @@ def test_a_negative_number_survives_the_unsigned_field(number: int) -> None:
 def test_the_packet_begins_as_the_page_says() -> None:
     packet = pack(Message(type=MessageType.START, generation=7, a=1, b=2, body=b"xy"))
     assert packet[:4] == b"PQRY"
-    assert packet == struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 7, 1, 2, 2, 0) + b"xy"
+    assert packet == struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 7, 1, 2, 2, 0) + b"xy"
 
 
 @pytest.mark.parametrize(
     ("packet", "message"),
     [
         (b"short", "expected at least 40 bytes, got 5"),
-        (b"HTTP" + bytes(36), "expected protocol version 1, got magic 0x50545448 version 0"),
+        (b"HTTP" + bytes(36), "expected protocol version 2, got magic 0x50545448 version 0"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 9, 2, 0, 0, 0, 0, 0), "version 9. Trainer and sidecar must run the same"),
-        (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 5, 0) + b"abc", "expected 5 bytes and 0 descriptors, got 3 and 0"),
-        (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 0, 0), "version 1. Trainer and sidecar must run the same"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 6, 0, 0, 0, 0, 0), r"expected one of the types \[1, 2, .*106\], got 6"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 0, 0, 0, 5, 0) + b"abc", "expected 5 bytes and 0 descriptors, got 3 and 0"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
     ],
 )  # fmt: skip
 def test_bytes_that_are_no_message_are_refused(packet: bytes, message: str) -> None:
@@ -93,6 +101,106 @@ def test_a_body_that_is_too_large_is_refused() -> None:
     )
     with pytest.raises(SidecarError, match="message ERROR: expected a body of at most 61440 bytes, got 61441"):
         pack(Message(type=MessageType.ERROR, body=bytes(protocol.MAX_BODY_BYTES + 1)))
+
+
+# --- bodies ---
+
+positions = st.integers(0, 2**63 - 1)
+starts = st.builds(
+    Start,
+    cursor=st.builds(
+        lambda iteration, passes, rows, start, worker, more: Cursor(
+            iteration=iteration,
+            origin=Origin(passes=passes, rows=rows),
+            start=start,
+            worker=worker,
+            workers=worker + more,
+        ),
+        *[positions] * 4,
+        st.integers(0, 1000),
+        st.integers(1, 1000),
+    ),
+    merge=st.booleans(),
+    state=st.none() | st.text(st.characters(exclude_categories=["Cs"])),
+)
+started = st.builds(Started, iteration=u64, most_slots=u64, before=st.text("{é}"), after=st.text("}:"))
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+remote_errors = st.builds(RemoteError, name=st.text("abc"), text=texts)
+
+
+@given(starts | started | remote_errors)
+def test_a_body_comes_out_as_it_went_in(body: Start | Started | RemoteError) -> None:
+    assert type(body).unpack(body.pack()) == body
+
+
+@given(st.sampled_from([Start, Started, RemoteError, BatchHeader]), st.binary(max_size=80))
+def test_any_bytes_are_a_body_or_a_clear_error(kind: Any, garbage: bytes) -> None:
+    with suppress(SidecarError):
+        kind.unpack(garbage)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        (Start, b"", "message START: expected a body of 48 bytes and texts that fill it, got 0 bytes"),
+        (Start, protocol.START.pack(0, 0, 0, 0, 0, 1, 2, 9) + b"short", r"got 53 bytes and texts of \[9\]"),
+        (Start, protocol.START.pack(0, 0, 0, 0, 2, 2, 0, 0), "message START: expected one worker of several"),
+        (Start, protocol.START.pack(0, 0, 0, 0, 0, 1, 4, 0), "and known flags"),
+        (Started, protocol.STARTED.pack(0, 0, 2**32 - 1, 2) + b"x", r"texts of \[4294967295, 2\]"),
+        (RemoteError, protocol.ERROR.pack(1, 1) + b"abc", "message ERROR: .* got 11 bytes"),
+        (BatchHeader, bytes(33), "message BATCH: .* got 33 bytes"),
+    ],
+)
+def test_a_body_whose_lengths_lie_is_refused(kind: Any, body: bytes, message: str) -> None:
+    with pytest.raises(SidecarError, match=message):
+        kind.unpack(body)
+
+
+def test_the_bytes_of_every_message_stay_as_they_are() -> None:
+    at_cursor = Cursor(iteration=1, origin=Origin(passes=2, rows=300), start=40, worker=1, workers=5)
+    batch = BatchHeader(slot_bytes=65536, table_offset=4096, first_element=1 << 40, num_tensors=3, num_elements=64)
+    begun = Started(iteration=4, most_slots=6, before='{"é":1,"consumed":', after="}")
+    error = RemoteError(name="DatasetError", text="file 'é': not there.\nLook.")
+    expected = {
+        "open": Message(type=MessageType.OPEN, a=1234, descriptor=9),
+        "start": _message(MessageType.START, 1, Start(cursor=Cursor(iteration=3), merge=False)),
+        "start_at_cursor": _message(MessageType.START, 2, Start(cursor=at_cursor, merge=True)),
+        "start_at_state": _message(MessageType.START, 258, Start(cursor=Cursor(), merge=True, state='{"a": "é"}')),
+        "release": Message(type=MessageType.RELEASE, generation=7, a=6),
+        "stop": Message(type=MessageType.STOP, generation=7),
+        "close": Message(type=MessageType.CLOSE),
+        "opened": Message(type=MessageType.OPENED, a=2**64 + protocol.INFINITE),
+        "started": _message(MessageType.STARTED, 7, begun, a=2**64 + protocol.UNKNOWN, b=12),
+        "slot": Message(type=MessageType.SLOT, generation=7, a=6, b=65536, descriptor=9),
+        "batch": _message(MessageType.BATCH, 7, batch, a=6),
+        "end": Message(type=MessageType.END, generation=7),
+        "error": _message(MessageType.ERROR, 7, error),
+        "error_of_one_element": _message(MessageType.ERROR, 7, RemoteError(name="DecodeError", text=""), a=1, b=13),
+    }
+    assert {name: pack(message) for name, message in expected.items()} == golden()
+    for name, message in expected.items():
+        assert unpack(golden()[name], [] if message.descriptor is None else [9]) == message
+
+
+def _message(kind: MessageType, generation: int, body: Any, *, a: int = 0, b: int = 0) -> Message:
+    return Message(type=kind, generation=generation, a=a, b=b, body=body.pack())
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, sidecar_packets.__file__]
+    monkeypatch.setattr(client, "python_command", lambda module, *arguments: [*command, *arguments])
+    with pytest.raises(SidecarError, match=r"^sidecar \(process \d+\) broke the protocol: .*Begin a new it") as caught:
+        _read(request(BROKEN[name]))
+    if name == "another version":
+        assert "expected protocol version 2, got magic 0x59525150 version 1. Trainer and side" in str(caught.value)
+
+
+def _read(wanted: str) -> None:
+    sidecar = client.SidecarClient(wanted.encode())
+    sidecar.start(Start(cursor=Cursor(), merge=True))
+    while sidecar.next_batch((_output("x", "dense", np.int64, (4,)),)) is not None:
+        pass
 
 
 # --- the page ---
@@ -117,7 +225,16 @@ def test_the_page_has_every_role_and_dtype() -> None:
     assert {name: int(code) for code, name in re.findall(r"(\d+) (\w+)", line)} == protocol.DTYPE_CODES
 
 
-@pytest.mark.parametrize(("title", "form"), [("## Message", protocol.HEADER), ("## Batch", protocol.BATCH)])
+@pytest.mark.parametrize(
+    ("title", "form"),
+    [
+        ("## Message", protocol.HEADER),
+        ("### START", protocol.START),
+        ("### STARTED", protocol.STARTED),
+        ("### ERROR", protocol.ERROR),
+        ("## Batch", protocol.BATCH),
+    ],
+)
 def test_the_page_has_the_layout_of_the_headers(title: str, form: struct.Struct) -> None:
     rows = [row for row in _table(title) if row[1] in SIZES][: len(form.unpack(bytes(form.size)))]
     sizes = [{"I": 4, "H": 2, "Q": 8}[code] for code in form.format.lstrip("<")]
@@ -298,9 +415,9 @@ def test_more_axes_than_the_protocol_holds_are_refused() -> None:
 )
 @settings(max_examples=25, deadline=None)
 def test_an_error_of_any_length_fits_and_keeps_its_beginning_and_its_end(text: str) -> None:
-    body = error_body("TransformError", text)
+    body = RemoteError(name="TransformError", text=text).pack()
     assert len(body) <= MAX_BODY_BYTES
-    found = json.loads(body)["message"]
+    found = RemoteError.unpack(body).text
     sent = text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
     if found == sent:
         return
@@ -308,12 +425,11 @@ def test_an_error_of_any_length_fits_and_keeps_its_beginning_and_its_end(text: s
     assert sent.startswith(head)
     assert sent.endswith(tail)
     assert min(len(head), len(tail)) >= 2_000
-    assert len(body) > MAX_BODY_BYTES - 12  # one more character, escaped, would not have fitted
+    assert len(body) > MAX_BODY_BYTES - 12  # one more character would not have fitted
 
 
 def test_the_longest_message_and_one_longer() -> None:
-    empty = len(error_body("SidecarError", ""))
-    assert json.loads(error_body("SidecarError", "x" * (MAX_BODY_BYTES - empty)))["message"] == "x" * (
-        MAX_BODY_BYTES - empty
-    )
-    assert "[... cut ...]" in json.loads(error_body("SidecarError", "x" * (MAX_BODY_BYTES - empty + 1)))["message"]
+    longest = MAX_BODY_BYTES - len(RemoteError(name="SidecarError", text="").pack())
+    whole, cut = (RemoteError(name="SidecarError", text="x" * length).pack() for length in (longest, longest + 1))
+    assert RemoteError.unpack(whole).text == "x" * longest
+    assert "[... cut ...]" in RemoteError.unpack(cut).text
