@@ -159,7 +159,7 @@ def _assert_same_arrays(found: np.ndarray, expected: np.ndarray, where: str) -> 
     if masked:
         mask = np.ma.getmaskarray(expected)
         assert np.array_equal(np.ma.getmaskarray(found), mask), f"{where}: other values are null"
-        found, expected = np.ma.filled(found, 0), np.ma.filled(expected, 0)  # type: ignore[no-untyped-call]
+        found, expected = np.ma.filled(found, 0), np.ma.filled(expected, 0)
     if expected.dtype == object:
         for index in np.ndindex(expected.shape):
             assert_same(found[index], expected[index], f"{where}{list(index)}")

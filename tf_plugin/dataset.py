@@ -164,7 +164,8 @@ class ParquetDataset(Verbs, tf.data.Dataset):
     def _home(self) -> AbstractContextManager[Any]:
         """Where the ops of this dataset stand: in the function that made it, else outside of all that are traced."""
         if self._function is None or self._transport == "arrow":
-            return tf.init_scope()
+            result: AbstractContextManager[Any, bool | None] = tf.init_scope()
+            return result
         inside = self._function is tf.compat.v1.get_default_graph()
         return nullcontext() if inside else self._function.as_default()
 

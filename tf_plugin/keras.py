@@ -19,7 +19,7 @@ from parquetry.common.plan.state import state_of
 from .dataset import ParquetDataset
 
 
-class ResumeTraining(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Keras comes without types
+class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
     """Saves weights, optimizer and data position together, and restores them when training begins again.
 
     The same program runs at first and after every interruption::
@@ -147,7 +147,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # type: ignore[misc]  # Kera
         self._unsaved = 0
 
 
-class _Position(tf.train.experimental.PythonState):  # type: ignore[misc]  # TensorFlow comes without types
+class _Position(tf.train.experimental.PythonState):  # TensorFlow comes without types
     """Epoch and state, kept inside the checkpoint, so that they are never those of other weights."""
 
     def __init__(self) -> None:

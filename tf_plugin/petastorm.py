@@ -104,7 +104,7 @@ def _block_rows(fields: list[tuple[Any, Any]]) -> int:
     if any(None in field.shape for field, _ in fields):
         return 0
     row_bytes = sum(math.prod(field.shape) * dtype.size for field, dtype in fields)
-    return min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _BLOCK_ROWS)
+    return int(min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _BLOCK_ROWS))
 
 
 def _blocks(rows: Iterator[list[Any]], most: int) -> Iterator[list[list[Any]]]:
@@ -255,7 +255,8 @@ def _tf_value(name: str, value: Any) -> Any:
 
 def _nanoseconds(name: str, moments: np.ndarray) -> np.ndarray:
     if np.isnat(moments).any():
-        return _tf_value(name, None)
+        result: np.ndarray = _tf_value(name, None)
+        return result
     return moments.astype("datetime64[ns]").astype(np.int64)
 
 
@@ -295,7 +296,8 @@ def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Se
     """The flat tensors of a window as ``{offset: named tuple}``."""
     for tensor, (field, _) in zip(fields_as_list, _flat_fields(schema, ngram), strict=True):
         tensor.set_shape(tuple(field.shape))
-    return _nested(schema, ngram, fields_as_list)
+    result: dict[int, Any] = _nested(schema, ngram, fields_as_list)
+    return result
 
 
 def _nested(schema: Unischema, ngram: NGram | None, flat: Sequence[Any]) -> Any:

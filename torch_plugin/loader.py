@@ -43,7 +43,7 @@ class _OwnIterator:
 
 if _Wrapper is not None:
 
-    class StatefulWrapper(_OwnIterator, _Wrapper):  # type: ignore[misc]  # a class that may be missing
+    class StatefulWrapper(_OwnIterator, _Wrapper):  # a class that may be missing
         """Torch's wrapper with the pipe's own iterator, which has state."""
 
 

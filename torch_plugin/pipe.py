@@ -72,7 +72,7 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
             return super().filter(filter_fn, input_col)
         return self.where(filter_fn, fields, batched=batched)
 
-    def shuffle(  # type: ignore[override]  # torch's own may take over
+    def shuffle(  # torch's own may take over
         self,
         buffer_size: int = _BUFFER_ROWS,
         seed: int | None = None,

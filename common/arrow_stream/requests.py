@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..errors import ParquetryError, PipelineError, SidecarError
+from ..order.cursor import Origin
 from ..pipeline.pipeline import Pipeline
-from ..plan.plan import Origin, Plan
+from ..plan.plan import Plan
 from ..plan.state import plan_hash
 from ..transport.served.description import element_to_json
 from ..transport.served.numbers import Layout, Numbers

@@ -8,14 +8,15 @@ import socket
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from ..engine.columns.batch import Column
 from ..errors import ParquetryError
+from ..order.cursor import Origin
 from ..pipeline.iteration import StepIterator
 from ..pipeline.pipeline import Pipeline
-from ..plan.plan import Origin
 from ..schema.element import Element
 from ..transport.served.cells import cells_schema, encode_cells, error_cells
 from ..transport.served.encode import encode_rows, rows_schema
@@ -27,7 +28,7 @@ Step = tuple[int, list[Column], int]
 """Rows, columns, and the position after the step."""
 
 
-def open_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> StepIterator:
+def open_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> StepIterator[Any]:
     """The steps of a stream."""
     steps = StepIterator(
         pipeline, numbers.iteration, strict_nulls=strict_nulls, worker=numbers.worker, workers=numbers.workers

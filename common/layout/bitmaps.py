@@ -48,7 +48,7 @@ class _Reader:
 
     def number(self, form: str) -> int:
         """The next number."""
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+        return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
 
     def array(self, dtype: str, count: int) -> np.ndarray:
         """The next numbers."""
@@ -89,4 +89,5 @@ def _decode_container(reader: _Reader, count: int, is_run: bool) -> np.ndarray:
         values = np.flatnonzero(np.unpackbits(reader.array("u1", _BITMAP_BYTES), bitorder="little"))
     if len(values) != count:
         raise ValueError(f"expected a container of {count} numbers, got {len(values)}")
-    return values
+    result: np.ndarray = values
+    return result

@@ -78,7 +78,7 @@ class StoredDataset:
     @property
     def listing(self) -> FileListing:
         """What was listed, for another process that shall read the same versions; without the file system."""
-        return replace(self._listing, filesystem=None)  # type: ignore[arg-type]  # set up again where it arrives
+        return replace(self._listing, filesystem=None)  # set up again where it arrives
 
     @property
     def filesystem(self) -> pafs.FileSystem:

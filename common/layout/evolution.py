@@ -123,15 +123,15 @@ def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
     if source == target:
         return True
     if types.is_integer(source):
-        return (
+        return bool(
             types.is_integer(target) or types.is_float32(target) or types.is_float64(target) or types.is_decimal(target)
         )
     if types.is_floating(source):
-        return types.is_float32(target) or types.is_float64(target)
+        return bool(types.is_float32(target) or types.is_float64(target))
     if types.is_decimal(source):
-        return types.is_decimal(target) and target.scale >= source.scale
+        return bool(types.is_decimal(target) and target.scale >= source.scale)
     if types.is_timestamp(source):
-        return types.is_timestamp(target) and source.tz == target.tz
+        return bool(types.is_timestamp(target) and source.tz == target.tz)
     if types.is_date32(source):
         return types.is_timestamp(target) and target.tz is None
     return any(is_kind(source) and is_kind(target) for is_kind in (_is_text, _is_bytes))
@@ -193,11 +193,11 @@ def _wider_decimal(first: pa.DataType, second: pa.DataType) -> pa.DataType | Non
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
         or pa.types.is_fixed_size_binary(kind)

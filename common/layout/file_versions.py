@@ -328,7 +328,7 @@ def _open(filesystem: pafs.FileSystem, path: str) -> Iterator[_Opening]:
 
 
 def _pairs(tag: str) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in tag.split())  # type: ignore[misc]  # two parts each
+    return dict(pair.split("=", 1) for pair in tag.split())  # two parts each
 
 
 def _tag(value: Any) -> str:

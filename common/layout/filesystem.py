@@ -148,7 +148,8 @@ def _import_fsspec(text: str, scheme: str) -> ModuleType:
         raise DatasetError(
             f"file system of '{text}': '{scheme}' needs fsspec, which is not installed. Run: pip install fsspec"
         ) from error
-    return fsspec
+    result: ModuleType = fsspec
+    return result
 
 
 def _wrapped(filesystem: Any) -> pafs.FileSystem:

@@ -49,7 +49,7 @@ def wide(kind: pa.DataType) -> pa.DataType:
 
 def is_list(kind: pa.DataType) -> bool:
     """Whether the values are lists, of any of Arrow's kinds."""
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def widened(array: pa.Array) -> pa.Array:

@@ -231,7 +231,7 @@ def _prefixed(chunk: ChunkBytes, begin: int, end: int, count: int) -> tuple[np.n
 def _length(chunk: ChunkBytes, position: int, end: int) -> int:
     if position + _PREFIX > end:
         return -1
-    return _LENGTH.unpack(chunk.read(position, position + _PREFIX))[0]
+    return int(_LENGTH.unpack(chunk.read(position, position + _PREFIX))[0])
 
 
 # --- the Thrift compact protocol ---

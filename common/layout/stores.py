@@ -54,7 +54,7 @@ def without_subtrees(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileS
 def _settings(filesystem: pafs.FileSystem) -> list[str]:
     if filesystem.type_name == "local":
         return []
-    (given,) = filesystem.__reduce__()[1]  # type: ignore[misc]  # what it was made with: a dict
+    (given,) = filesystem.__reduce__()[1]  # what it was made with: a dict
     found = {
         name: value for name, value in given.items() if name in _PLACES or name.endswith(("_authority", "_scheme"))
     }

@@ -332,7 +332,8 @@ def decode_array(field: Any, data: Any) -> np.ndarray:
     try:
         view = memoryview(data)
         if is_string_like(field.dtype):
-            return codec.decode_strings(field, view).copy()
+            result: np.ndarray = codec.decode_strings(field, view).copy()
+            return result
         shape = codec.shape_of(field, view)
         dtype = np.dtype(np.int64) if field.dtype.kind in "mM" else field.dtype
         out = np.empty(shape, dtype)

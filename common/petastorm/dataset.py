@@ -51,7 +51,7 @@ class PetastormDataset(StoredDataset):
             self._listing = replace(self._listing, files=tuple(files))
 
     @cached_property
-    def _described(self) -> Described:  # type: ignore[override]  # cached as in the base
+    def _described(self) -> Described:  # cached as in the base
         declared: Described = StoredDataset._described.func(self)  # type: ignore[attr-defined]  # a cached_property
         schema, refused, partitions = self._stored_columns(declared) if self._physical else declared
         nested = sorted([*refused, *(name for name in schema.fields if "." in name)])

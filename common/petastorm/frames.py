@@ -71,5 +71,6 @@ def from_series(series: Any) -> np.ndarray:
         numbers = filled.to_numpy(dtype=series.dtype.numpy_dtype)
         return np.ma.MaskedArray(numbers, missing) if missing.any() else numbers
     if series.dtype.kind == "O" and not isinstance(series.dtype, np.dtype):  # pandas' text
-        return series.to_numpy(dtype=object, na_value=None)
+        result: np.ndarray = series.to_numpy(dtype=object, na_value=None)
+        return result
     return np.asarray(series)

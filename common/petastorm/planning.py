@@ -130,7 +130,7 @@ def _checked_shard(cur_shard: Any, shard_count: Any, row_groups: int) -> int:
             f"sharding: Number of row-groups in the dataset ({row_groups}) must be at least shard_count={shard_count}, "
             "because some shards would be empty. Use fewer shards, or smaller row groups."
         )
-    return shard_count
+    return int(shard_count)
 
 
 def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: int) -> np.ndarray:
@@ -157,7 +157,8 @@ def _partitions_kept(dataset: PetastormDataset, predicate: PredicateBase, names:
         if values not in answers:
             answers[values] = bool(predicate.do_include(dict(zip(names, values, strict=True))))
         of_file.append(answers[values])
-    return np.array(of_file, dtype=bool)[dataset.row_groups.file]
+    result: np.ndarray = np.array(of_file, dtype=bool)[dataset.row_groups.file]
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)

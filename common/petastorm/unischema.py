@@ -43,7 +43,7 @@ class UnischemaField(NamedTuple):
     nullable: bool | None = False
 
     def __eq__(self, other: object) -> bool:
-        return _identity(self) == _identity(other)
+        return bool(_identity(self) == _identity(other))
 
     def __ne__(self, other: object) -> bool:
         return not self == other

@@ -61,7 +61,8 @@ def _numbers(field: UnischemaField, array: pa.Array) -> np.ndarray:
     filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
     numbers = filled.to_numpy(zero_copy_only=False)
     dtype = np.dtype(field.dtype)
-    return numbers.astype(np.int64).view(dtype) if dtype.kind in "mM" else numbers
+    result: np.ndarray = numbers.astype(np.int64).view(dtype) if dtype.kind in "mM" else numbers
+    return result
 
 
 def _list_value(field: UnischemaField, cell: pa.Scalar) -> Any:

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ..engine.steps.images import ImageStep
 from ..order.quality import shuffle_quality
 from ..plan.mixed_plan import Mixture
 from ..plan.plan import BasePlan, Plan
 from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
+from ..stages.image_base import ImageStep
 
 _MOST_FIELDS = 40
 _MOST_GROUPS = 2000

@@ -229,7 +229,8 @@ class PipelineIterator:
                 raise
             if element.batched:
                 self._consumed = self._steps.position
-                return step
+                result: dict[Any, Any] = step
+                return result
             self._consumed = self._steps.position - count
             self._rows = rows_to_numpy(element, step)
 

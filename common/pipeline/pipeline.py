@@ -328,7 +328,8 @@ class Pipeline(Verbs):
     def dataset(self) -> StoredDataset:
         """The stored dataset; opened when first used, and shared by the pipelines derived from this one."""
         if self.mixture is not None:
-            return self.mixture.sources[0].dataset
+            result: StoredDataset = self.mixture.sources[0].dataset
+            return result
         if self.address is not None:
             raise PipelineError(
                 f"Pipeline(address={self.address.url!r}): expected what needs no dataset, got dataset or schema, "
@@ -373,7 +374,8 @@ class Pipeline(Verbs):
         """The plan; made once."""
         if "plan" not in self._plans:
             self._plans["plan"] = self._make_plan()
-        return self._plans["plan"]
+        result: BasePlan = self._plans["plan"]
+        return result
 
     def _make_plan(self) -> BasePlan:
         if self.address is not None:

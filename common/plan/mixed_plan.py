@@ -89,7 +89,7 @@ class MixedPlan(BasePlan):
         self.stages = tuple(stages)
         self.order = order_stages(stages, mixed=True)
         self.mixture = mixture
-        self.plans: list[Plan] = [source.plan() for source in mixture.sources]  # type: ignore[misc]  # not mixes
+        self.plans: list[Plan] = [source.plan() for source in mixture.sources]  # not mixes
 
     @cached_property
     def program(self) -> MixedProgram:  # type: ignore[override]  # computed once

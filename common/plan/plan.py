@@ -553,4 +553,5 @@ def _some_of(chosen: np.ndarray | None, places: np.ndarray | None) -> np.ndarray
     """Places among chosen places; ``None`` = all."""
     if chosen is None or places is None:
         return chosen if places is None else places
-    return chosen[places]
+    result: np.ndarray | None = chosen[places]
+    return result

@@ -138,7 +138,8 @@ def hash_column(column: pa.Array, seed: int) -> np.ndarray:
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     table = np.array([_hash_value(value, seed) for value in encoded.dictionary.to_pylist()], dtype=np.uint64)
     table = np.append(table, np.uint64(_hash_value(None, seed)))
-    return table[encoded.indices.fill_null(len(table) - 1).to_numpy(zero_copy_only=False)]
+    result: np.ndarray = table[encoded.indices.fill_null(len(table) - 1).to_numpy(zero_copy_only=False)]
+    return result
 
 
 def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:

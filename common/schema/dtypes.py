@@ -18,7 +18,7 @@ FieldDtype = np.dtype[Any] | type[decimal.Decimal]
 
 _TEXT = np.dtype("U")
 _BYTES = np.dtype("S")
-_ALIASES: dict[Any, Any] = {
+_ALIASES: dict[Any, np.dtype] = {
     str: _TEXT,
     bytes: _BYTES,
     "str": _TEXT,
@@ -39,9 +39,9 @@ def normalise_dtype(dtype: Any, *, field: str) -> FieldDtype:
     except TypeError:
         known = False
     if known:
-        return np.dtype(_ALIASES[dtype])
+        return _ALIASES[dtype]
     try:
-        result = np.dtype(dtype)
+        result: np.dtype = np.dtype(dtype)
     except TypeError as error:
         raise SchemaError(
             f"dtype of field '{field}': expected a numpy dtype, str, bytes or Decimal, got {dtype!r}."

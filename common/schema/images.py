@@ -79,9 +79,9 @@ class CompressedImageCodec(Codec):
         if self.image_codec == "jpeg" and simplejpeg is not None:
             image = image.reshape(*image.shape[:2], channels)
             subsampling = "Gray" if channels == 1 else "420"
-            return simplejpeg.encode_jpeg(image, self.quality, _JPEG_COLORS[channels], subsampling)
+            return bytes(simplejpeg.encode_jpeg(image, self.quality, _JPEG_COLORS[channels], subsampling))
         if image.dtype == np.uint16 and channels > 1:
-            return imagecodecs(field).png_encode(image)
+            return bytes(imagecodecs(field).png_encode(image))
         stream = io.BytesIO()
         flat = image.reshape(image.shape[:2]) if channels == 1 else image
         options = {} if self.image_codec == "png" else {"quality": self.quality}
@@ -213,6 +213,7 @@ def _is_same_picture(image: Any, mode: str) -> bool:
 
 def _decode_with_imagecodecs(field: CodedField, data: memoryview) -> np.ndarray:
     try:
-        return imagecodecs(field).png_decode(data)
+        result: np.ndarray = imagecodecs(field).png_decode(data)
+        return result
     except RuntimeError as error:  # imagecodecs' own error for broken files
         raise ValueError(str(error)) from error

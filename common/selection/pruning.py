@@ -246,7 +246,8 @@ def _some_member_between(members: pa.Array, low: pa.Array | None, high: pa.Array
         places = np.searchsorted(members.to_numpy(zero_copy_only=False), needles, side="left")
         first = places[distinct.indices.to_numpy(zero_copy_only=False)]
     candidates = members.take(pa.array(np.minimum(first, len(members) - 1)))
-    return (first < len(members)) & _holds("less_equal", candidates, high, size)
+    result: np.ndarray = (first < len(members)) & _holds("less_equal", candidates, high, size)
+    return result
 
 
 def _interval(node: Node, columns: Mapping[str, _Interval], size: int) -> _Interval | None:
@@ -333,4 +334,4 @@ def _holds(name: str, a: pa.Array | pa.Scalar | None, b: pa.Array | pa.Scalar | 
         return np.ones(size, dtype=np.bool_)
     if isinstance(result, pa.Scalar):
         return np.full(size, result.as_py() is not False)
-    return pc.fill_null(result, True).to_numpy(zero_copy_only=False)
+    return np.asarray(pc.fill_null(result, True))

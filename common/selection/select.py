@@ -95,7 +95,8 @@ class Selection:
     def cells(self, items: np.ndarray) -> np.ndarray:
         """The row positions of items, ``[items, T]``."""
         first = items if self.starts is None else self.starts[items]
-        return first[:, None] + self.steps
+        result: np.ndarray = first[:, None] + self.steps
+        return result
 
     def slice(self, first: int, stop: int | None) -> Selection:
         """Only items ``first .. stop``."""
@@ -196,7 +197,8 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
     def mask(row_group: int) -> np.ndarray | None:
         wanted = rows.of(row_group)
         found = row_mask(read(row_group, fields), expression)
-        return wanted[found[wanted]]
+        result: np.ndarray | None = wanted[found[wanted]]
+        return result
 
     chosen = in_parallel(mask, undecided.tolist(), f"filtering by {step.text}", threads)
     kept = rows.keep_row_groups(verdict.may_match).replace(dict(zip(undecided.tolist(), chosen, strict=True)))
@@ -282,7 +284,8 @@ def _where_column(
             wanted = rows.of(row_group)
             chunks = read(row_group, [field]).column(0).chunks
             found = np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, chunks)])
-            return wanted[found[wanted]]
+            result: np.ndarray = wanted[found[wanted]]
+            return result
 
         chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step}", threads)
         kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))

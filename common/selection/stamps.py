@@ -38,7 +38,7 @@ class Stamps:
     scale: int = 0
 
     def __len__(self) -> int:
-        return self.words.shape[1]
+        return int(self.words.shape[1])
 
     @cached_property
     def ascends(self) -> np.ndarray:
@@ -63,7 +63,7 @@ class Stamps:
         earlier, later = self.words[:, :-1], self.words[:, 1:]
         if self.words.dtype.kind == "f":
             with np.errstate(invalid="ignore", over="ignore"):  # between equal infinities there is no gap
-                return later[0] - earlier[0] > float(max_gap)
+                return np.asarray(later[0] - earlier[0] > float(max_gap))
         if math.isinf(max_gap) and max_gap > 0:
             return np.zeros(earlier.shape[1], dtype=bool)
         limit = math.floor(Fraction(str(max_gap)) * 10**self.scale)
@@ -72,7 +72,7 @@ class Stamps:
         limit = min(limit, (1 << 64 * len(self.words)) - 1)
         places = reversed(range(len(self.words)))
         most = np.array([[limit >> 64 * place & _WORD] for place in places], dtype=np.uint64)
-        return ~self.descends & ~_at_most(_minus(later, earlier), most)
+        return np.asarray(~self.descends & ~_at_most(_minus(later, earlier), most))
 
     def text(self, row: int) -> str:
         """One time stamp, for messages: times as the count of their unit."""
@@ -107,7 +107,8 @@ def stamps_of(column: pa.ChunkedArray, name: str) -> Stamps:
 def _numbers(chunk: pa.Array) -> np.ndarray:
     if pa.types.is_temporal(chunk.type):
         chunk = chunk.view(pa.int32() if chunk.type.bit_width == 32 else pa.int64())
-    return chunk.to_numpy(zero_copy_only=False)
+    result: np.ndarray = chunk.to_numpy(zero_copy_only=False)
+    return result
 
 
 def _decimals(column: pa.ChunkedArray) -> Stamps:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -353,7 +353,7 @@ class Iteration:
             self._producer.join()  # it waits for nothing but `changed`
             self._clear()
 
-    def _next_pending(self):  # type: ignore[no-untyped-def]
+    def _next_pending(self) -> _Made | BaseException | Literal["end"] | None:
         """The next item, ``"end"``, or ``None`` when stopped."""
         with self._server.changed:
             while not self._pending and not self._stopped:

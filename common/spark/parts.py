@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from ..layout.dataset import RowGroups, StoredDataset
+from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
+from ..layout.row_groups import RowGroups
 
 
 class DatasetPart(StoredDataset):

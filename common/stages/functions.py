@@ -56,7 +56,7 @@ class UserFunction:
             PipelineError: it cannot be pickled; says why.
         """
         try:
-            return cloudpickle.dumps(self.function)
+            return bytes(cloudpickle.dumps(self.function))
         except Exception as error:
             raise PipelineError(
                 f"user function {self.name}: cannot travel to another process: {error!r}. Keep open files, locks and "

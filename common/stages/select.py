@@ -30,7 +30,7 @@ class Select(Stage):
     verb: ClassVar[str] = "select"
     sendable: ClassVar[bool] = True
     patterns: tuple[str, ...]
-    declared: tuple[UnischemaField, ...] = ()  # type: ignore[assignment]  # a field in place of the base's property
+    declared: tuple[UnischemaField, ...] = ()  # a field in place of the base's property
 
     @classmethod
     def of(cls, fields: Iterable[str | UnischemaField]) -> Select:

@@ -23,6 +23,7 @@ from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..layout.nested import take_rows
 from ..pipeline.pipeline import Pipeline
+from ..plan.plan import Plan
 from ..schema.field import Unischema, UnischemaField
 from ..selection.rows import RowSet
 from ..selection.select import Selection
@@ -242,7 +243,9 @@ def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
 
 
 def _selection(pipeline: Pipeline) -> Selection:
-    return pipeline.plan().selection  # type: ignore[attr-defined]  # a plan of one dataset
+    plan = pipeline.plan()
+    assert isinstance(plan, Plan)  # of one dataset
+    return plan.selection
 
 
 def _fingerprint(dataset: StoredDataset, pipeline: Pipeline, schema: Unischema, layout: Mapping[str, Any]) -> str:

@@ -78,4 +78,4 @@ def _batch_rows(first: pa.Table) -> int:
     if not first.num_rows:
         return _MAX_BATCH_ROWS
     largest = max(column.nbytes for column in first.columns) // first.num_rows
-    return max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, largest)))
+    return int(max(1, min(_MAX_BATCH_ROWS, _PAGE_BYTES // max(1, largest))))

@@ -127,4 +127,5 @@ def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
 
 
 def _lengths(lengths: pa.Array) -> np.ndarray:
-    return lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    result: np.ndarray = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return result

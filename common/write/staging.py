@@ -180,7 +180,7 @@ def _is_data(name: str) -> bool:
 
 
 def _name(info: pafs.FileInfo) -> str:
-    return posixpath.basename(info.path.rstrip("/"))
+    return str(posixpath.basename(info.path.rstrip("/")))
 
 
 def _join(root: str, relative: str) -> str:

@@ -29,17 +29,17 @@ def is_number(arrow: pa.DataType) -> bool:
 def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
     """The values; numbers without nulls are a view, which is not to be written to."""
     if isinstance(array, pa.ChunkedArray) or array.null_count:
-        return array.to_numpy(zero_copy_only=False)
+        return np.asarray(array)
     if pa.types.is_boolean(array.type):
         return _truths(array)
     dtype = _NUMBERS.get(array.type)
     if dtype is None:  # times, texts, and the like
-        return array.to_numpy(zero_copy_only=False)
+        return np.asarray(array)
     if not len(array):
         return np.empty(0, dtype)  # an empty buffer may have no address
     data = array.buffers()[1]
     if data is None or data.size < (array.offset + len(array)) * dtype.itemsize:  # as the offsets of no lists may be
-        return array.to_numpy(zero_copy_only=False)
+        return np.asarray(array)
     values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
     values.flags.writeable = False
     return values

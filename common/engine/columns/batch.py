@@ -51,7 +51,8 @@ class Strings:
         if self.valid is not None:
             objects = objects.copy()
             objects[~self.valid] = None
-        return objects
+        result: np.ndarray = objects
+        return result
 
 
 @dataclass(frozen=True, slots=True)

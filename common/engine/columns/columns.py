@@ -163,7 +163,8 @@ class FixedColumn:
     def view(self, row: int) -> np.ndarray:
         """One value, not to be written to."""
         if not self.large:
-            return self._joined[row]
+            result: np.ndarray = self._joined[row]
+            return result
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         return self._all_parts[part][row - int(self._start[part])]
 
@@ -384,7 +385,7 @@ class CodedColumn:
 def _is_plain(arrow: pa.DataType) -> bool:
     while pa.types.is_fixed_size_list(arrow):
         arrow = arrow.value_type
-    return pa.types.is_primitive(arrow)
+    return bool(pa.types.is_primitive(arrow))
 
 
 def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: Describe) -> np.ndarray:

@@ -180,7 +180,8 @@ class FileValues:
     def __getitem__(self, number: int) -> np.ndarray:
         out = np.empty((1, *self.shape[1:]), self.dtype)
         self.read(np.array([number]), out)
-        return out[0]
+        result: np.ndarray = out[0]
+        return result
 
     def read(self, numbers: np.ndarray, out: np.ndarray) -> None:
         """Reads some of the arrays into ``out``, ``[len(numbers), *shape]``.

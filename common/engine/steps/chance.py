@@ -72,4 +72,5 @@ def _mixed(state: np.ndarray) -> np.ndarray:
     """SplitMix64's output function (Stafford's variant 13 of the MurmurHash3 finaliser)."""
     state = (state ^ (state >> np.uint64(30))) * _FIRST
     state = (state ^ (state >> np.uint64(27))) * _SECOND
-    return state ^ (state >> np.uint64(31))
+    result: np.ndarray = state ^ (state >> np.uint64(31))
+    return result

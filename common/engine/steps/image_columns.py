@@ -180,7 +180,7 @@ def apply_images(
     if step.output.ragged:
         result[step.number] = Ragged(shapes, flat, lead, column.valid)
     else:
-        result[step.number] = Dense(flat.reshape(*lead, *step.output.shape), column.valid)  # type: ignore[arg-type]
+        result[step.number] = Dense(flat.reshape(*lead, *step.output.shape), column.valid)
     return result
 
 

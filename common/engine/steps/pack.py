@@ -85,7 +85,7 @@ def apply_pack(step: PackStep, columns: Sequence[Column], describe: Describe) ->
         if column.valid is not None:
             item = int(np.flatnonzero(~column.valid.reshape(len(column.valid), -1).all(axis=1))[0])
             raise _null(field, describe(item), step)
-        array = column.values.reshape(-1, *field.shape)  # type: ignore[arg-type]  # only fixed shapes are packed
+        array = column.values.reshape(-1, *field.shape)  # only fixed shapes are packed
         wrong = _misfit(step, array)
         if wrong is not None:
             raise DecodeError(

@@ -209,7 +209,7 @@ def _columns(
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
 def _leaves(column: pa.Field, above: TableColumn | None = None) -> Iterator[TableColumn]:

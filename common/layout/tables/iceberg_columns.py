@@ -90,7 +90,7 @@ def _default(what: str, field: Any, column: TableColumn) -> str | None:
 
 
 def _is_bytes(arrow: pa.DataType) -> bool:
-    return pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow)
+    return bool(pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow))
 
 
 def value_text(column: TableColumn, value: Any) -> str | None:
@@ -105,5 +105,6 @@ def value_text(column: TableColumn, value: Any) -> str | None:
     if isinstance(value, int) and pa.types.is_temporal(arrow):
         counts = pa.array([value], pa.int32() if arrow.bit_width == 32 else pa.int64())
         plain = pa.timestamp(arrow.unit) if pa.types.is_timestamp(arrow) else arrow
-        return counts.cast(plain).cast(pa.string())[0].as_py()
+        result: str | None = counts.cast(plain).cast(pa.string())[0].as_py()
+        return result
     return str(value)

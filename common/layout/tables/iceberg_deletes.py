@@ -128,7 +128,8 @@ def _puffin_footer(filesystem: Any, path: str) -> dict[str, Any]:
         raise ValueError("no Puffin footer")
     if flags & _COMPRESSED:
         raise ValueError("a compressed footer, which is not supported")
-    return json.loads(raw[4:])
+    result: dict[str, Any] = json.loads(raw[4:])
+    return result
 
 
 def _format_of(entry: Entry) -> str:

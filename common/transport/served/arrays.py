@@ -77,7 +77,7 @@ def _memory(buffer: pa.Buffer | None) -> np.ndarray:
     if buffer is None or not buffer.size:
         return np.zeros(0, np.uint8)
     memory = (ctypes.c_uint8 * buffer.size).from_address(buffer.address)
-    memory.owner = buffer  # type: ignore[attr-defined]  # keeps the buffer as long as any view of it
+    memory.owner = buffer  # keeps the buffer as long as any view of it
     return np.frombuffer(memory, np.uint8)
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ...plan.plan import BasePlan, Origin
+from ...order.cursor import Origin
+from ...plan.plan import BasePlan
 from ...plan.stage_order import StageOrder
 from ...schema.element import Element
 from ...stages.base import Stage, stage_from_json
@@ -73,7 +74,7 @@ class ServedPlan(BasePlan):
         return bool(self._said["seed_is_drawn"])
 
     @cached_property
-    def length(self) -> int | None:  # type: ignore[override]  # asked for once
+    def length(self) -> int | None:  # asked for once
         length: int | None = self._ask("length")["length"]
         return length
 

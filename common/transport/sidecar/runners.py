@@ -235,7 +235,8 @@ class _Worker:
         answer = received[0]
         if "failed" in answer:
             raise answer["failed"]
-        return answer["done"]
+        result: BatchHeader | None = answer["done"]
+        return result
 
     def _prepare(self, blocks: Sequence[ExportedBlock], slot: Slot) -> None:
         if not self._opened:

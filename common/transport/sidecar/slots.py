@@ -70,10 +70,10 @@ class SlotMemory:
             for _, start, size in self._maps:
                 inside = start <= address and address + array.nbytes <= start + size
                 if inside and (address - start) % ALIGNMENT == 0:  # a user's view may begin anywhere
-                    return address - start
+                    return int(address - start)
         copy = self.allocate(array.dtype, array.shape)
         copy[...] = array
-        return copy.__array_interface__["data"][0] - self._maps[-1][1]
+        return int(copy.__array_interface__["data"][0] - self._maps[-1][1])
 
     def close(self) -> None:
         """Closes the descriptor; mappings go with the arrays that use them. Idempotent."""

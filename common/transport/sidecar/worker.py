@@ -24,8 +24,9 @@ import pyarrow as pa
 
 from ...engine.columns.arena import SHARED_REGIONS
 from ...engine.columns.batch import Column
-from ...engine.run.assemble import Source, assemble
+from ...engine.run.assemble import assemble
 from ...engine.run.block import LoadedBlock
+from ...engine.steps.source import Source
 from ...errors import ParquetryError, TransformError
 from ...plan.program import ElementProgram, MixedProgram, source_program
 from .exported import open_exported
@@ -135,7 +136,7 @@ def _raise(error: Exception, _: Any) -> None:
 def _pickled(answer: dict[str, Any]) -> bytes:
     """An answer with values of the user's own classes, or an error that says why it cannot travel."""
     try:
-        data = cloudpickle.dumps(answer, protocol=5)
+        data: bytes = cloudpickle.dumps(answer, protocol=5)
         if "failed" in answer:
             pickle.loads(data)  # exceptions that pickle but do not come back would look like a dead worker
         return data
