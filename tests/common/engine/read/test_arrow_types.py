@@ -230,13 +230,13 @@ def everyday() -> pa.Table:
     )
 
 
-def expected_everyday(at_row_group: int = 1) -> list[dict[str, Any]]:
+def expected_everyday(at_unit: int = 1) -> list[dict[str, Any]]:
     """The same, as a reader hands it out."""
     return [
         {
             "id": n,
             "city": None if n % 7 == 0 else f"city {n % 3}",
-            "at": n * 1_000_000 * at_row_group,
+            "at": n * 1_000_000 * at_unit,
             "price": format((Decimal(n) / 4).normalize(), "f"),
             "tags": [f"t{k}" for k in range(n % 3)],
             "place.lat": n / 2,
