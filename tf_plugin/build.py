@@ -91,10 +91,12 @@ def _compile(target: Path) -> None:
             f"({tf.__version__}), got no g++. Run: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), "
             "or conda install gxx; or set CXX to another compiler."
         )
-    sources = sorted(str(source) for source in KERNELS.glob("*.cc"))
+    # One after the other in one go: most of the time goes into TensorFlow's headers, which are then read once.
+    sources = [flag for source in sorted(KERNELS.glob("*.cc")) for flag in ("-include", str(source))]
     _logger.info("compiling the op library for TensorFlow %s (once): %s", tf.__version__, target)
     with whole_file(str(target)) as unfinished:
-        command = [compiler, *_FLAGS, *_compile_flags(), *sources, "-o", unfinished, *_link_flags(), "-ldl"]
+        command = [compiler, *_FLAGS, *_compile_flags(), *sources, "-x", "c++", os.devnull, "-o", unfinished]
+        command += ["-x", "none", *_link_flags(), "-ldl"]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise RuntimeError(

@@ -34,7 +34,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C++ compiler")
     target = tmp_path_factory.mktemp("driver") / "client_driver"
-    sources = [source for source in KERNELS.glob("*.cc") if source.name != "parquet_dataset_op.cc"]
+    sources = [source for source in KERNELS.glob("*.cc") if not re.search(r"\b(tensorflow|absl)::", source.read_text())]
     flags = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"]
     subprocess.run([compiler, *flags, HERE / "client_driver.cc", *sources, "-o", target, "-ldl"], check=True)
     return target

@@ -6,10 +6,8 @@
 #ifndef PARQUETRY_KERNELS_DATASET_REGISTRY_H_
 #define PARQUETRY_KERNELS_DATASET_REGISTRY_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,18 +28,10 @@ class Progress {
   explicit Progress(Started started) : started_(std::move(started)) {}
 
   // Element number `given` (counted from the START, from 0) is number `first` of the iteration.
-  void Jump(int64_t given, int64_t first) {
-    jumps_.emplace_back(given, first);
-    if (jumps_.size() > kMostJumps) jumps_.pop_front(), ++forgotten_;
-  }
+  void Jump(int64_t given, int64_t first);
 
   // The position after `given` elements from the START on; nothing if that is too long ago.
-  std::optional<int64_t> PositionAfter(int64_t given) const {
-    const auto after = std::lower_bound(jumps_.begin(), jumps_.end(), std::make_pair(given, int64_t{-1}));
-    if (after != jumps_.begin()) return std::prev(after)->second + given - std::prev(after)->first;
-    if (forgotten_ > 0) return std::nullopt;
-    return started_.consumed + given;
-  }
+  std::optional<int64_t> PositionAfter(int64_t given) const;
 
   const Started& started() const { return started_; }
 
@@ -57,74 +47,37 @@ struct DatasetFacts {
   std::optional<int64_t> cardinality;
 };
 
+// The elements of a whole iteration. Only what is known is kept in `facts` (may be null), never that it failed.
+Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* cardinality);
+
 class DatasetRegistry {
  public:
-  static DatasetRegistry& Get() {
-    static auto* const registry = new DatasetRegistry;
-    return *registry;
-  }
+  static DatasetRegistry& Get();
 
   // With `passing` all that is known under the key is forgotten when the facts are dropped.
-  std::shared_ptr<DatasetFacts> Facts(const std::string& key, bool passing) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Entry& entry = entries_[key];
-    std::shared_ptr<DatasetFacts> facts = entry.facts.lock();
-    if (facts != nullptr) return facts;
-    facts.reset(new DatasetFacts, [this, key, passing](DatasetFacts* dropped) {
-      delete dropped;
-      if (passing) Forget(key);
-    });
-    entry.facts = facts;
-    return facts;
-  }
+  std::shared_ptr<DatasetFacts> Facts(const std::string& key, bool passing);
 
   // A key that no other dataset of this process has.
-  std::string NewKey() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return "made-" + std::to_string(next_key_++);
-  }
+  std::string NewKey();
 
   // The number of the iteration that an iterator made now is to be.
-  int64_t TakeIteration(const std::string& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return entries_[key].next_iteration++;
-  }
+  int64_t TakeIteration(const std::string& key);
 
   // The iteration is underway. After one that was restored the next iterator is the epoch after it, whatever was read
   // before. Gives the number under which `Jump` knows it.
-  int64_t SetStarted(const std::string& key, const Started& started, bool restored) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Entry& entry = entries_[key];
-    if (restored || started.iteration >= entry.next_iteration) entry.next_iteration = started.iteration + 1;
-    entry.latest.emplace(started);
-    return ++entry.starts;
-  }
+  int64_t SetStarted(const std::string& key, const Started& started, bool restored);
 
   // See `Progress::Jump`; of no effect once another iteration has begun.
-  void Jump(const std::string& key, int64_t start, int64_t given, int64_t first) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Entry& entry = entries_[key];
-    if (entry.starts == start) entry.latest->Jump(given, first);
-  }
+  void Jump(const std::string& key, int64_t start, int64_t given, int64_t first);
 
   // The latest iteration, of whichever iterator.
-  std::optional<Progress> Latest(const std::string& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return entries_[key].latest;
-  }
+  std::optional<Progress> Latest(const std::string& key);
 
-  // The next new iterator begins at this state of this iteration, and those after it come after it, whatever was made before.
-  void SetNextState(const std::string& key, const std::string& state, int64_t iteration) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Entry& entry = entries_[key];
-    entry.next_iteration = iteration + 1;
-    entry.next_state = state;
-  }
+  // The next new iterator begins at this state of this iteration, and those after it come after it, whatever was made
+  // before.
+  void SetNextState(const std::string& key, const std::string& state, int64_t iteration);
 
-  std::optional<std::string> TakeNextState(const std::string& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return std::exchange(entries_[key].next_state, std::nullopt);
-  }
+  std::optional<std::string> TakeNextState(const std::string& key);
 
  private:
   struct Entry {
@@ -135,11 +88,7 @@ class DatasetRegistry {
     std::optional<std::string> next_state;
   };
 
-  void Forget(const std::string& key) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = entries_.find(key);
-    if (found != entries_.end() && found->second.facts.expired()) entries_.erase(found);
-  }
+  void Forget(const std::string& key);
 
   std::mutex mutex_;
   std::unordered_map<std::string, Entry> entries_;

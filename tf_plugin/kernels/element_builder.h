@@ -13,49 +13,23 @@
 #ifndef PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
 #define PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "sidecar_client.h"
 #include "tensorflow/core/framework/partial_tensor_shape.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace parquetry {
-
-using protocol::Role;
-using protocol::TensorEntry;
-
-// Below this a copy is cheaper than a counted reference, and does not hold the slot.
-inline constexpr size_t kLeastAliasedBytes = 512;
 
 struct Component {
   enum class Kind { kDense, kString, kCell, kValues, kSplits };
 
   static absl::Status Parse(const std::string& text, tensorflow::DataType dtype,
-                            const tensorflow::PartialTensorShape& shape, Component* out) {
-    const std::vector<std::string> parts = absl::StrSplit(text, ':');
-    static const char* const kNames[] = {"dense", "string", "cell", "values", "splits"};
-    const auto name = parts.size() < 2 ? std::end(kNames) : std::find(std::begin(kNames), std::end(kNames), parts[1]);
-    const bool has_axis = name != std::end(kNames) && parts[1] == "splits";
-    if (name == std::end(kNames) || parts.size() != (has_axis ? 3u : 2u) || !absl::SimpleAtoi(parts[0], &out->field) ||
-        out->field < 0 || (has_axis && (!absl::SimpleAtoi(parts[2], &out->axis) || out->axis < 0))) {
-      return absl::InvalidArgumentError(absl::StrCat("component: expected '<field>:<kind>', got '", text, "'."));
-    }
-    out->kind = static_cast<Kind>(name - std::begin(kNames));
-    out->dtype = dtype;
-    out->shape = shape;
-    return absl::OkStatus();
-  }
+                            const tensorflow::PartialTensorShape& shape, Component* out);
 
   int field = 0;
   Kind kind = Kind::kDense;
@@ -63,58 +37,6 @@ struct Component {
   tensorflow::DataType dtype = tensorflow::DT_INVALID;
   tensorflow::PartialTensorShape shape;
 };
-
-// A tensor's memory inside a batch; holds the batch.
-class BatchBuffer : public tensorflow::TensorBuffer {
- public:
-  BatchBuffer(const char* data, size_t bytes, std::shared_ptr<const Batch> batch)
-      : TensorBuffer(const_cast<char*>(data)), bytes_(bytes), batch_(std::move(batch)) {}
-
-  size_t size() const override { return bytes_; }
-  TensorBuffer* root_buffer() override { return this; }
-  bool GetAllocatedBytes(size_t* out_bytes) const override {
-    *out_bytes = bytes_;
-    return true;
-  }
-  void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
-  // An op must not take it over for its output, which would keep the slot for longer than the element lives.
-  bool OwnsMemory() const override { return false; }
-
- private:
-  const size_t bytes_;
-  const std::shared_ptr<const Batch> batch_;
-};
-
-inline tensorflow::DataType ToDataType(uint16_t code) {
-  using protocol::DType;
-  switch (static_cast<DType>(code)) {
-    case DType::kBool:
-      return tensorflow::DT_BOOL;
-    case DType::kInt8:
-      return tensorflow::DT_INT8;
-    case DType::kInt16:
-      return tensorflow::DT_INT16;
-    case DType::kInt32:
-      return tensorflow::DT_INT32;
-    case DType::kInt64:
-      return tensorflow::DT_INT64;
-    case DType::kUint8:
-      return tensorflow::DT_UINT8;
-    case DType::kUint16:
-      return tensorflow::DT_UINT16;
-    case DType::kUint32:
-      return tensorflow::DT_UINT32;
-    case DType::kUint64:
-      return tensorflow::DT_UINT64;
-    case DType::kFloat16:
-      return tensorflow::DT_HALF;
-    case DType::kFloat32:
-      return tensorflow::DT_FLOAT;
-    case DType::kFloat64:
-      return tensorflow::DT_DOUBLE;
-  }
-  return tensorflow::DT_INVALID;
-}
 
 // Makes the elements of one message after the other: the batch in it, each of several equal batches laid end to end,
 // or each row of a chunk. Not thread-safe.
@@ -124,65 +46,13 @@ class ElementBuilder {
       : components_(*components), field_names_(*field_names), batched_(batched) {}
 
   // Takes the next batch up; `num_elements()` elements can then be built from it.
-  absl::Status Attach(std::shared_ptr<const Batch> batch) {
-    // A message of several elements that came with few slots left is given out as copies of each: whoever keeps one
-    // element then keeps neither a slot nor the other elements.
-    const bool single = batched_ && batch->num_elements() == 1;
-    may_alias_ = single || !batch->scarce();
-    batch_ = single && batch->scarce() ? batch->CopyOut() : std::move(batch);
-    entries_.assign(field_names_.size() * protocol::kRoles, nullptr);
-    offsets_.clear();
-    for (const TensorEntry& entry : batch_->tensors()) {
-      if (entry.field >= field_names_.size()) {
-        return absl::InternalError(
-            absl::StrCat("sidecar batch: expected ", field_names_.size(), " fields, got field ", entry.field, "."));
-      }
-      if (static_cast<Role>(entry.role) == Role::kValid) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("batch for field '", field_names_[entry.field],
-                         "': expected no null, got one. TensorFlow has no null: give the field a policy for nulls, or "
-                         "keep such rows out with where(...)."));
-      }
-      entries_[entry.field * protocol::kRoles + entry.role] = &entry;
-    }
-    return absl::OkStatus();
-  }
+  absl::Status Attach(std::shared_ptr<const Batch> batch);
 
   void Detach() { batch_ = nullptr; }
   bool attached() const { return batch_ != nullptr; }
   int64_t num_elements() const { return batch_->num_elements(); }
 
-  absl::Status Build(int64_t element, std::vector<tensorflow::Tensor>* out) {
-    out->reserve(components_.size());
-    for (const Component& component : components_) {
-      tensorflow::Tensor tensor;
-      absl::Status status;
-      switch (component.kind) {
-        case Component::Kind::kDense:
-          status = Dense(component, element, &tensor);
-          break;
-        case Component::Kind::kString:
-          status = String(component, element, &tensor);
-          break;
-        case Component::Kind::kCell:
-        case Component::Kind::kValues:
-          status = Ragged(component, element, &tensor);
-          break;
-        case Component::Kind::kSplits:
-          status = Splits(component, element, &tensor);
-          break;
-      }
-      if (!status.ok()) return status;
-      if (tensor.dtype() != component.dtype || !component.shape.IsCompatibleWith(tensor.shape())) {
-        return Fail(component, absl::StrCat("expected ", tensorflow::DataTypeString(component.dtype), " ",
-                                            component.shape.DebugString(), ", got ",
-                                            tensorflow::DataTypeString(tensor.dtype()), " ",
-                                            tensor.shape().DebugString()));
-      }
-      out->push_back(std::move(tensor));
-    }
-    return absl::OkStatus();
-  }
+  absl::Status Build(int64_t element, std::vector<tensorflow::Tensor>* out);
 
  private:
   // A range of the cells of a field of variable shape, and of their elements.
@@ -194,213 +64,42 @@ class ElementBuilder {
     int64_t items = 0;
   };
 
-  absl::Status Fail(const Component& component, const std::string& what) const {
-    return absl::InternalError(
-        absl::StrCat("sidecar batch for field '", field_names_[component.field], "': ", what, "."));
-  }
-
-  const TensorEntry* Get(const Component& component, Role role) const {
-    return entries_[component.field * protocol::kRoles + static_cast<int>(role)];
-  }
-
-  absl::Status Find(const Component& component, Role role, const TensorEntry** out) const {
-    *out = Get(component, role);
-    if (*out != nullptr) return absl::OkStatus();
-    return Fail(component, absl::StrCat("expected a tensor of role ", static_cast<int>(role), ", got none"));
-  }
+  absl::Status Fail(const Component& component, const std::string& what) const;
+  const protocol::TensorEntry* Get(const Component& component, protocol::Role role) const;
+  absl::Status Find(const Component& component, protocol::Role role, const protocol::TensorEntry** out) const;
 
   // The shape of an element's part of a tensor, and the number of items before and in it.
-  absl::Status Part(const Component& component, const TensorEntry& entry, int64_t element,
-                    tensorflow::TensorShape* shape, int64_t* first, int64_t* items) const {
-    const int64_t elements = batch_->num_elements();
-    if (entry.ndim < 1 || entry.dims[0] % elements != 0 || (!batched_ && entry.dims[0] != elements)) {
-      return Fail(component, batched_ ? "expected batches of one size" : "expected one row per element");
-    }
-    absl::Status status = batched_ ? shape->AddDimWithStatus(entry.dims[0] / elements) : absl::OkStatus();
-    for (int i = 1; i < entry.ndim && status.ok(); ++i) status = shape->AddDimWithStatus(entry.dims[i]);
-    if (!status.ok()) return status;
-    *items = shape->num_elements();
-    *first = element * *items;
-    return absl::OkStatus();
-  }
-
+  absl::Status Part(const Component& component, const protocol::TensorEntry& entry, int64_t element,
+                    tensorflow::TensorShape* shape, int64_t* first, int64_t* items) const;
   tensorflow::Tensor View(tensorflow::DataType dtype, const tensorflow::TensorShape& shape, const char* data,
-                          size_t bytes) const {
-    const bool aligned = reinterpret_cast<uintptr_t>(data) % protocol::kAlignment == 0;
-    if (may_alias_ && aligned && bytes >= kLeastAliasedBytes) {
-      tensorflow::TensorBuffer* const buffer = new BatchBuffer(data, bytes, batch_);
-      tensorflow::Tensor tensor(dtype, shape, buffer);
-      buffer->Unref();
-      return tensor;
-    }
-    tensorflow::Tensor tensor(dtype, shape);
-    if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
-    return tensor;
-  }
-
-  absl::Status Dense(const Component& component, int64_t element, tensorflow::Tensor* out) const {
-    const TensorEntry* entry;
-    tensorflow::TensorShape shape;
-    int64_t first = 0, items = 0;
-    absl::Status status = Find(component, Role::kDense, &entry);
-    if (status.ok()) status = Part(component, *entry, element, &shape, &first, &items);
-    if (!status.ok()) return status;
-    *out = Items(*entry, shape, first, items);
-    return absl::OkStatus();
-  }
-
-  tensorflow::Tensor Items(const TensorEntry& entry, const tensorflow::TensorShape& shape, int64_t first,
-                           int64_t items) const {
-    const size_t item_bytes = protocol::ItemBytes(static_cast<protocol::DType>(entry.dtype));
-    return View(ToDataType(entry.dtype), shape, batch_->data(entry) + first * item_bytes, items * item_bytes);
-  }
-
-  absl::Status String(const Component& component, int64_t element, tensorflow::Tensor* out) const {
-    const TensorEntry* offsets;
-    tensorflow::TensorShape shape;
-    int64_t first = 0, items = 0;
-    absl::Status status = Find(component, Role::kStringOffsets, &offsets);
-    if (status.ok()) status = Part(component, *offsets, element, &shape, &first, &items);
-    if (!status.ok()) return status;
-    return Strings(component, *offsets, shape, first, items, out);
-  }
+                          size_t bytes) const;
+  absl::Status Dense(const Component& component, int64_t element, tensorflow::Tensor* out) const;
+  tensorflow::Tensor Items(const protocol::TensorEntry& entry, const tensorflow::TensorShape& shape, int64_t first,
+                           int64_t items) const;
+  absl::Status String(const Component& component, int64_t element, tensorflow::Tensor* out) const;
 
   // TensorFlow's strings own their bytes, so these are always copied.
-  absl::Status Strings(const Component& component, const TensorEntry& offsets_entry,
+  absl::Status Strings(const Component& component, const protocol::TensorEntry& offsets_entry,
                        const tensorflow::TensorShape& shape, int64_t first, int64_t items,
-                       tensorflow::Tensor* out) const {
-    const TensorEntry* data_entry;
-    const absl::Status status = Find(component, Role::kStringData, &data_entry);
-    if (!status.ok()) return status;
-    const int64_t* const offsets = reinterpret_cast<const int64_t*>(batch_->data(offsets_entry)) + first;
-    const char* const data = batch_->data(*data_entry);
-    *out = tensorflow::Tensor(tensorflow::DT_STRING, shape);
-    auto strings = out->flat<tensorflow::tstring>();
-    for (int64_t i = 0; i < items; ++i) {
-      const int64_t begin = offsets[i], end = offsets[i + 1];
-      if (begin < 0 || end < begin || static_cast<uint64_t>(end) > data_entry->bytes) {
-        return Fail(component, "expected string offsets that rise and stay inside the data");
-      }
-      strings(i).assign(data + begin, end - begin);
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status CellsOf(const Component& component, int64_t element, Cells* out) {
-    const TensorEntry* entry;
-    const absl::Status status = Find(component, Role::kRaggedShapes, &entry);
-    if (!status.ok()) return status;
-    if (entry->ndim != 2 || ToDataType(entry->dtype) != tensorflow::DT_INT64) {
-      return Fail(component, "expected ragged shapes as int64 [cells, axes]");
-    }
-    const int64_t cells = entry->dims[0], axes = entry->dims[1];
-    const int64_t* const shapes = reinterpret_cast<const int64_t*>(batch_->data(*entry));
-    // The item that each cell begins with, computed once per batch and field.
-    if (offsets_.empty()) offsets_.resize(field_names_.size());
-    std::vector<int64_t>& offsets = offsets_[component.field];
-    if (offsets.empty()) {
-      offsets.resize(cells + 1);
-      for (int64_t cell = 0; cell < cells; ++cell) {
-        int64_t items = 1;
-        for (int64_t axis = 0; axis < axes; ++axis) {
-          const int64_t length = shapes[cell * axes + axis];
-          if (length < 0 || __builtin_mul_overflow(items, length, &items)) {
-            return Fail(component, "expected ragged shapes that are not negative");
-          }
-        }
-        if (__builtin_add_overflow(offsets[cell], items, &offsets[cell + 1])) {
-          return Fail(component, "expected ragged shapes of fewer items");
-        }
-      }
-      const absl::Status fits = CheckItems(component, offsets[cells]);
-      if (!fits.ok()) return fits;
-    }
-    const int64_t elements = batch_->num_elements();
-    const int64_t count = elements == 0 ? 0 : cells / elements;
-    if (count * elements != cells) return Fail(component, "expected as many cells in every element");
-    const int64_t first = element * count;
-    *out = Cells{shapes + first * axes, axes, count, offsets[first], offsets[first + count] - offsets[first]};
-    return absl::OkStatus();
-  }
+                       tensorflow::Tensor* out) const;
+  absl::Status CellsOf(const Component& component, int64_t element, Cells* out);
 
   // That the values hold as many items as the shapes say.
-  absl::Status CheckItems(const Component& component, int64_t items) const {
-    const TensorEntry* const numbers = Get(component, Role::kRaggedValues);
-    const TensorEntry* const entry = numbers != nullptr ? numbers : Get(component, Role::kStringOffsets);
-    if (entry == nullptr || entry->ndim != 1 || entry->dims[0] != items) {
-      return Fail(component, absl::StrCat("expected ", items, " ragged values"));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Ragged(const Component& component, int64_t element, tensorflow::Tensor* out) {
-    Cells cells;
-    absl::Status status = CellsOf(component, element, &cells);
-    if (!status.ok()) return status;
-    tensorflow::TensorShape shape;
-    if (component.kind == Component::Kind::kCell) {
-      if (cells.count != 1) return Fail(component, "expected one cell in every row");
-      for (int64_t axis = 0; axis < cells.axes && status.ok(); ++axis) {
-        status = shape.AddDimWithStatus(cells.shapes[axis]);
-      }
-    } else {
-      status = ValuesShape(component, cells.items, &shape);
-    }
-    if (!status.ok()) return status;
-    const TensorEntry* entry;
-    if (component.dtype == tensorflow::DT_STRING) {
-      status = Find(component, Role::kStringOffsets, &entry);
-      return status.ok() ? Strings(component, *entry, shape, cells.first_item, cells.items, out) : status;
-    }
-    status = Find(component, Role::kRaggedValues, &entry);
-    if (status.ok()) *out = Items(*entry, shape, cells.first_item, cells.items);
-    return status;
-  }
+  absl::Status CheckItems(const Component& component, int64_t items) const;
+  absl::Status Ragged(const Component& component, int64_t element, tensorflow::Tensor* out);
 
   // [items / inner, inner...], where the inner axes are the fixed ones behind the last variable one.
-  absl::Status ValuesShape(const Component& component, int64_t items, tensorflow::TensorShape* shape) const {
-    int64_t inner = 1;
-    for (int i = 1; i < component.shape.dims(); ++i) inner *= component.shape.dim_size(i);
-    if (inner < 0 || (inner > 0 && items % inner != 0)) return Fail(component, "expected whole inner values");
-    absl::Status status = shape->AddDimWithStatus(inner == 0 ? 0 : items / inner);
-    for (int i = 1; i < component.shape.dims() && status.ok(); ++i) {
-      status = shape->AddDimWithStatus(component.shape.dim_size(i));
-    }
-    return status;
-  }
-
-  absl::Status Splits(const Component& component, int64_t element, tensorflow::Tensor* out) {
-    Cells cells;
-    const absl::Status status = CellsOf(component, element, &cells);
-    if (!status.ok()) return status;
-    if (component.axis >= cells.axes) return Fail(component, absl::StrCat("expected more than ", cells.axes, " axes"));
-    // A cell of shape [s0, s1, ...] has s0 x ... x s(k-1) rows of length sk on axis k.
-    int64_t partitions = 0;
-    for (int64_t cell = 0; cell < cells.count; ++cell) partitions += Rows(cells, cell, component.axis);
-    *out = tensorflow::Tensor(tensorflow::DT_INT64, tensorflow::TensorShape({partitions + 1}));
-    auto splits = out->vec<int64_t>();
-    int64_t at = 0, total = 0;
-    splits(at++) = 0;
-    for (int64_t cell = 0; cell < cells.count; ++cell) {
-      const int64_t length = cells.shapes[cell * cells.axes + component.axis];
-      for (int64_t row = Rows(cells, cell, component.axis); row > 0; --row) splits(at++) = total += length;
-    }
-    return absl::OkStatus();
-  }
-
-  static int64_t Rows(const Cells& cells, int64_t cell, int axis) {
-    int64_t rows = 1;
-    for (int i = 0; i < axis; ++i) rows *= cells.shapes[cell * cells.axes + i];
-    return rows;
-  }
+  absl::Status ValuesShape(const Component& component, int64_t items, tensorflow::TensorShape* shape) const;
+  absl::Status Splits(const Component& component, int64_t element, tensorflow::Tensor* out);
+  static int64_t Rows(const Cells& cells, int64_t cell, int axis);
 
   const std::vector<Component>& components_;
   const std::vector<std::string>& field_names_;
   const bool batched_;
   bool may_alias_ = true;
   std::shared_ptr<const Batch> batch_;
-  std::vector<const TensorEntry*> entries_;    // by field, then role
-  std::vector<std::vector<int64_t>> offsets_;  // by field, for those of variable shape
+  std::vector<const protocol::TensorEntry*> entries_;  // by field, then role
+  std::vector<std::vector<int64_t>> offsets_;          // by field, for those of variable shape
 };
 
 }  // namespace parquetry

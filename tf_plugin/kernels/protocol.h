@@ -100,8 +100,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40 && offsetof(Header, generation) == 8 && offsetof(Header, body_bytes) == 32);
 
-// Most bodies begin with one of these structs; behind it stand the texts whose lengths are its last members, and nothing
-// else.
+// Most bodies begin with one of these structs; behind it stand the texts whose lengths are its last members, and
+// nothing else.
 struct StartBody {
   uint64_t iteration;
   uint64_t passes;

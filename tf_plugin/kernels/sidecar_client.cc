@@ -152,6 +152,18 @@ struct Sidecar::Slot {
   }
 };
 
+Request Request::OnThisMachine() const {
+  Request request = *this;
+  std::string& program = request.command[0];
+  const char* const chosen = std::getenv("PARQUETRY_PYTHON");
+  if (chosen != nullptr && *chosen != '\0') {
+    program = chosen;
+  } else if (program.find('/') != std::string::npos && access(program.c_str(), X_OK) != 0) {
+    program = "python3";
+  }
+  return request;
+}
+
 Canceller::Canceller() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Canceller::~Canceller() { close(fd_); }

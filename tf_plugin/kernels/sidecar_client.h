@@ -63,6 +63,10 @@ struct Request {
   std::string json;                  // the body of OPEN
   std::string dataset_key;           // under which iterators are counted; nothing that a sidecar knows of
 
+  // With the Python to run here, which may be another machine than where the request was made: PARQUETRY_PYTHON, else
+  // the command's own, else python3.
+  Request OnThisMachine() const;
+
   bool operator==(const Request& other) const { return json == other.json && command == other.command; }
 };
 

@@ -1,0 +1,104 @@
+#include "dataset_registry.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "sidecar_pool.h"
+
+namespace parquetry {
+
+void Progress::Jump(int64_t given, int64_t first) {
+  jumps_.emplace_back(given, first);
+  if (jumps_.size() > kMostJumps) jumps_.pop_front(), ++forgotten_;
+}
+
+std::optional<int64_t> Progress::PositionAfter(int64_t given) const {
+  const auto after = std::lower_bound(jumps_.begin(), jumps_.end(), std::make_pair(given, int64_t{-1}));
+  if (after != jumps_.begin()) return std::prev(after)->second + given - std::prev(after)->first;
+  if (forgotten_ > 0) return std::nullopt;
+  return started_.consumed + given;
+}
+
+Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* cardinality) {
+  std::unique_lock<std::mutex> lock;
+  if (facts != nullptr) {
+    lock = std::unique_lock<std::mutex>(facts->mutex);
+    if (facts->cardinality) {
+      *cardinality = *facts->cardinality;
+      return {};
+    }
+  }
+  std::shared_ptr<Sidecar> sidecar;
+  if (Error error = AcquireSidecar(request, nullptr, &sidecar)) return error;
+  *cardinality = sidecar->cardinality();
+  if (facts != nullptr) facts->cardinality = *cardinality;
+  ReturnSidecar(std::move(sidecar));
+  return {};
+}
+
+DatasetRegistry& DatasetRegistry::Get() {
+  static auto* const registry = new DatasetRegistry;
+  return *registry;
+}
+
+std::shared_ptr<DatasetFacts> DatasetRegistry::Facts(const std::string& key, bool passing) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[key];
+  std::shared_ptr<DatasetFacts> facts = entry.facts.lock();
+  if (facts != nullptr) return facts;
+  facts.reset(new DatasetFacts, [this, key, passing](DatasetFacts* dropped) {
+    delete dropped;
+    if (passing) Forget(key);
+  });
+  entry.facts = facts;
+  return facts;
+}
+
+std::string DatasetRegistry::NewKey() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return "made-" + std::to_string(next_key_++);
+}
+
+int64_t DatasetRegistry::TakeIteration(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return entries_[key].next_iteration++;
+}
+
+int64_t DatasetRegistry::SetStarted(const std::string& key, const Started& started, bool restored) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[key];
+  if (restored || started.iteration >= entry.next_iteration) entry.next_iteration = started.iteration + 1;
+  entry.latest.emplace(started);
+  return ++entry.starts;
+}
+
+void DatasetRegistry::Jump(const std::string& key, int64_t start, int64_t given, int64_t first) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[key];
+  if (entry.starts == start) entry.latest->Jump(given, first);
+}
+
+std::optional<Progress> DatasetRegistry::Latest(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return entries_[key].latest;
+}
+
+void DatasetRegistry::SetNextState(const std::string& key, const std::string& state, int64_t iteration) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[key];
+  entry.next_iteration = iteration + 1;
+  entry.next_state = state;
+}
+
+std::optional<std::string> DatasetRegistry::TakeNextState(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(entries_[key].next_state, std::nullopt);
+}
+
+void DatasetRegistry::Forget(const std::string& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(key);
+  if (found != entries_.end() && found->second.facts.expired()) entries_.erase(found);
+}
+
+}  // namespace parquetry

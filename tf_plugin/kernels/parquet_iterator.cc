@@ -1,0 +1,234 @@
+#include "parquet_iterator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dataset_registry.h"
+#include "sidecar_pool.h"
+#include "to_status.h"
+
+namespace parquetry {
+
+using tensorflow::Tensor;
+using tensorflow::tstring;
+using tensorflow::data::IteratorContext;
+using tensorflow::data::IteratorStateReader;
+using tensorflow::data::IteratorStateWriter;
+using tensorflow::data::SerializationContext;
+
+ParquetIterator::ParquetIterator(const Params& params)
+    : DatasetIterator<ParquetDataset>(params),
+      request_(dataset()->request().OnThisMachine()),
+      builder_(&dataset()->form().components, &dataset()->form().field_names, dataset()->form().batched) {}
+
+ParquetIterator::~ParquetIterator() {
+  if (cancellation_ != nullptr) cancellation_->DeregisterCallback(cancellation_token_);
+  builder_.Detach();
+  if (sidecar_ != nullptr) ReturnSidecar(std::move(sidecar_));
+}
+
+absl::Status ParquetIterator::Initialize(IteratorContext* ctx) {
+  if (tensorflow::CancellationManager* const manager = ctx->cancellation_manager()) {
+    const tensorflow::CancellationToken token = manager->get_cancellation_token();
+    if (!manager->RegisterCallback(token, [this] { canceller_.Cancel(); })) {
+      return absl::CancelledError("iterator was cancelled before it began");
+    }
+    cancellation_ = manager;
+    cancellation_token_ = token;
+  }
+  const auto providers = ctx->split_providers();
+  if (providers.size() > 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("splits of a Parquet dataset: expected one split provider, got ", providers.size(), "."));
+  }
+  restoring_ = ctx->is_restoring();
+  if (!providers.empty()) splits_ = providers[0];
+  return absl::OkStatus();
+}
+
+absl::Status ParquetIterator::GetNextInternal(IteratorContext*, std::vector<Tensor>* out_tensors,
+                                              bool* end_of_sequence) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ended_) {
+    *end_of_sequence = true;
+    return absl::OkStatus();
+  }
+  const absl::Status status = Advance(out_tensors, end_of_sequence);
+  if (!status.ok()) out_tensors->clear();
+  if (!status.ok() && !absl::IsCancelled(status) && !std::exchange(element_failed_, false)) {
+    // The iteration is over. It must not fail again: tf.data's ignore_errors would ask for ever.
+    ended_ = true;
+    EndIteration();
+  }
+  return status;
+}
+
+absl::Status ParquetIterator::SaveInternal(SerializationContext*, IteratorStateWriter* writer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (splits_ != nullptr) return SaveSplits(writer);
+  // A symbolic checkpoint saves every new iterator, also one that is about to be restored: it must not begin for
+  // that.
+  if (restoring_) return writer->WriteScalar(full_name("state"), tstring());
+  TF_RETURN_IF_ERROR(EnsureStarted());
+  return writer->WriteScalar(full_name("state"), tstring(started_->State(consumed_)));
+}
+
+absl::Status ParquetIterator::RestoreInternal(IteratorContext*, IteratorStateReader* reader) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (splits_ != nullptr) return RestoreSplits(reader);
+  tstring state;
+  TF_RETURN_IF_ERROR(reader->ReadScalar(full_name("state"), &state));
+  restoring_ = false;
+  if (!state.empty()) state_ = state;
+  // At once, so that a state of something else is refused here and not at the first element.
+  return EnsureStarted();
+}
+
+std::shared_ptr<tensorflow::data::model::Node> ParquetIterator::CreateNode(
+    IteratorContext*, tensorflow::data::model::Node::Args args) const {
+  return tensorflow::data::model::MakeSourceNode(std::move(args));
+}
+
+absl::Status ParquetIterator::Advance(std::vector<Tensor>* out, bool* end_of_sequence) {
+  *end_of_sequence = false;
+  while (true) {
+    if (splits_ != nullptr && split_left_ == 0) {
+      TF_RETURN_IF_ERROR(NextSplit(end_of_sequence));
+      if (*end_of_sequence) return End();
+    }
+    if (builder_.attached()) return Take(out);
+    TF_RETURN_IF_ERROR(EnsureStarted());
+    std::shared_ptr<const Batch> batch;
+    bool end = false;
+    if (Error error = sidecar_->Next(&canceller_, &batch, &end)) {
+      if (error.kind == Error::Kind::kElement) Pass(error.position);
+      return ToStatus(error);
+    }
+    if (end && split_left_ == kWholeIteration) {
+      split_left_ = 0;
+      continue;
+    }
+    if (end && splits_ != nullptr && split_left_ > 0) {
+      return absl::InternalError(absl::StrCat("sidecar: the split ended ", split_left_, " elements early."));
+    }
+    if (end) {
+      *end_of_sequence = true;
+      return End();
+    }
+    TF_RETURN_IF_ERROR(Attach(std::move(batch)));
+  }
+}
+
+// One element failed, as in any dataset: the next call gives the one behind it.
+void ParquetIterator::Pass(int64_t position) {
+  element_failed_ = true;
+  if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
+  if (position <= consumed_) return;
+  consumed_ = position;
+  if (splits_ == nullptr) DatasetRegistry::Get().Jump(request_.dataset_key, start_, given_, position);
+}
+
+absl::Status ParquetIterator::Attach(std::shared_ptr<const Batch> batch) {
+  const int64_t first = batch->first_element();
+  // Where rows may have been left out, which is where nobody knows the length, numbers may jump ahead.
+  if (first < consumed_ || (first > consumed_ && started_->remaining >= 0)) {
+    return absl::InternalError(absl::StrCat("sidecar: expected element ", consumed_, ", got element ", first, "."));
+  }
+  if (first > consumed_ && splits_ == nullptr) {
+    DatasetRegistry::Get().Jump(request_.dataset_key, start_, given_, first);
+  }
+  consumed_ = first;
+  row_ = 0;
+  if (batch->num_elements() == 0) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(builder_.Attach(std::move(batch)));
+  return absl::OkStatus();
+}
+
+absl::Status ParquetIterator::Take(std::vector<Tensor>* out) {
+  TF_RETURN_IF_ERROR(builder_.Build(row_, out));
+  ++row_;
+  ++consumed_;
+  ++given_;
+  if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
+  if (row_ == builder_.num_elements()) builder_.Detach();
+  return absl::OkStatus();
+}
+
+absl::Status ParquetIterator::EnsureStarted() {
+  if (started_) return absl::OkStatus();
+  if (sidecar_ == nullptr) {
+    if (Error error = AcquireSidecar(request_, &canceller_, &sidecar_)) return ToStatus(error);
+    std::lock_guard<std::mutex> lock(dataset()->facts().mutex);
+    dataset()->facts().cardinality = sidecar_->cardinality();
+  }
+  DatasetRegistry& registry = DatasetRegistry::Get();
+  restoring_ = false;
+  // Only now, because Keras makes iterators that it never reads: they are no epochs.
+  if (iteration_ < 0 && !state_) {
+    state_ = registry.TakeNextState(request_.dataset_key);
+    if (!state_) iteration_ = registry.TakeIteration(request_.dataset_key);
+    if (iteration_ == 0 && !dataset()->state().empty()) state_ = dataset()->state();
+  }
+  Started started;
+  const std::string* const state = state_ ? &*state_ : nullptr;
+  const bool merge = dataset()->form().batched && splits_ == nullptr;  // a split ends at any batch
+  if (Error error = sidecar_->Start(std::max<int64_t>(iteration_, 0), state, merge, &canceller_, &started)) {
+    return ToStatus(error);
+  }
+  if (splits_ == nullptr) start_ = registry.SetStarted(request_.dataset_key, started, state != nullptr);
+  consumed_ = started.consumed;
+  given_ = 0;
+  started_ = std::move(started);
+  return absl::OkStatus();
+}
+
+absl::Status ParquetIterator::End() {
+  ended_ = true;
+  EndIteration();
+  return absl::OkStatus();
+}
+
+void ParquetIterator::EndIteration() {
+  builder_.Detach();
+  if (sidecar_ != nullptr) ReturnSidecar(std::move(sidecar_));
+  sidecar_ = nullptr;
+}
+
+absl::Status ParquetIterator::NextSplit(bool* end_of_splits) {
+  Tensor tensor;
+  TF_RETURN_IF_ERROR(splits_->GetNext(&tensor, end_of_splits));
+  if (*end_of_splits) return absl::OkStatus();
+  Split split;
+  TF_RETURN_IF_ERROR(Split::Parse(tensor, &split));
+  BeginSplit(std::move(split));
+  return absl::OkStatus();
+}
+
+void ParquetIterator::BeginSplit(Split split) {
+  // The split before it may have ended inside a chunk; the START of this one ends it in the sidecar as well.
+  builder_.Detach();
+  started_.reset();
+  state_ = std::move(split.state);
+  split_left_ = split.elements;
+}
+
+absl::Status ParquetIterator::SaveSplits(IteratorStateWriter* writer) {
+  TF_RETURN_IF_ERROR(splits_->Save([this](const std::string& key) { return full_name(key); }, writer));
+  if (split_left_ > 0) TF_RETURN_IF_ERROR(EnsureStarted());
+  const std::string state = split_left_ > 0 ? started_->State(consumed_) : "";
+  TF_RETURN_IF_ERROR(writer->WriteScalar(full_name("state"), tstring(state)));
+  return writer->WriteScalar(full_name("split_left"), split_left_);
+}
+
+absl::Status ParquetIterator::RestoreSplits(IteratorStateReader* reader) {
+  TF_RETURN_IF_ERROR(splits_->Restore([this](const std::string& key) { return full_name(key); }, reader));
+  tstring state;
+  int64_t left = 0;
+  TF_RETURN_IF_ERROR(reader->ReadScalar(full_name("state"), &state));
+  TF_RETURN_IF_ERROR(reader->ReadScalar(full_name("split_left"), &left));
+  if (left > 0) BeginSplit({left, state});
+  return absl::OkStatus();
+}
+
+}  // namespace parquetry

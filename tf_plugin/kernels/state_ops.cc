@@ -1,0 +1,93 @@
+// The ops that take the state of a dataset's latest iterator, and say where its next one begins.
+
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "dataset_registry.h"
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace parquetry {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+using tensorflow::tstring;
+
+// The state after so many elements of the iteration that the dataset's latest iterator began, and how many elements it
+// had left when it began; -1 endless, -2 unknown.
+class DatasetStateOp : public OpKernel {
+ public:
+  explicit DatasetStateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("since_restart", &since_restart_));
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor *key, *elements;
+    OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
+    OP_REQUIRES_OK(ctx, ctx->input("elements", &elements));
+    const std::optional<Progress> latest = DatasetRegistry::Get().Latest(key->scalar<tstring>()());
+    OP_REQUIRES(ctx, latest.has_value(),
+                absl::FailedPreconditionError("state of a Parquet dataset: expected an iterator that has begun, got "
+                                              "none. Take the state after the first element."));
+    const Started& started = latest->started();
+    const int64_t given = elements->scalar<int64_t>()() - (since_restart_ ? 0 : started.consumed);
+    const std::optional<int64_t> position = latest->PositionAfter(given);
+    OP_REQUIRES(ctx, position.has_value(),
+                absl::FailedPreconditionError(absl::StrCat("state of a Parquet dataset: expected one of the latest ",
+                                                           Progress::kMostJumps, " elements, got element ", given,
+                                                           ". Take states earlier.")));
+    Tensor *state = nullptr, *remaining = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &state));
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tensorflow::TensorShape({}), &remaining));
+    state->scalar<tstring>()() = started.State(*position);
+    remaining->scalar<int64_t>()() = started.remaining;
+  }
+
+ private:
+  bool since_restart_ = false;
+};
+
+// The next new iterator of a dataset begins at this state, and goes on with the iteration that it was taken from.
+class DatasetSetStateOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor *key, *state, *iteration;
+    OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
+    OP_REQUIRES_OK(ctx, ctx->input("state", &state));
+    OP_REQUIRES_OK(ctx, ctx->input("iteration", &iteration));
+    DatasetRegistry::Get().SetNextState(key->scalar<tstring>()(), state->scalar<tstring>()(),
+                                        iteration->scalar<int64_t>()());
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetState").Device(tensorflow::DEVICE_CPU), DatasetStateOp);
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetSetState").Device(tensorflow::DEVICE_CPU), DatasetSetStateOp);
+
+}  // namespace
+
+REGISTER_OP("Parquetry>ParquetDatasetState")
+    .Input("dataset_key: string")
+    .Input("elements: int64")
+    .Attr("since_restart: bool = false")
+    .Output("state: string")
+    .Output("remaining: int64")
+    .SetIsStateful()
+    .SetShapeFn([](tensorflow::shape_inference::InferenceContext* context) {
+      for (int i = 0; i < 2; ++i) context->set_output(i, context->Scalar());
+      return absl::OkStatus();
+    });
+
+REGISTER_OP("Parquetry>ParquetDatasetSetState")
+    .Input("dataset_key: string")
+    .Input("state: string")
+    .Input("iteration: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+}  // namespace parquetry
