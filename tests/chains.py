@@ -46,7 +46,25 @@ VERBS = (
     "repeat",
     "batch",
     "cache",
+    "rename",
+    "cast",
 )
+CASTS: dict[str, list[Any]] = {
+    "speed": [np.float64, "int32"],
+    "flag": ["int8", np.float32],
+    "small": ["int32", np.float32],
+    "half": [np.float32, "int8"],
+    "when": [np.float64],
+    "vector": [np.int32, "float64", bool],
+    "matrix": ["int64", np.float32],
+    "points": ["float64", np.int16],
+    "packed": ["uint8", np.float32],
+    "level": ["float32", np.int32],
+    "codes": [np.int64, "float32", "bool"],
+    "pair": [np.int32, "float32"],
+    "grid": ["int64", np.float16],
+}
+"""Types that hold every value of a field, of which some cut off fractions."""
 
 NUMBERS = st.sampled_from([int, np.int16, np.uint16, np.array])
 
@@ -139,9 +157,29 @@ def _span_plain(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "double": 2 * row[-1]["id"]}
 
 
-def _padded(row: dict[str, Any]) -> dict[str, Any]:
-    value = row["points"]
-    return {**row, "points": value + [[0.0] * 3] * (4 - len(value)), "points__length": len(value)}
+def _padded(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def padded(row: dict[str, Any]) -> dict[str, Any]:
+        value = row[name]
+        return {**row, name: value + [[0.0] * 3] * (4 - len(value)), f"{name}__length": len(value)}
+
+    return padded
+
+
+def _cast(name: str, dtype: Any) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
+    number = {"f": float, "b": bool}.get(np.dtype(dtype).kind, int)
+
+    def value_of(value: Any) -> Any:
+        if isinstance(value, list):
+            return [value_of(part) for part in value]
+        return None if value is None else number(value)
+
+    def cast(row: dict[Any, Any]) -> dict[Any, Any]:
+        return {
+            key: cast(value) if isinstance(value, dict) else value_of(value) if key == name else value
+            for key, value in row.items()
+        }
+
+    return cast
 
 
 class Chain:
@@ -151,41 +189,59 @@ class Chain:
         self.draw = draw
         self.names = [name for name in ALL_FIELDS if name in built_names]
         self.stored = list(self.names)
+        self.called: dict[str, str] = {}
+        self.cast_fields: set[str] = set()
+        self.padded = False
         self.window: int | str | None = None
         self.cache_directory = cache
 
+    def now(self, stored: str) -> str:
+        """What a stored field is called now."""
+        return self.called.get(stored, stored)
+
+    def was(self, name: str) -> str:
+        """What a field that is called so now is called in storage."""
+        return next((stored for stored, called in self.called.items() if called == name), name)
+
     def where(self) -> Call:
+        drive, ts, speed = map(self.now, ("drive", "ts", "speed"))
         number = self.draw(st.sampled_from([3, 7, 12, 0, 24]))
         options = [
             call("where", pc.field("id") > number, model=lambda row: row["id"] > number),
-            call("where", pc.field("drive") != "d1", model=lambda row: row["drive"] != "d1"),
-            call("where", [("id", "not in", [number, number + 1]), ("drive", "in", ["d0", "d2"])], model=lambda row: row["id"] not in (number, number + 1) and row["drive"] in ("d0", "d2")),
-            call("where", (pc.bit_wise_and(pc.field("id"), 3) == 0) | (pc.field("ts") < number), model=lambda row: row["id"] & 3 == 0 or row["ts"] < number),
+            call("where", pc.field(drive) != "d1", model=lambda row: row["drive"] != "d1"),
+            call("where", [("id", "not in", [number, number + 1]), (drive, "in", ["d0", "d2"])], model=lambda row: row["id"] not in (number, number + 1) and row["drive"] in ("d0", "d2")),
+            call("where", (pc.bit_wise_and(pc.field("id"), 3) == 0) | (pc.field(ts) < number), model=lambda row: row["id"] & 3 == 0 or row["ts"] < number),
             call("where", lambda row: row["id"] % 3 != 1, fields=["id"], model=lambda row: row["id"] % 3 != 1),
             call("where", lambda batch: batch["id"] % 2 == 0, fields=["id"], batched=True, model=lambda row: row["id"] % 2 == 0),
             call("where", hash_split("id", [0.5, 0.5], 1), model=_in_second_half),
             call("where", pc.negate(pc.field("id")) <= -number, model=lambda row: row["id"] >= number),
             call("where", [("id", "in", [*range(number), *range(900, 900 + LONG)])], model=lambda row: row["id"] < number),
-            call("where", ~pc.field("drive").isin(["d1", *map(str, range(LONG))]), model=lambda row: row["drive"] != "d1"),
+            call("where", ~pc.field(drive).isin(["d1", *map(str, range(LONG))]), model=lambda row: row["drive"] != "d1"),
         ]  # fmt: skip
         if "price" in self.stored:
             eighths = decimal.Decimal(number) / 8
             options.append(
-                call("where", pc.field("price") >= pa.scalar(eighths), model=lambda row: row["id"] >= number)
+                call("where", pc.field(self.now("price")) >= pa.scalar(eighths), model=lambda row: row["id"] >= number)
             )
         if "speed" in self.stored:
             model = _slow
-            options.append(call("where", pc.field("speed") < 8, model=model))
-            options.append(call("where", lambda b: b["speed"] < 8, fields=["speed"], batched=True, model=model))
+            options.append(call("where", pc.field(speed) < 8, model=model))
+            options.append(call("where", lambda b: b[speed] < 8, fields=[speed], batched=True, model=model))
         if "odd" in self.stored:
             options.append(
-                call("where", ~(pc.field("odd") > 3), model=lambda row: not (row["odd"] != "nan" and row["odd"] > 3))
+                call(
+                    "where",
+                    ~(pc.field(self.now("odd")) > 3),
+                    model=lambda row: not (row["odd"] != "nan" and row["odd"] > 3),
+                )
             )
         if "label" in self.stored:
-            options.append(call("where", pc.field("label").is_null(), model=lambda row: row["label"] is None))
+            options.append(call("where", pc.field(self.now("label")).is_null(), model=lambda row: row["label"] is None))
         if "codes" in self.stored:
             sought = [1, *(range(900, 900 + LONG) if number == 3 else [])]
-            options.append(call("where", contains("codes", *sought), model=lambda row: 1 in (row["codes"] or [])))
+            options.append(
+                call("where", contains(self.now("codes"), *sought), model=lambda row: 1 in (row["codes"] or []))
+            )
         return self.draw(st.sampled_from(options))
 
     def select(self) -> Call:
@@ -197,7 +253,7 @@ class Chain:
     def ngram(self) -> Call:
         options: dict[str, Any] = {
             "timestamp": self.draw(st.sampled_from([None, "ts", *(["price"] if "price" in self.stored else [])])),
-            "group_by": self.draw(st.sampled_from([None, "drive", ["drive"]])),
+            "group_by": self.draw(st.sampled_from([None, self.now("drive"), [self.now("drive")]])),
             "stride": self.draw(st.integers(1, 3)),
             "overlap": self.draw(st.booleans()),
             "span_row_groups": self.draw(st.booleans()),
@@ -206,6 +262,7 @@ class Chain:
             options["max_gap"] = self.draw(st.sampled_from([100, None, 600, 700, 600, 99]))
         elif options["timestamp"] == "price":
             options["max_gap"] = self.draw(st.sampled_from([0.125, None, 0.1, 0.25]))
+        options["timestamp"] = options["timestamp"] and self.now(options["timestamp"])
         if self.draw(st.booleans()):
             length = self.draw(st.integers(1, 4))
             self.window = length
@@ -234,20 +291,46 @@ class Chain:
 
     def nulls(self) -> Call:
         assume(self.window is None)
-        nullable = [name for name in self.names if name in ZEROS]
+        nullable = [name for name in self.names if self.was(name) in ZEROS]
         assume(nullable)
         name = self.draw(st.sampled_from(nullable))
-        policy = self.draw(st.sampled_from(["drop", "mask", *(["fill"] if name in FILLS else [])]))
+        stored = self.was(name)
+        fillable = stored in FILLS and stored not in self.cast_fields
+        policy = self.draw(st.sampled_from(["drop", "mask", *(["fill"] if fillable else [])]))
         assume(policy != "mask" or f"{name}__valid" not in self.names)
         if policy == "mask":
             self.names = [*self.names, f"{name}__valid"]
-        options = {"fill": {"value": FILLS.get(name)}, "mask": {"model_zero": ZEROS[name]}, "drop": {}}[policy]
+        options = {"fill": {"value": FILLS.get(stored)}, "mask": {"model_zero": ZEROS[stored]}, "drop": {}}[policy]
         return call("nulls", policy, name, **options)
 
     def pad(self) -> Call:
-        assume(self.window is None and "points" in self.names and "points__length" not in self.names)
-        self.names = [*self.names, "points__length"]
-        return call("pad", "points", shape=(4, 3), model=_padded)
+        points = self.now("points")
+        assume(self.window is None and points in self.names and not self.padded)
+        self.padded = True
+        self.names = [*self.names, f"{points}__length"]
+        return call("pad", points, shape=(4, 3), model=_padded(points))
+
+    def rename(self) -> Call:
+        others = [name for name in self.names if name != "id"]
+        chosen = self.draw(st.lists(st.sampled_from(others), unique=True, min_size=1, max_size=3)) if others else []
+        assume(chosen)
+        if len(chosen) > 1 and self.draw(st.booleans()):
+            new = dict(zip(chosen, [*chosen[1:], chosen[0]], strict=True))  # each has the name of another
+        else:
+            new = {n: n.removesuffix("_new") if n.endswith("_new") else f"{n}_new" for n in chosen}
+        assume(not set(new.values()) & (set(self.names) - set(chosen)))
+        before = {self.was(name): name for name in self.names}
+        self.called = {**self.called, **{stored: new.get(name, name) for stored, name in before.items()}}
+        self.names = [new.get(name, name) for name in self.names]
+        return call("rename", new)
+
+    def cast(self) -> Call:
+        numbers = [name for name in self.names if self.was(name) in CASTS]
+        assume(numbers)
+        name = self.draw(st.sampled_from(numbers))
+        dtype = self.draw(st.sampled_from(CASTS[self.was(name)]))
+        self.cast_fields = {*self.cast_fields, self.was(name)}
+        return call("cast", dtype, name, model=_cast(name, dtype))
 
     def shard(self) -> Call:
         ranks = self.draw(st.integers(1, 4))
@@ -302,12 +385,12 @@ def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Seque
             verb in ("take", "skip", "cache") and cuts >= 2
         ):
             continue
-        names, window = chain.names, chain.window
+        before = {name: value for name, value in vars(chain).items() if name != "draw"}
         made = replace(getattr(chain, verb)(), number=draw(NUMBERS))
         try:
             pipeline = made.on(pipeline)
         except PipelineError:  # a second window, or a filter on a field that was changed
-            chain.names, chain.window = names, window
+            vars(chain).update(before)
             continue
         calls.append(made)
     return calls

@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -94,19 +94,30 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
     rows = [_Pair(row, dict(row.values)) for row in built.rows]
     windows: list[Row] | None = None
     names = list(built.schema.fields)
+    stored: dict[str, str] = {}  # what fields with new names are called in storage
     for each in calls:
         if each.verb == "where":
             assert each.model is not None
             rows = [pair for pair in rows if each.model(pair.stored.values)]
         elif each.verb == "ngram":
-            windows = [_window_value(window, each.options, each.args, names) for window in _windows(rows, each)]
+            windows = [
+                _window_value(window, each.options, each.args, names)
+                for window in _windows(rows, _in_storage(each, stored))
+            ]
         elif each.verb in ("take", "skip"):
             part = slice(each.count) if each.verb == "take" else slice(each.count, None)
             rows, windows = (rows[part], None) if windows is None else (rows, windows[part])
         elif each.verb == "nulls" and each.args[0] == "drop":
-            rows = [pair for pair in rows if all(pair.stored.values[name] is not None for name in each.args[1:])]
-        elif each.verb in ("select", "transform", "nulls", "pad"):
-            change = {"select": _selected, "nulls": _without_nulls}.get(each.verb, lambda call: call.model)(each)
+            rows = [
+                pair
+                for pair in rows
+                if all(pair.stored.values[stored.get(name, name)] is not None for name in each.args[1:])
+            ]
+        elif each.verb in ("select", "transform", "nulls", "pad", "rename", "cast"):
+            changes = {"select": _selected, "nulls": _without_nulls, "rename": _renamed}
+            change = changes.get(each.verb, lambda call: call.model)(each)
+            if each.verb == "rename":
+                stored = {**stored, **{new: stored.get(old, old) for old, new in each.args[0].items()}}
             assert change is not None
             if windows is None:
                 rows = [_Pair(pair.stored, change(pair.value)) for pair in rows]
@@ -130,6 +141,25 @@ def _without_nulls(each: Call) -> Callable[[Row], Row]:
         return row
 
     return change
+
+
+def _renamed(each: Call) -> Callable[[Row], Row]:
+    def change(row: Row) -> Row:
+        return {
+            each.args[0].get(name, name): change(value) if isinstance(value, dict) else value
+            for name, value in row.items()
+        }
+
+    return change
+
+
+def _in_storage(each: Call, stored: dict[str, str]) -> Call:
+    """A call of ``ngram`` with the stored names of what it looks at."""
+    options = dict(each.options)
+    keys = options.get("group_by") or []
+    options["group_by"] = [stored.get(name, name) for name in ([keys] if isinstance(keys, str) else keys)]
+    options["timestamp"] = stored.get(options.get("timestamp"), options.get("timestamp"))  # type: ignore[arg-type]
+    return replace(each, options=options)
 
 
 def _selected(each: Call) -> Callable[[Row], Row]:

@@ -41,6 +41,7 @@ CASES: dict[str, Callable[[Pipeline], Pipeline]] = {
     "transform": lambda p: p.select("id").transform(_double, DOUBLE),
     "transform of batches": lambda p: p.select("id").batch(4).transform(_double, DOUBLE),
     "transform before windows": lambda p: p.select("id").transform(_double, DOUBLE).ngram(length=2).batch(3),
+    "new names and dtypes": lambda p: p.rename({"ts": "time"}).where(pc.field("time") > 99).cast("int16", "points").shuffle(4, seed=1).batch(2),
     "null policies": lambda p: p.nulls("mask", "speed").nulls("drop", "label").pad("points").batch(3),
 }  # fmt: skip
 

@@ -71,6 +71,10 @@ def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
     own = FACES["ParquetDataset"][1] - {"shard", "shuffle", "cache"}
     missing = [verb for verb in VERBS if verb not in own and not callable(getattr(functional, verb, None))]
     assert missing == []
+    package = import_module("parquetry.tf_plugin")
+    assert package.rename is functional.rename is functional.rename
+    with pytest.raises(AttributeError, match="has no attribute 'renamed'"):
+        _ = package.renamed
     assert functional.select.__doc__ == "As `ParquetDataset.select`."
     assert hasattr(dataset, "apply")
 

@@ -46,9 +46,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name in ("ParquetDataset", "mix"):
+        return getattr(import_module(".dataset", __name__), name)
+    from parquetry.common.pipeline.verbs import Verbs  # knows every verb without TensorFlow
+
+    if name.startswith("_") or not hasattr(Verbs, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".dataset" if name in ("ParquetDataset", "mix") else ".functional", __name__), name)
+    return getattr(import_module(".functional", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -7,48 +7,34 @@ They exist because tf.data code is often written as ``dataset.apply(stage)``. Th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from functools import cache as kept
+from typing import Any
 
 import tensorflow as tf
 
 from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline.verbs import Verbs
 
 from .dataset import ParquetDataset
 
-Arguments = ParamSpec("Arguments")
 Stage = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
-def _stage(verb: Callable[Concatenate[ParquetDataset, Arguments], Any]) -> Callable[Arguments, Stage]:
-    name = verb.__name__
+def __getattr__(name: str) -> Callable[..., Stage]:
+    """The function of any verb, as of the method of that name: ``pad("points")`` for ``dataset.pad("points")``."""
+    if name.startswith("_") or not hasattr(Verbs, name):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _function_of(name)
 
-    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Stage:
-        return lambda dataset: getattr(_checked(dataset, name), name)(*args, **options)
 
-    made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"As `ParquetDataset.{name}`."
+@kept
+def _function_of(verb: str) -> Callable[..., Stage]:
+    def made(*args: Any, **options: Any) -> Stage:
+        return lambda dataset: getattr(_checked(dataset, verb), verb)(*args, **options)
+
+    made.__name__ = made.__qualname__ = verb
+    made.__doc__ = f"As `ParquetDataset.{verb}`."
     return made
-
-
-center_crop = _stage(ParquetDataset.center_crop)
-decimals = _stage(ParquetDataset.decimals)
-fixed = _stage(ParquetDataset.fixed)
-hash_split = _stage(ParquetDataset.hash_split)
-ngram = _stage(ParquetDataset.ngram)
-normalize = _stage(ParquetDataset.normalize)
-nulls = _stage(ParquetDataset.nulls)
-pack = _stage(ParquetDataset.pack)
-pad = _stage(ParquetDataset.pad)
-permute = _stage(ParquetDataset.permute)
-random_crop = _stage(ParquetDataset.random_crop)
-random_flip = _stage(ParquetDataset.random_flip)
-random_resized_crop = _stage(ParquetDataset.random_resized_crop)
-resize = _stage(ParquetDataset.resize)
-select = _stage(ParquetDataset.select)
-shard = _stage(ParquetDataset.shard)
-shuffle = _stage(ParquetDataset.shuffle)
-transform = _stage(ParquetDataset.transform)
-where = _stage(ParquetDataset.where)
 
 
 def cache(directory: Any, **options: Any) -> Stage:

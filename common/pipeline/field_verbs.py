@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..schema.field import Unischema, UnischemaField
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
+from ..stages.cast import Cast
 from ..stages.decimals import Decimals
 from ..stages.functions import UserFunction
 from ..stages.nulls import Nulls
 from ..stages.pack import Pack
 from ..stages.pad import Pad
 from ..stages.permute import Permute
+from ..stages.rename import Rename
 from ..stages.select import Select
 from ..stages.transform import Transform
 
@@ -40,6 +42,47 @@ class FieldVerbs:
             FieldNotFoundError: a name or regex that matches nothing (raised when the element is first needed).
         """
         return self._with_stage(Select.of(names))
+
+    def rename(self, names: Mapping[str, str]) -> Self:
+        """Other names for some fields, from here on; the values stay as they are.
+
+            >>> list(next(iter(drive.select("id", "speed").rename({"speed": "metres_per_second"}))))
+            ['id', 'metres_per_second']
+            >>> [int(row["number"]) for row in drive.rename({"id": "number"}).where(pc.field("number") < 3)]
+            [0, 1, 2]
+
+        Every later stage knows the fields by their new names only; filters and windows still read them from storage.
+
+        Args:
+            names: ``{old: new}``, all renamed at once, so that two fields may swap their names. In windows with fields
+                for each offset, a field is renamed at every offset.
+
+        Raises:
+            PipelineError: no field; a new name that another field has.
+            FieldNotFoundError: an old name that no field has (raised when the element is first needed).
+        """
+        return self._with_stage(Rename.of(names))
+
+    def cast(self, dtype: Any, *names: str) -> Self:
+        """Numeric and bool fields in another dtype, also inside lists and windows.
+
+            >>> batch = next(iter(drive.cast(np.float16, "id", "points").cast("int32", "speed").skip(1).batch(3)))
+            >>> batch["id"].dtype.name, batch["speed"].tolist()
+            ('float16', [0, 1, 1])
+
+        As numpy's ``astype``: a fraction is cut off, a float rounds to the nearest of the new dtype (infinity where it
+        is too large), and every number but 0 is ``True``. What numpy would turn into another number without a word is
+        an error: an integer that does not fit, NaN or infinity as an integer or bool. Nulls stay nulls.
+
+        Args:
+            dtype: numpy's, or its name: an integer, a float, or bool.
+            names: names or regexes; at least one, because a cast of everything would include ids and labels.
+
+        Raises:
+            PipelineError: another dtype, no field, or a field of texts or bytes.
+            DecodeError: a number that does not fit; names field, file and row.
+        """
+        return self._with_stage(Cast.of(dtype, names))
 
     def nulls(self, policy: str, *names: str, value: Any = None) -> Self:
         """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..errors import PipelineError
-from ..stages.base import Decision, Stage, kinds
+from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch
 from ..stages.cache import Cache
 from ..stages.nulls import Nulls
@@ -36,6 +36,7 @@ class StageOrder:
         shard: the one shard.
         shard_first: the shard stands before the shuffle with nothing between.
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
+        stored: all stages in call order; filters and windows in the names that fields have in storage.
         fields: all stages in call order, each of which says what it does to fields.
         batch: the one batch.
         cache: the last ``cache``.
@@ -48,6 +49,7 @@ class StageOrder:
     shard: Shard | None = None
     shard_first: bool = False
     views: list[Stage] = field(default_factory=list)
+    stored: list[Stage] = field(default_factory=list)
     fields: list[Stage] = field(default_factory=list)
     batch: Batch | None = None
     cache: Cache | None = None
@@ -59,6 +61,7 @@ class StageOrder:
             raise _misplaced(stage, "mix", "a mix has the order that its sources give it")
         self._check_lengths(stage)
         self.fields.append(stage)
+        self.stored.append(stage)
         match stage.decides:
             case Decision.ITEMS:
                 self._add_filter(stage)
@@ -108,19 +111,18 @@ class StageOrder:
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self._selects(Decision.WINDOWS):
             raise _misplaced(stage, "ngram", "windows are formed from the rows that a filter leaves")
-        self._refuse_changed(stage)
-        self._select(stage)
+        self._select(self._as_stored(stage))
 
     def _add_windows(self, stage: Stage) -> None:
         self._refuse_twice(stage, self._selects(Decision.WINDOWS))
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
-        self._refuse_changed(stage)
-        self._select(stage)
+        self._select(self._as_stored(stage))
 
     def _select(self, stage: Stage) -> None:
         """Puts a filter or window into the selection, before a shard of row groups, which deals what they leave."""
         dealt = bool(self.selection) and self.selection[-1].decides is Decision.ROW_GROUPS
         self.selection.insert(len(self.selection) - dealt, stage)
+        self.stored[-1] = stage
 
     def _add_row_group_shard(self, stage: Stage) -> None:
         self._refuse_twice(stage, self._selects(Decision.ROW_GROUPS) or self.shard is not None)
@@ -160,12 +162,17 @@ class StageOrder:
     def _has_view(self, decision: Decision) -> bool:
         return any(view.decides is decision for view in self.views)
 
-    def _refuse_changed(self, stage: Stage) -> None:
-        """A filter or window looks at stored values, so none of its fields may have been changed before it."""
-        for name in stage.reads:
-            for done in self.fields:
-                if done is not stage and done.changes(name):
+    def _as_stored(self, stage: Stage) -> Stage:
+        """A filter or window in the names of storage; none of the fields that it reads may have other values by now."""
+        read, names = stage, stage.reads
+        for done in reversed(self.fields[:-1]):
+            for name in names:
+                if done.changes(name):
                     raise _misplaced(stage, done.verb, f"it reads the stored values of '{name}', which that changes")
+            if done.new_names is not None:
+                read = read.in_names_before(done.new_names)
+                names = read.reads
+        return read
 
     def _refuse_after(self, stage: Stage, *decisions: Decision) -> None:
         for view in self.views:
@@ -192,7 +199,7 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
 
 def accepts(stages: Sequence[Stage], verb: str, *, mixed: bool = False) -> bool:
     """Whether ``verb`` (or ``drop_nulls``) may follow the stages."""
-    sample = Nulls("drop", ("x",)) if verb == "drop_nulls" else kinds()[_ALIASES.get(verb, verb)].sample()
+    sample = Nulls("drop", EVERY_FIELD) if verb == "drop_nulls" else kinds()[_ALIASES.get(verb, verb)].sample()
     try:
         order_stages([*stages, sample], mixed=mixed)
     except PipelineError:

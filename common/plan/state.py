@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -299,7 +299,7 @@ def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
 
 
 def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) -> str:
-    own = _stages_hash(plan.stages, text_of, order_only=order_only)
+    own = _stages_hash(plan.order.stored if order_only else plan.stages, text_of, order_only=order_only)
     if not isinstance(plan, MixedPlan):
         return own
     mixture = plan.mixture
@@ -311,7 +311,7 @@ def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) 
     return hashlib.blake2b(f"{own} {sources} {seed} {mixture.stop}".encode(), digest_size=8).hexdigest()
 
 
-def _stages_hash(stages: tuple[Stage, ...], text_of: Callable[[Stage], str], *, order_only: bool) -> str:
+def _stages_hash(stages: Sequence[Stage], text_of: Callable[[Stage], str], *, order_only: bool) -> str:
     """Ranks, batch size and seed are compared by themselves; the cache changes nothing."""
     kept = [stage for stage in stages if stage.decides is not Decision.BYTES]
     texts = [text_of(stage) for stage in kept if not order_only or stage.decides_order]

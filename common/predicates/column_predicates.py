@@ -11,7 +11,7 @@ import decimal
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +45,10 @@ class ColumnPredicate(PlainFields):
     def mask(self, column: pa.Array) -> np.ndarray:
         """Which rows are wanted, bool ``[rows]``."""
         raise NotImplementedError
+
+    def on(self, field: str) -> ColumnPredicate:
+        """The same condition on another field."""
+        return replace(self, field=field)  # type: ignore[type-var]  # subclasses are dataclasses
 
     def to_json(self) -> dict[str, Any]:
         """``{"kind": ..., **parameters}``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -114,10 +114,7 @@ def field_names(expression: pc.Expression | Node, schema_names: Collection[str])
     names: dict[str, None] = {}
     for node in walk(_as_node(expression)):
         if isinstance(node, Opaque):
-            raise PipelineError(
-                f"columns of predicate '{node.expression}': expected an expression over column names, got one that "
-                "cannot be read. Refer to columns by name, or use where(fn, fields=[...])."
-            )
+            raise _opaque(node.expression)
         if isinstance(node, FieldRef):
             if node.name not in schema_names:
                 raise FieldNotFoundError(no_such_field(node.name, schema_names))
@@ -188,6 +185,32 @@ def expression_key(expression: pc.Expression) -> str:
     return f"opaque:{expression_to_json(expression)}" if isinstance(node, Opaque) else _node_text(node)
 
 
+def with_other_names(expression: pc.Expression, name_of: Callable[[str], str]) -> pc.Expression:
+    """The same expression over fields of other (dotted) names.
+
+    Raises:
+        PipelineError: an expression that cannot be looked into.
+    """
+    if isinstance(parse_expression(expression), Opaque):
+        raise _opaque(expression)
+    batch = pa.ipc.open_file(_serialize(expression)).get_batch(0)
+    pairs: list[tuple[str, str]] = []
+    entries = iter(_metadata_pairs(batch.schema))
+    for kind, value in entries:
+        if kind not in ("field_ref", "nested_field_ref"):
+            pairs.append((kind, value))
+            continue
+        path = [value] if kind == "field_ref" else [next(entries)[1] for _ in range(int(value))]
+        name = name_of(".".join(path))
+        nested = name == ".".join(path) and kind == "nested_field_ref"
+        pairs += [(kind, value), *(("field_ref", part) for part in path)] if nested else [("field_ref", name)]
+    schema = batch.schema.with_metadata(pa.KeyValueMetadata(pairs))  # a dict would lose repeated keys
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as file:
+        file.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    return pc.Expression._deserialize(sink.getvalue())
+
+
 def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
     """Which rows of the table the expression is true for: bool ``(rows,)``; columns have dotted names.
 
@@ -209,6 +232,13 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
             f"predicate '{expression}' for columns {types}: expected literals and functions that fit the column types, "
             f"got: {error}. Write the literal in the column's type, or cast the column in the expression."
         ) from error
+
+
+def _opaque(expression: pc.Expression) -> PipelineError:
+    return PipelineError(
+        f"columns of predicate '{expression}': expected an expression over column names, got one that cannot be read. "
+        "Refer to columns by name, or use where(fn, fields=[...])."
+    )
 
 
 def _as_node(expression: pc.Expression | Node) -> Node:

@@ -17,12 +17,15 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
 
+import numpy as np
+
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate
 from ..schema.field import UnischemaField
 from ..schema.plain import PlainFields
 from .columns import Columns, ResolveFields
 from .functions import UserFunction
+from .names import NewNames
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
@@ -104,6 +107,15 @@ class Stage(PlainFields):
 
     def apply(self, columns: Columns) -> None:
         """Does its work on the columns, as far as the schema tells; adds the steps that do the rest."""
+
+    @property
+    def new_names(self) -> NewNames | None:
+        """Which fields are called otherwise behind it."""
+        return None
+
+    def in_names_before(self: Same, names: NewNames) -> Same:
+        """The stage behind ``names``, in the names before them, if it reads stored values."""
+        return self
 
     @property
     def declared(self) -> tuple[UnischemaField, ...]:
@@ -226,6 +238,17 @@ def required_names(verb: str, fields: FieldNames) -> tuple[str, ...]:
     if not names or not all(isinstance(name, str) for name in names):
         raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
     return names
+
+
+def numeric_dtype(called: str, dtype: Any) -> str:
+    """The name of a numeric or bool dtype; raises `PipelineError` for what is none."""
+    try:
+        found = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "biuf":
+        raise PipelineError(f"{called}: expected a numeric dtype, got {dtype!r}.")
+    return str(found.name)
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:

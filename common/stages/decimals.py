@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import decimal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -50,4 +50,4 @@ class Decimals(Stage):
                 fields[number] = own.replace(dtype=np.float64, codec=None if own.shape == () else own.codec)
             elif self.form == "scaled":
                 fields[number] = own.replace(dtype=np.int64, codec=ScaledDecimalCodec())
-            columns.outputs[number] = output_of(fields[number])
+            columns.outputs[number] = replace(output_of(fields[number]), path=columns.outputs[number].path)

@@ -17,6 +17,7 @@ from ..schema.field import UnischemaField, match_names
 from ..schema.plain import plain
 from .base import Decision, FieldNames, Stage, is_integer, names_of, positive_integer
 from .columns import Columns, ResolveFields
+from .names import NewNames
 from .steps import WindowStep
 
 
@@ -82,6 +83,10 @@ class Ngram(Stage):
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.reads:
             resolve([re.escape(name)])
+
+    def in_names_before(self, names: NewNames) -> Ngram:
+        stamp = None if self.timestamp is None else names.before(self.timestamp)
+        return replace(self, timestamp=stamp, group_by=tuple(map(names.before, self.group_by)))
 
     @property
     def steps(self) -> tuple[int, ...]:

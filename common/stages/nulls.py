@@ -11,6 +11,7 @@ from ..errors import PipelineError
 from ..schema.element import OutputField
 from .base import EVERY_FIELD, Decision, Stage, matches
 from .columns import Columns, companion
+from .names import NewNames
 from .steps import Step
 
 
@@ -55,6 +56,9 @@ class Nulls(Stage):
     @property
     def decides(self) -> Decision:
         return Decision.ITEMS if self.policy == "drop" else Decision.FIELDS
+
+    def in_names_before(self, names: NewNames) -> Nulls:
+        return replace(self, patterns=names.patterns_before(self.patterns))
 
     def changes(self, name: str) -> bool:
         return self.policy == "fill" and matches(self.patterns, name)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.element import OutputField, Path
-from .base import FieldNames, Stage, required_names
+from .base import FieldNames, Stage, numeric_dtype, required_names
 from .columns import Columns
 from .steps import Step
 
@@ -50,13 +50,8 @@ class Pack(Stage):
     @classmethod
     def of(cls, name: str, fields: FieldNames, dtype: Any, *, keep: bool) -> Pack:
         """The stage; ``dtype`` is what numpy takes for one."""
-        try:
-            wanted = None if dtype is None else np.dtype(dtype)
-        except TypeError as error:
-            raise PipelineError(f"pack '{name}': expected a numeric dtype, got {dtype!r}.") from error
-        if wanted is not None and wanted.kind not in "biuf":
-            raise PipelineError(f"pack '{name}': expected a numeric dtype, got {dtype!r}.")
-        return cls(name, required_names("pack", fields), None if wanted is None else wanted.name, keep)
+        wanted = None if dtype is None else numeric_dtype(f"pack '{name}'", dtype)
+        return cls(name, required_names("pack", fields), wanted, keep)
 
     @classmethod
     def sample(cls) -> Stage:

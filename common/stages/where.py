@@ -5,7 +5,7 @@ A filter looks at stored values, so it is moved below every stage that does not 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow.compute as pc
@@ -20,10 +20,12 @@ from ..predicates.expression import (
     expression_to_json,
     parse_expression,
     walk,
+    with_other_names,
 )
 from .base import Decision, FieldNames, Stage, names_of
 from .columns import ResolveFields
 from .functions import UserFunction
+from .names import NewNames, RenamedRows
 
 
 class Filter(Stage):
@@ -60,6 +62,9 @@ class Where(Filter):
     def reads(self) -> tuple[str, ...]:
         return tuple(node.name for node in walk(parse_expression(self.expression)) if isinstance(node, FieldRef))
 
+    def in_names_before(self, names: NewNames) -> Where:
+        return Where.of(with_other_names(self.expression, names.before))
+
     @property
     def identity(self) -> str:
         return f"where {expression_key(self.expression)}"
@@ -92,6 +97,10 @@ class WhereFunction(Filter):
     def check_fields(self, resolve: ResolveFields) -> None:
         resolve(self.fields)
 
+    def in_names_before(self, names: NewNames) -> WhereFunction:
+        function = UserFunction(RenamedRows(self.function.function, names), self.function.digest)
+        return replace(self, function=function, fields=names.patterns_before(self.fields))
+
     @property
     def shortened_identity(self) -> str | None:
         return None
@@ -121,6 +130,9 @@ class WhereColumn(Filter):
     @property
     def reads(self) -> tuple[str, ...]:
         return (self.predicate.field,)
+
+    def in_names_before(self, names: NewNames) -> WhereColumn:
+        return WhereColumn(self.predicate.on(names.before(self.predicate.field)))
 
     def to_json(self) -> dict[str, Any]:
         return {"verb": self.verb, "predicate": self.predicate.to_json()}

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...stages.cast import CastStep
 from ...stages.image_base import ImageStep
 from ...stages.nulls import NullStep
 from ...stages.pack import PackStep
@@ -18,6 +19,7 @@ from ...stages.select import Projection
 from ...stages.steps import Step
 from ...stages.transform import TransformStep
 from ..columns.batch import Column
+from .cast import apply_cast
 from .chance import ItemKeys
 from .image_columns import SizeCheck, apply_images
 from .pack import apply_pack
@@ -53,6 +55,7 @@ def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[C
 
 _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column]]] = {
     Projection: lambda step, columns, rows: [columns[number] for number in step.keep],
+    CastStep: lambda step, columns, rows: apply_cast(step, columns, rows.describe),
     NullStep: lambda step, columns, rows: apply_nulls(step, columns, rows.describe),
     PadStep: lambda step, columns, rows: apply_pad(step, columns, rows.describe),
     PermuteStep: lambda step, columns, rows: apply_permute(step, columns),

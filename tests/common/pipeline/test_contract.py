@@ -71,6 +71,10 @@ def _late(batch: dict[str, Any]) -> Any:
     return (batch["ts"] > 1500) & np.array([len(tags) > 0 for tags in batch["tags"]])
 
 
+def _cut_off(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "cloud": [[int(part) for part in point] for point in row["cloud"]]}
+
+
 OVER_SIX = call("where", pc.field("id") > 6, model=lambda row: row["id"] > 6)
 BY_DRIVE = {"timestamp": "ts", "max_gap": 100, "group_by": "drive"}
 DOUBLE = UnischemaField("double", np.int64)
@@ -120,6 +124,15 @@ CASES: dict[str, list[Call]] = {
         call("shuffle", 5, seed=9),
         call("batch", 2),
     ],
+    "rename cast": [
+        call("rename", {"ts": "time", "points": "cloud", "image": "small", "small": "image"}),
+        call("where", pc.field("time") > 600, model=lambda row: row["ts"] > 600),
+        call("cast", "int16", "cloud", model=_cut_off),
+        call("cast", "float32", "image", model=dict),
+        call("select", "id", "cloud", "image", "time"),
+        call("ngram", length=2, timestamp="time"),
+        call("batch", 3),
+    ],
     "transform": [call("select", "id", "drive", "image"), call("transform", _double, [DOUBLE], remove=["image"], model=lambda row: {k: v for k, v in _double_plain(row).items() if k != "image"})],
     "transform before ngram": [call("select", "id", "ts", "vector", "tags"), call("transform", _negate, [UnischemaField("vector", np.float32, (3,))], model=_negate_plain), call("ngram", length=2, timestamp="ts"), call("batch", 3)],
     "transform after ngram": [call("select", "id", "tags", "points"), call("ngram", length=2), call("transform", _double, [UnischemaField("double", np.int64, (2,))], model=_double_plain)],
@@ -135,6 +148,7 @@ SLOW = (  # each costs the start of a sidecar
     "shuffle batch repeat",
     "filter window shard shuffle batch",
     "transform after ngram",
+    "rename cast",
     "transform batched",
     "shuffle repeat shard batch",
 )

@@ -1,0 +1,76 @@
+"""Casting: numbers of one dtype as numbers of another; nothing wraps round.
+
+A pure function over columns, on whole batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import DecodeError
+from ...stages.cast import CastStep
+from ..columns.batch import Column, Dense, Ragged
+
+
+def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:
+    """The columns with one of them cast.
+
+    Raises:
+        DecodeError: a number that the dtype cannot hold; with file and row.
+    """
+    column = columns[step.number]
+    assert isinstance(column, Dense | Ragged)
+    values = column.values
+    assert isinstance(values, np.ndarray)
+    wrong = _misfits(values, step.dtype)
+    if wrong is not None and column.valid is not None:  # what stands under a null is no value
+        wrong &= _spread(column)
+    if wrong is not None and wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        raise DecodeError(
+            f"cast: field '{step.field.name}', {describe(_row_of(column, int(place[0])))}: expected a number that "
+            f"{step.dtype} can hold, got {values[place]}. Cast to a wider dtype, or filter or transform such rows."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = values.astype(step.dtype)
+    result = list(columns)
+    result[step.number] = replace(column, values=cast)
+    return result
+
+
+def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
+    """Which numbers the dtype cannot hold; ``None`` where it is clear that it holds all of them."""
+    if dtype.kind == "f" or np.can_cast(values.dtype, dtype) or not values.size:
+        return None
+    if dtype.kind == "b":
+        return ~np.isfinite(values) if values.dtype.kind == "f" else None
+    limits = np.iinfo(dtype)
+    if values.dtype.kind == "f":
+        whole = np.trunc(values.astype(np.float64))
+        return ~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))  # powers of two, which floats hold
+    if values.dtype.kind == "b" or (int(values.min()) >= limits.min and int(values.max()) <= limits.max):
+        return None
+    own = np.iinfo(values.dtype)
+    return (values < max(limits.min, own.min)) | (values > min(limits.max, own.max))
+
+
+def _spread(column: Dense | Ragged) -> np.ndarray:
+    """For every number of a column whether the value that it belongs to is not null."""
+    assert column.valid is not None
+    if isinstance(column, Ragged):
+        return np.repeat(column.valid.reshape(-1), np.prod(column.shapes, axis=1, dtype=np.int64))
+    shape = (*column.valid.shape, *(1,) * (column.values.ndim - column.valid.ndim))
+    return np.broadcast_to(column.valid.reshape(shape), column.values.shape)
+
+
+def _row_of(column: Dense | Ragged, place: int) -> int:
+    """The row that a number on the first axis of a column's values belongs to."""
+    if isinstance(column, Dense):
+        return place
+    ends = np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))
+    return int(np.searchsorted(ends, place, side="right")) // math.prod(column.lead[1:])

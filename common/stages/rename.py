@@ -1,0 +1,71 @@
+"""``rename``: fields called otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ..errors import FieldNotFoundError, PipelineError
+from ..schema.field import no_such_field
+from ..schema.plain import plain
+from .base import Stage
+from .columns import Columns
+from .names import NewNames
+
+
+@dataclass(frozen=True)
+class Rename(Stage):
+    """Some fields have other names from here on: ``(old, new)`` pairs, all of them at once."""
+
+    verb: ClassVar[str] = "rename"
+    sendable: ClassVar[bool] = True
+    names: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, names: Mapping[str, str]) -> Rename:
+        """The stage of ``{old: new}``."""
+        if not isinstance(names, Mapping):
+            raise PipelineError(f"rename: expected {{old: new}}, got {names!r}.")
+        return cls(tuple((plain(old), plain(new)) for old, new in names.items()))
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls((("x", "y"),))
+
+    def check(self) -> None:
+        if not self.names or not all(isinstance(name, str) and name for pair in self.names for name in pair):
+            raise PipelineError(
+                f"rename: expected {{old: new}}, the names of at least one field, got {dict(self.names)}."
+            )
+        new = [name for _, name in self.names]
+        twice = next((name for name in new if new.count(name) > 1), None)
+        if twice is not None:
+            raise PipelineError(f"rename: expected a name of its own for each field, got '{twice}' for several.")
+
+    @property
+    def new_names(self) -> NewNames:
+        return NewNames(self.names)
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        called = dict(self.names)
+        known = columns.names
+        for old in called:
+            if old not in known:
+                raise FieldNotFoundError(no_such_field(old, known))
+        outputs = [
+            replace(output, path=(*output.path[:-1], called.get(str(output.path[-1]), output.path[-1])))
+            for output in columns.outputs
+        ]
+        paths = [output.path for output in outputs]
+        for before, output in zip(columns.outputs, outputs, strict=True):
+            if before.path != output.path and paths.count(output.path) > 1:
+                raise PipelineError(
+                    f"rename: field '{before.name}': expected a name that no other field has, got '{output.path[-1]}'. "
+                    "Rename the other field too, or leave it out with select()."
+                )
+        columns.outputs = outputs
+
+    def __str__(self) -> str:
+        return f"rename({dict(self.names)})"

@@ -1,0 +1,173 @@
+"""``cast``: numbers in another dtype, as numpy casts them; what would become another number is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from drive_rows import ROWS, write_drive
+
+from parquetry.common import Pipeline
+from parquetry.common.arrow_stream import serve
+from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_drive(tmp_path_factory.mktemp("cast"))
+
+
+@pytest.fixture(params=["threads", "sidecar"])
+def drive(request: pytest.FixtureRequest, url: str) -> Pipeline:
+    return Pipeline(url, executor=request.param, workers=1)
+
+
+def column(tmp_path: Path, values: Any, kind: Any = None) -> Pipeline:
+    """A pipeline over one column ``x``, in row groups of three."""
+    pq.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / "part.parquet", row_group_size=3)
+    return Pipeline(str(tmp_path), executor="threads", workers=1)
+
+
+def test_numbers_come_in_the_dtype_that_is_asked_for(drive: Pipeline) -> None:
+    made = drive.select("id", "image").cast(np.float32, "id").cast("float16", "image")
+    assert [output.dtype.name for output in made.element.outputs] == ["float32", "float16"]
+    batch = next(iter(made.batch(40)))
+    assert (batch["id"].dtype, batch["image"].dtype) == (np.float32, np.float16)
+    assert batch["id"].tolist() == list(range(40))
+    assert np.array_equal(batch["image"], np.stack([row["image"] for row in ROWS]).astype(np.float16))
+
+
+def test_fractions_are_cut_off_and_nulls_stay_nulls(drive: Pipeline) -> None:
+    batch = next(iter(drive.select("speed").cast("int32", "speed").batch(40)))
+    assert batch["speed"].dtype == np.int32
+    assert batch["speed"].tolist() == [None if row["speed"] is None else int(row["speed"]) for row in ROWS]
+    filled = drive.select("speed").cast("int32", "speed").nulls("fill", "speed", value=-1)
+    assert int(next(iter(filled))["speed"]) == -1
+    masked = next(iter(drive.select("speed").nulls("mask", "speed").cast(bool, "speed").batch(3)))
+    assert masked["speed"].tolist() == [False, True, True]
+    assert masked["speed__valid"].tolist() == [False, True, True]
+
+
+def test_values_of_variable_shape_are_cast(drive: Pipeline) -> None:
+    made = drive.select("points").cast("int16", "points")
+    for row, expected in zip(made, ROWS, strict=True):
+        assert row["points"].dtype == np.int16
+        assert np.array_equal(row["points"], expected["points"].astype(np.int16))
+    assert next(iter(made.pad("points").batch(4)))["points"].dtype == np.int16
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_values_in_windows_are_cast(drive: Pipeline, before: bool) -> None:
+    fields = drive.select("id", "points", "speed")
+    cast = ("id", "points", "speed")
+    windows = fields.cast("int8", *cast).ngram(length=2) if before else fields.ngram(length=2).cast("int8", *cast)
+    batch = next(iter(windows.batch(2)))
+    assert batch["id"].tolist() == [[0, 1], [1, 2]]
+    assert (batch["id"].dtype, batch["speed"].dtype, batch["points"].values.dtype) == (np.int8, np.int8, np.int8)
+    assert batch["speed"].tolist() == [[None, 0], [0, 1]]
+
+
+def test_several_names_and_regexes_may_be_given(drive: Pipeline) -> None:
+    made = drive.select("id", "speed", "name").cast("float64", "i.*", "speed")
+    assert [output.dtype.name for output in made.element.outputs] == ["float64", "object", "float64"]
+
+
+def test_a_cast_to_the_same_dtype_does_nothing(drive: Pipeline) -> None:
+    plan = drive.select("id").cast("int64", "id").plan()
+    assert plan.program.item_steps == ()
+
+
+def test_an_image_that_was_cast_is_no_longer_resized_as_bytes(url: str) -> None:
+    resized = Pipeline(url).select("image").cast("float32", "image").resize("image", (2, 2))
+    batch = next(iter(resized.batch(3)))
+    assert (batch["image"].dtype, batch["image"].shape) == (np.float32, (3, 2, 2, 3))
+    after = Pipeline(url).select("image").resize("image", (2, 2), interpolation="nearest").cast("int64", "image")
+    assert next(iter(after))["image"].dtype == np.int64
+
+
+def test_a_client_may_cast_what_a_server_has(url: str) -> None:
+    with serve(Pipeline(url).select("id", "speed").nulls("fill", "speed", value=0)) as server:
+        batch = next(iter(Pipeline(address=server.address).cast("int8", "id", "speed").batch(4)))
+        assert (batch["id"].dtype, batch["speed"].tolist()) == (np.int8, [0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "dtype", "expected"),
+    [
+        ([-128, 127], pa.int64(), "int8", [-128, 127]),
+        ([0, 2**64 - 1], pa.uint64(), "float64", [0.0, float(2**64)]),
+        ([0, 2**63 - 1], pa.uint64(), "int64", [0, 2**63 - 1]),
+        ([-0.9, 255.9], pa.float64(), "uint8", [0, 255]),
+        ([-(2.0**63), 2.0**62], pa.float64(), "int64", [-(2**63), 2**62]),
+        ([2.0**64 - 2.0**12], pa.float64(), "uint64", [2**64 - 2**12]),
+        ([1e300, -1.0], pa.float64(), "float32", [float("inf"), -1.0]),
+        ([70_000], pa.int32(), "float16", [float("inf")]),
+        ([0.0, -0.5, 3.0], pa.float32(), "bool", [False, True, True]),
+        ([True, False], pa.bool_(), "int8", [1, 0]),
+        ([None, 300, 5], pa.int16(), "int32", [None, 300, 5]),
+        ([None, float("nan"), 1.0], pa.float64(), "float32", [None, "nan", 1.0]),
+    ],
+)
+def test_casts_at_the_limits(tmp_path: Path, values: Any, kind: Any, dtype: str, expected: Any) -> None:
+    batch = next(iter(column(tmp_path, values, kind).cast(dtype, "x").batch(3)))
+    assert batch["x"].dtype == np.dtype(dtype)
+    assert ["nan" if value != value else value for value in batch["x"].tolist()] == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "dtype", "row", "wrong"),
+    [
+        ([1, 2, 3, 4, 128], pa.int64(), "int8", 1, "128"),
+        ([1, 2, 3, -1], pa.int64(), "uint64", 0, "-1"),
+        ([1, 2**63], pa.uint64(), "int64", 1, "9223372036854775808"),
+        ([1.0, 2.0, float("nan")], pa.float64(), "int64", 2, "nan"),
+        ([1.0, float("-inf")], pa.float32(), "int8", 1, "-inf"),
+        ([float("inf")], pa.float32(), "bool", 0, "inf"),
+        ([2.0**63], pa.float64(), "int64", 0, "9.22"),
+        ([None, 300.0], pa.float64(), "int8", 1, "300"),
+        ([256.0], pa.float16(), "uint8", 0, "256"),
+        ([[1], [], [2, 300], None, [4]], pa.list_(pa.int64()), "int8", 2, "300"),
+        ([[[1.0, 2.0]], [[3.0, 1e9]]], pa.list_(pa.list_(pa.float64(), 2)), "int16", 1, "1000000000"),
+    ],
+)
+def test_a_number_that_does_not_fit_is_an_error_that_names_its_row(
+    tmp_path: Path, values: Any, kind: Any, dtype: str, row: int, wrong: str
+) -> None:
+    pipeline = column(tmp_path, [None if value is None else value for value in values], kind).cast(dtype, "x")
+    message = rf"cast: field 'x', file .*part.parquet, row group \d, row {row}: expected a number that {dtype} can hold, got {wrong}"
+    with pytest.raises(DecodeError, match=message):
+        list(pipeline)
+    with pytest.raises(DecodeError, match=message):
+        list(pipeline.batch(5))
+
+
+def test_what_is_under_a_null_is_never_looked_at(tmp_path: Path) -> None:
+    values = pa.Array.from_buffers(
+        pa.int64(), 3, [pa.py_buffer(b"\x05"), pa.py_buffer(np.array([1, 999, 3], np.int64))], null_count=1
+    )
+    (tmp_path / "x").mkdir()
+    assert next(iter(column(tmp_path / "x", values).cast("int8", "x").batch(3)))["x"].tolist() == [1, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda p: p.cast("int8"), PipelineError, r"cast: expected a field name or regex, or several of them, got \(\)"),
+        (lambda p: p.cast(str, "id"), PipelineError, "cast: expected a numeric dtype, got <class 'str'>"),
+        (lambda p: p.cast(None, "id"), PipelineError, "cast: expected a numeric dtype, got None"),
+        (lambda p: p.cast("int7", "id"), PipelineError, "cast: expected a numeric dtype, got 'int7'"),
+        (lambda p: p.cast("datetime64[s]", "id"), PipelineError, "expected a numeric dtype"),
+        (lambda p: p.cast("int8", "name").element, PipelineError, "field 'name': expected numbers or bools, got text"),
+        (lambda p: p.cast("int8", "price").element, PipelineError, "field 'price': expected numbers or bools, got text.*decimals"),
+        (lambda p: p.cast("int8", "nope").element, FieldNotFoundError, "field 'nope'"),
+        (lambda p: p.cast("int32", "id").where(pc.field("id") > 3), PipelineError, "it reads the stored values of 'id'"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(url: str, make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make(Pipeline(url))
