@@ -30,7 +30,7 @@ class Resumable(Protocol):
     def state_dict(self) -> Any:
         """How far it has come."""
 
-    def load_state_dict(self, state: Any) -> Any:
+    def load_state_dict(self, state: object) -> Any:
         """Goes on where a state was taken."""
 
 
@@ -65,7 +65,7 @@ def assert_resumable(make_iterator: Callable[[], Resumable], *, steps: int | Non
             _compare_tail(iterator, expected, consumed, f"{where}, twice", whole=steps is None)
 
 
-def assert_same(found: Any, expected: Any, where: str = "value") -> None:
+def assert_same(found: object, expected: object, where: str = "value") -> None:
     """Raises `AssertionError`, naming the place, unless two elements are equal in structure, dtype, shape and value.
 
     NaN equals NaN. Masked arrays compare by mask, and by value where they are not masked.
@@ -95,7 +95,7 @@ def assert_same(found: Any, expected: Any, where: str = "value") -> None:
     _assert_same_arrays(_as_array(found, where), _as_array(expected, where), where)
 
 
-def _frozen(state: Any) -> bytes:
+def _frozen(state: object) -> bytes:
     return pickle.dumps(state)
 
 
@@ -127,7 +127,7 @@ def _compare_tail(iterator: Resumable, expected: list[Any], consumed: int, where
         assert_same(mine, theirs, f"element {number} of an iterator {where}")
 
 
-def _as_array(value: Any, where: str) -> np.ndarray:
+def _as_array(value: object, where: str) -> np.ndarray:
     """A scalar, an array, or the tensor of a framework as a numpy array; ragged and nested tensors as objects."""
     for method in ("to_list", "unbind"):  # tf.RaggedTensor, and torch's nested tensors
         if method == "to_list" or getattr(value, "is_nested", False):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from parquetry.common.errors import PipelineError
 
 
-def static(value: Any) -> int | None:
+def static(value: object) -> int | None:
     """An integer (or bool) that is known now; ``None`` for one that only the running graph knows."""
     if tf.is_tensor(value):
         value = tf.get_static_value(value)
@@ -24,7 +24,7 @@ def static(value: Any) -> int | None:
     raise PipelineError(f"argument of a dataset's verb: expected an integer, got {value!r}.")
 
 
-def static_text(value: Any) -> Any:
+def static_text(value: object) -> Any:
     """A path that is known now; ``None`` for one that only the running graph knows."""
     if not tf.is_tensor(value):
         return value
@@ -32,7 +32,7 @@ def static_text(value: Any) -> Any:
     return None if value is None else tf.compat.as_str(value.item() if isinstance(value, np.ndarray) else value)
 
 
-def known_urls(value: Any, like: Any) -> Any:
+def known_urls(value: object, like: object) -> Any:
     """URLs as texts, or as one tensor where only the running graph knows them.
 
     Raises:
@@ -64,6 +64,6 @@ def graph_seed() -> int | None:
     return (int(graph_seed) * 0x9E3779B1 + int(op_seed)) % (1 << 63)
 
 
-def is_dnf(predicate: Any) -> bool:
+def is_dnf(predicate: object) -> bool:
     """Whether a predicate is a list of tuples, or a list of such lists."""
     return isinstance(predicate, Sequence) and not isinstance(predicate, str | bytes)

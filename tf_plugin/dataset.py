@@ -307,7 +307,7 @@ class ParquetDataset(Verbs, tf.data.Dataset):
 
     # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or done by tf.data's own op ---
 
-    def filter(self, predicate: Any, name: str | None = None) -> tf.data.Dataset:
+    def filter(self, predicate: object, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.filter`; an expression, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
         if isinstance(predicate, pc.Expression | ColumnPredicate) or is_dnf(predicate):
             return self.where(predicate)
@@ -366,8 +366,8 @@ class ParquetDataset(Verbs, tf.data.Dataset):
 
     def shuffle(  # type: ignore[override]  # tf.data's own arguments
         self,
-        buffer_size: Any,
-        seed: Any = None,
+        buffer_size: object,
+        seed: object = None,
         reshuffle_each_iteration: bool | None = True,
         name: str | None = None,
     ) -> tf.data.Dataset:
@@ -400,9 +400,9 @@ class ParquetDataset(Verbs, tf.data.Dataset):
 
     def batch(
         self,
-        batch_size: Any,
-        drop_remainder: Any = False,
-        num_parallel_calls: Any = None,
+        batch_size: object,
+        drop_remainder: object = False,
+        num_parallel_calls: object = None,
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
@@ -412,21 +412,21 @@ class ParquetDataset(Verbs, tf.data.Dataset):
             return super().batch(size, bool(drop))
         return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
-    def repeat(self, count: Any = None, name: str | None = None) -> tf.data.Dataset:
+    def repeat(self, count: object = None, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.repeat`."""
         static_count = -1 if count is None else static(count)
         if static_count is not None and self._pipeline.accepts("repeat"):
             return super().repeat(None if static_count < 0 else static_count)
         return tf.data.Dataset.repeat(self, count, name=name)
 
-    def take(self, count: Any, name: str | None = None) -> tf.data.Dataset:
+    def take(self, count: object, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.take`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
             return super().take(static_count)
         return tf.data.Dataset.take(self, count, name=name)
 
-    def skip(self, count: Any, name: str | None = None) -> tf.data.Dataset:
+    def skip(self, count: object, name: str | None = None) -> tf.data.Dataset:
         """As `tf.data.Dataset.skip`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):

@@ -75,7 +75,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         """The epoch to begin with, for ``model.fit``: 0, or that of the latest checkpoint."""
         return self._position.epoch
 
-    def on_train_begin(self, logs: Any = None) -> None:
+    def on_train_begin(self, logs: object = None) -> None:
         """Restores the latest checkpoint, if there is one, and has the dataset go on at its position."""
         if not self.model.built:
             raise PipelineError(
@@ -95,12 +95,12 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         self._elements = self._unsaved = 0
         self._remaining = None
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         """Notes the epoch."""
         self._position.epoch = epoch
         self._batch = -1
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
         """Ends an epoch that is shorter than Keras believes, because it was begun before the restart.
 
         Else Keras would run the training step once more to find out, and steps that find no data still advance the
@@ -109,7 +109,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         if self._remaining is not None and 0 <= self._remaining <= self._elements:
             raise StopIteration
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
         """Counts the batch, and saves if it is time to."""
         self._elements += batch - self._batch
         if self._remaining is None:
@@ -121,7 +121,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
             if left != 0:  # the end of the data is the end of the epoch, which saves
                 self._save(state)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
         """Saves, at the beginning of the next epoch if the data came to an end."""
         self._position.epoch = epoch + 1
         state, left = self._now()

@@ -133,7 +133,7 @@ def _stacked(name: str, values: Sequence[Any]) -> np.ndarray:
         raise PipelineError(f"field '{name}': expected the shape that the schema declares, got {shapes}.") from error
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str | bytes)
 
 
@@ -181,7 +181,7 @@ def _begin(reader: Any) -> None:
         reader.reset()
 
 
-def _shuffled(tensors: Any, dtypes: list[Any], capacity: int, min_after_dequeue: int) -> Any:
+def _shuffled(tensors: object, dtypes: list[Any], capacity: int, min_after_dequeue: int) -> Any:
     queue = tf.queue.RandomShuffleQueue(capacity, min_after_dequeue, dtypes)
     queue.size(name=RANDOM_SHUFFLING_QUEUE_SIZE)  # only for those who look it up by its name
     runner = tf.compat.v1.train.QueueRunner(queue, [queue.enqueue(tensors)])
@@ -202,7 +202,7 @@ def _tf_dtype(field: Any) -> Any:
         raise SchemaError(f"field '{field.name}': {error} Leave it out with schema_fields=.") from error
 
 
-def _numpy_to_tf_dtypes(numpy_dtype: Any) -> Any:
+def _numpy_to_tf_dtypes(numpy_dtype: object) -> Any:
     """The TensorFlow dtype of a field's numpy type; raises `SchemaError` (a ``ValueError``) if there is none."""
     found = numpy_dtype.type if isinstance(numpy_dtype, np.dtype) else numpy_dtype
     if found not in _TF_DTYPES:
@@ -232,7 +232,7 @@ def _sanitize_field_tf_types(sample: Any) -> Any:
     return type(sample)(**values)
 
 
-def _tf_value(name: str, value: Any) -> Any:
+def _tf_value(name: str, value: object) -> Any:
     if value is None or value is np.ma.masked or isinstance(value, np.ma.MaskedArray):
         raise NullValueError(
             f"field '{name}': expected a value, got null (None), which TensorFlow has no form for. Leave such rows out "

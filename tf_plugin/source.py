@@ -40,7 +40,7 @@ def new_dataset_key(request: str) -> str:
 
 def source_dataset(
     element: Element,
-    request: Any,
+    request: object,
     *,
     dataset_key: str,
     state: str = "",
@@ -77,7 +77,7 @@ def source_dataset(
 class _Source(tf.data.Dataset):
     """What tf.data asks of a dataset without inputs."""
 
-    def __init__(self, variant: tf.Tensor, element_spec: Any) -> None:
+    def __init__(self, variant: tf.Tensor, element_spec: object) -> None:
         self._spec = element_spec
         super().__init__(variant)
 

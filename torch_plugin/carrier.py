@@ -28,12 +28,12 @@ class PipelineCarrier(Verbs):
         url_or_urls: Urls | Pipeline | None = None,
         fields: Iterable[str | UnischemaField] | None = None,
         *,
-        filesystem: Any = None,
+        filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         workers: int | None = None,
         memory_limit: int | None = None,
         executor: str | None = None,
-        address: Any = None,
+        address: object = None,
     ) -> None:
         self._start(
             Pipeline(
@@ -79,8 +79,8 @@ class PipelineCarrier(Verbs):
         canonical_shards: int | None = None,
         policy: Literal["global", "rowgroup_modulo"] = "global",
         *,
-        mesh: Any = None,
-        group: Any = None,
+        mesh: object = None,
+        group: object = None,
     ) -> Self:
         """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows.
 

@@ -23,7 +23,7 @@ from .process_group import rank_here
 _WHOLE = (None, 1)
 
 
-def check_combined(dataset: Any, workers: int) -> None:
+def check_combined(dataset: object, workers: int) -> None:
     """Looks at every pipe with several inputs in a loader's dataset.
 
     Raises:
@@ -58,26 +58,26 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
     return id(end)  # dealt before its elements were filtered, batched or shuffled: nobody knows which they are
 
 
-def _dealt_below(pipe: Any) -> Any:
+def _dealt_below(pipe: object) -> Any:
     return next((part for part in _below(pipe) if isinstance(part, Announced) or _is_filter(part)), None)
 
 
-def _is_fork(pipe: Any) -> bool:
+def _is_fork(pipe: object) -> bool:
     return isinstance(getattr(pipe, "main_datapipe", None), _ForkerIterDataPipe)
 
 
-def _is_filter(pipe: Any) -> bool:
+def _is_filter(pipe: object) -> bool:
     return not isinstance(pipe, Announced) and hasattr(type(pipe), "apply_sharding")
 
 
-def _below(pipe: Any) -> Iterator[Any]:
+def _below(pipe: object) -> Iterator[Any]:
     """A pipe and all that it stands on."""
     yield pipe
     for one in _inputs(pipe):
         yield from _below(one)
 
 
-def _inputs(pipe: Any) -> list[Any]:
+def _inputs(pipe: object) -> list[Any]:
     if isinstance(pipe, Announced):
         return []
     values = list(vars(pipe).values()) if hasattr(pipe, "__dict__") else []

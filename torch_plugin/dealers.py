@@ -203,7 +203,7 @@ def _length_for_shard(shard: Any, rows: int) -> int:
     return steps * at_once
 
 
-def _is(value: Any, name: str) -> bool:
+def _is(value: object, name: str) -> bool:
     kind = type(value)  # loaders of Accelerate say another __class__
     return kind.__name__ == name and kind.__module__.startswith(("accelerate.", "transformers."))
 

@@ -24,7 +24,7 @@ from .combining import check_combined
 class DerivedVerbs:
     """The DataPipe verbs that keep the state of what they stand on."""
 
-    def map(self, fn: Callable[..., Any], input_col: Any = None, output_col: Any = None) -> ParquetMapper:
+    def map(self, fn: Callable[..., Any], input_col: object = None, output_col: object = None) -> ParquetMapper:
         """torch's ``map``: a function of the elements (tensors), run where the pipe is iterated.
 
         As with torch, what the function returns is handed on uncopied, and torch's ``batch`` and ``shuffle`` keep it:
@@ -46,7 +46,7 @@ class DerivedVerbs:
         check_combined(zipped, workers=0)
         return zipped
 
-    def filter(self, filter_fn: Callable[..., Any], input_col: Any = None) -> Any:
+    def filter(self, filter_fn: Callable[..., Any], input_col: object = None) -> Any:
         """torch's ``filter``: keeps the elements for which the function is true."""
         return ParquetFilter(_pipe(self), filter_fn, input_col)
 
@@ -84,7 +84,7 @@ class _Elementwise(DerivedVerbs):
         """The next iterator is epoch ``epoch``."""
         self.datapipe.set_epoch(epoch)
 
-    def sharding_filter(self, sharding_group_filter: Any = None) -> Any:
+    def sharding_filter(self, sharding_group_filter: object = None) -> Any:
         """The source with ``sharding_filter()``: the same elements, read only once."""
         result = copy.copy(self)
         result.datapipe = self.datapipe.sharding_filter(sharding_group_filter)
@@ -153,6 +153,6 @@ class ParquetFilter(_Elementwise, FilterIterDataPipe):
                 return element
 
 
-def _pipe(verbs: Any) -> IterDataPipe:
+def _pipe(verbs: object) -> IterDataPipe:
     assert isinstance(verbs, IterDataPipe)
     return verbs

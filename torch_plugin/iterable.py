@@ -123,7 +123,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         """Elements that a ``DataLoader`` of this rank gives with any number of workers."""
         return self._length(replace(self._placement(), worker=0, workers=1))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         """Rows have no numbers here.
 
         Raises:

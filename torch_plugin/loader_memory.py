@@ -264,7 +264,7 @@ class _Mappings:
         """How much is mapped, tensors of ended workers aside."""
         return sum(len(mapped.memory) for mapped in list(self._mapped.values()))
 
-    def get(self, named: _Memory, descriptor: Any) -> _Mapped:
+    def get(self, named: _Memory, descriptor: object) -> _Mapped:
         """The memory that a message names; ``descriptor`` comes with the first of them."""
         with self._lock:
             known = self._mapped.get((named.worker, named.region))
@@ -318,7 +318,7 @@ def _map(named: _Memory, descriptor: Any) -> _Mapped:
     return mapped
 
 
-def _borrow(named: _Memory, descriptor: Any) -> Any:
+def _borrow(named: _Memory, descriptor: object) -> Any:
     """The memory of a message's tensors; it goes back to the worker with the last of them."""
     mapped = _mappings.get(named, descriptor)
     lease = (ctypes.c_uint8 * named.size_bytes).from_buffer(mapped.memory)
@@ -327,7 +327,7 @@ def _borrow(named: _Memory, descriptor: Any) -> Any:
 
 
 def _tensor_at(
-    lease: Any, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
+    lease: object, offset: int, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]
 ) -> torch.Tensor:
     reach = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     flat = torch.frombuffer(lease, dtype=dtype, count=reach, offset=offset)

@@ -79,7 +79,7 @@ def _meshes() -> list[Any]:
     return [found for found in gc.get_objects() if type(found) is kind]
 
 
-def _model_names(mesh: Any) -> list[str]:
+def _model_names(mesh: object) -> list[str]:
     """The dimensions along which ranks hold parts of one model, as far as their names say so."""
     sizes = _sizes(mesh)
     if len(sizes) == 1:

@@ -88,7 +88,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
 
 def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def reset(self: Any, loader: Any, first_iter: bool = False, *args: Any, **options: Any) -> None:
+    def reset(self: object, loader: object, first_iter: bool = False, *args: Any, **options: Any) -> None:
         original(self, loader, first_iter, *args, **options)
         if not first_iter:  # the first is a part of the start
             _announce(self, loader)
@@ -120,7 +120,7 @@ def _announce(iterator: Any, loader: Any) -> None:
         raise
 
 
-def announced_in(dataset: Any) -> Iterator[Announced]:
+def announced_in(dataset: object) -> Iterator[Announced]:
     """What is to be told: the dataset, and all that it holds."""
     seen: dict[int, Any] = {}  # kept alive, so that an id names one object
     waiting = deque([dataset])
@@ -134,7 +134,7 @@ def announced_in(dataset: Any) -> Iterator[Announced]:
         waiting.extend(part for part in _parts(value) if gc.is_tracked(part))
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: object) -> list[Any]:
     if isinstance(value, FunctionType):  # not its globals
         return [value.__closure__, value.__defaults__, value.__kwdefaults__]
     if isinstance(value, _CONTAINERS) and len(value) > _LONGEST:

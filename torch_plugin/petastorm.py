@@ -102,7 +102,7 @@ class DataLoader(LoaderBase):
 
     def __init__(
         self,
-        reader: Any,
+        reader: object,
         batch_size: int = 1,
         collate_fn: Callable[[list[Any]], Any] = decimal_friendly_collate,
         shuffling_queue_capacity: int = 0,
@@ -134,7 +134,7 @@ class BatchedDataLoader(LoaderBase):
 
     def __init__(
         self,
-        reader: Any,
+        reader: object,
         batch_size: int = 1,
         transform_fn: Callable[[Any], torch.Tensor] | None = None,
         shuffling_queue_capacity: int = 0,
@@ -171,7 +171,7 @@ class InMemBatchedDataLoader:
 
     def __init__(
         self,
-        reader: Any,
+        reader: object,
         batch_size: int = 1,
         transform_fn: Callable[[Any], torch.Tensor] | None = None,
         num_epochs: int | None = 1,
@@ -241,12 +241,12 @@ def _rows(reader: Any) -> Iterator[dict[Any, Any]]:
             yield _sanitized(sample)
 
 
-def _has_windows(reader: Any) -> bool:
+def _has_windows(reader: object) -> bool:
     """Whether a reader, which may be the user's own, gives windows."""
     return getattr(reader, "ngram", None) is not None
 
 
-def _is_batched(reader: Any) -> bool:
+def _is_batched(reader: object) -> bool:
     return bool(getattr(reader, "batched_output", getattr(reader, "is_batched_reader", False)))
 
 
@@ -254,7 +254,7 @@ def _as_dict(sample: Any) -> dict[str, Any]:
     return dict(sample if isinstance(sample, Mapping) else sample._asdict())
 
 
-def _sanitized(sample: Any) -> dict[str, Any]:
+def _sanitized(sample: object) -> dict[str, Any]:
     row = _as_dict(sample)
     _sanitize_pytorch_types(row)
     return row
@@ -351,7 +351,7 @@ def _drawn_seed() -> int:
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 
-def _check(batch_size: Any, shuffling_queue_capacity: Any) -> None:
+def _check(batch_size: object, shuffling_queue_capacity: object) -> None:
     if not isinstance(batch_size, int) or batch_size < 1:
         raise PipelineError(f"loader: expected batch_size to be an integer >= 1, got {batch_size!r}.")
     if not isinstance(shuffling_queue_capacity, int) or shuffling_queue_capacity < 0:

@@ -58,7 +58,7 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
     # --- DataPipe verbs ---
 
     def filter(
-        self, filter_fn: Any, input_col: Any = None, *, fields: Sequence[str] | None = None, batched: bool = False
+        self, filter_fn: object, input_col: object = None, *, fields: Sequence[str] | None = None, batched: bool = False
     ) -> Any:
         """Only the elements for which ``filter_fn`` is true.
 

@@ -38,7 +38,7 @@ class Serving(Protocol):
     def token(self) -> str | None:
         """What clients must know; ``None`` = nothing."""
 
-    def new_endpoint(self, send: Any) -> StreamEndpoint | None:
+    def new_endpoint(self, send: object) -> StreamEndpoint | None:
         """An endpoint for a reader that cannot say anything."""
 
     def end_endpoint(self, endpoint: StreamEndpoint) -> None:

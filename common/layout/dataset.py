@@ -54,7 +54,7 @@ class StoredDataset:
         self,
         urls: Sequence[str],
         *,
-        filesystem: Any = None,
+        filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         table: Table | None = None,
         listing: FileListing | None = None,

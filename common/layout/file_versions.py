@@ -331,12 +331,12 @@ def _pairs(tag: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in tag.split())  # two parts each
 
 
-def _tag(value: Any) -> str:
+def _tag(value: object) -> str:
     """A tag without what stores put around it here and leave out there."""
     return _text(value).removeprefix("W/").replace('"', "").replace(" ", "")
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
@@ -348,7 +348,7 @@ def _same_time(mine: int, theirs: int) -> bool:
     return coarse and mine // _SECOND_NS == theirs // _SECOND_NS
 
 
-def _time_ns(value: Any) -> int:
+def _time_ns(value: object) -> int:
     """A time as some store writes it; 0 for what is none."""
     if isinstance(value, bytes | str):
         value = _parsed(_text(value))

@@ -66,7 +66,7 @@ class FileListing:
 
 
 def list_files(
-    urls: Sequence[str], *, filesystem: Any = None, storage_options: dict[str, Any] | None = None
+    urls: Sequence[str], *, filesystem: object = None, storage_options: dict[str, Any] | None = None
 ) -> FileListing:
     """Lists every data file under the URLs (directories or files, of one filesystem), sorted by full path.
 

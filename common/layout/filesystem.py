@@ -27,7 +27,7 @@ _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"
 def resolve(
     url: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[pafs.FileSystem, str]:
     """The file system of ``url``, and the path within it.
@@ -99,7 +99,7 @@ def _given(filesystem: Any, text: str) -> tuple[pafs.FileSystem, str]:
     return _wrapped(filesystem), _trimmed(filesystem._strip_protocol(text))
 
 
-def _is_fsspec(filesystem: Any) -> bool:
+def _is_fsspec(filesystem: object) -> bool:
     try:
         from fsspec import AbstractFileSystem
     except ImportError:
@@ -152,7 +152,7 @@ def _import_fsspec(text: str, scheme: str) -> ModuleType:
     return result
 
 
-def _wrapped(filesystem: Any) -> pafs.FileSystem:
+def _wrapped(filesystem: object) -> pafs.FileSystem:
     return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
 
 

@@ -36,7 +36,7 @@ _THREADS = 16
 def write_index(
     url: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> str:
@@ -243,7 +243,7 @@ class IndexLines:
         return result
 
 
-def _array(values: Any, arrow: pa.DataType) -> pa.Array:
+def _array(values: object, arrow: pa.DataType) -> pa.Array:
     return values if isinstance(values, pa.Array) else pa.array(values, arrow)
 
 

@@ -70,7 +70,7 @@ def _described(fs: Any) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     from fsspec import AbstractFileSystem
 
     if isinstance(value, AbstractFileSystem):
@@ -82,10 +82,10 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else _pickled(value)
 
 
-def _pickled(value: Any) -> str:
+def _pickled(value: object) -> str:
     return hashlib.blake2b(pickle.dumps(value), digest_size=16).hexdigest()
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     text = json.dumps(value, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

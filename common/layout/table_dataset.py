@@ -21,7 +21,7 @@ from .table import Table, TableColumn
 from .table_read import locate, parse_values
 
 
-def table_listing(url: str, table: Table, *, filesystem: Any, storage_options: dict[str, Any] | None) -> FileListing:
+def table_listing(url: str, table: Table, *, filesystem: object, storage_options: dict[str, Any] | None) -> FileListing:
     """The files of the table, in the order of their paths; nothing is looked up but local files, which costs little."""
     found, _ = resolve(url, filesystem=filesystem, storage_options=storage_options)
     root = table.root.rstrip("/") + "/"

@@ -38,7 +38,7 @@ class PetastormDataset(StoredDataset):
         self,
         urls: Sequence[str],
         *,
-        filesystem: Any = None,
+        filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         physical: bool = False,
     ) -> None:

@@ -61,7 +61,7 @@ def keep_in_table(predicate: PredicateBase, fields: Iterable[UnischemaField], ta
     return _as_mask(predicate, predicate.do_include(values), table.num_rows)
 
 
-def _as_mask(predicate: PredicateBase, answer: Any, count: int) -> np.ndarray:
+def _as_mask(predicate: PredicateBase, answer: object, count: int) -> np.ndarray:
     if hasattr(answer, "fillna"):
         answer = answer.fillna(False)
     mask = np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else np.asarray(answer)

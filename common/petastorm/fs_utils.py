@@ -28,8 +28,8 @@ class FilesystemResolver:
     def __init__(
         self,
         dataset_url: Any,
-        hadoop_configuration: Any = None,
-        connector: Any = None,
+        hadoop_configuration: object = None,
+        connector: object = None,
         hdfs_driver: str = "libhdfs3",
         user: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -71,7 +71,7 @@ def get_filesystem_and_path_or_paths(
     url_or_urls: str | Sequence[str],
     hdfs_driver: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    filesystem: Any = None,
+    filesystem: object = None,
 ) -> tuple[Any, str | list[str]]:
     """The file system of a URL (or of a list of URLs), and the path within it; ``hdfs_driver`` is not used.
 
@@ -105,14 +105,14 @@ def _of_fsspec(filesystem: pafs.FileSystem) -> Any:
         ) from error
 
 
-def normalize_dir_url(dataset_url: Any) -> str:
+def normalize_dir_url(dataset_url: object) -> str:
     """The URL without slashes at its end; raises `PipelineError` for anything but text."""
     if not isinstance(dataset_url, str) or not dataset_url:
         raise PipelineError(f"directory url: must be a string, got {dataset_url!r}.")
     return dataset_url.rstrip("/") or dataset_url
 
 
-def normalize_dataset_url_or_urls(dataset_url_or_urls: Any) -> str | list[str]:
+def normalize_dataset_url_or_urls(dataset_url_or_urls: object) -> str | list[str]:
     """One URL or a list of them, each without slashes at its end."""
     if isinstance(dataset_url_or_urls, list | tuple):
         if not dataset_url_or_urls:

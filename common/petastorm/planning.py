@@ -59,11 +59,11 @@ class Wanted:
 def choose_row_groups(
     dataset: PetastormDataset,
     *,
-    filters: Any,
+    filters: object,
     predicate: PredicateBase | None,
     selector: RowGroupSelectorBase | None,
-    cur_shard: Any,
-    shard_count: Any,
+    cur_shard: object,
+    shard_count: object,
 ) -> tuple[Wanted, PredicateBase | None]:
     """The rows that ``filters`` leave, the row groups that remain, and the predicate if rows must still be asked about.
 
@@ -93,7 +93,7 @@ def _given(filters: Any) -> bool:
     return filters is not None and (isinstance(filters, pc.Expression) or len(filters) > 0)
 
 
-def _in_partition_types(dataset: PetastormDataset, filters: Any) -> Any:
+def _in_partition_types(dataset: PetastormDataset, filters: object) -> Any:
     """DNF tuples with text, in which Petastorm compares partitions, as the integers of an integer partition."""
     if isinstance(filters, pc.Expression):
         return filters
@@ -106,7 +106,7 @@ def _in_partition_types(dataset: PetastormDataset, filters: Any) -> Any:
     return filters
 
 
-def _as_integers(name: str, value: Any) -> Any:
+def _as_integers(name: str, value: object) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return type(value)(_as_integers(name, item) for item in value)
     if not isinstance(value, str):

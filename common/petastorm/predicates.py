@@ -85,7 +85,9 @@ class in_lambda(PredicateBase):  # noqa: N801  # Petastorm's name
         state_arg: something that the function gets as its last argument, unless it is ``None``.
     """
 
-    def __init__(self, predicate_fields: list[str], predicate_func: Callable[..., Any], state_arg: Any = None) -> None:
+    def __init__(
+        self, predicate_fields: list[str], predicate_func: Callable[..., Any], state_arg: object = None
+    ) -> None:
         if not isinstance(predicate_fields, list):
             raise PipelineError(f"in_lambda: expected a list of field names, got {predicate_fields!r}.")
         self._predicate_fields = predicate_fields
@@ -195,6 +197,6 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801  # Petastorm's name
         return self._low <= bucket < self._high
 
 
-def _check_predicate(name: str, predicate: Any) -> None:
+def _check_predicate(name: str, predicate: object) -> None:
     if not isinstance(predicate, PredicateBase):
         raise PipelineError(f"{name}: expected a predicate derived from PredicateBase, got {predicate!r}.")

@@ -34,7 +34,7 @@ _told: set[str] = set()
 
 def make_reader(
     dataset_url: str | Sequence[str],
-    schema_fields: Any = None,
+    schema_fields: object = None,
     reader_pool_type: str = "thread",
     workers_count: int = 10,
     pyarrow_serialize: bool = False,
@@ -56,10 +56,10 @@ def make_reader(
     cache_extra_settings: Mapping[str, Any] | None = None,
     hdfs_driver: str = "libhdfs3",
     transform_spec: TransformSpec | None = None,
-    filters: Any = None,
+    filters: object = None,
     storage_options: Mapping[str, Any] | None = None,
     zmq_copy_buffers: bool = True,
-    filesystem: Any = None,
+    filesystem: object = None,
     convert_early_to_numpy: bool = False,
 ) -> Reader:
     """A reader of single, decoded rows (or windows) of a dataset, as named tuples.
@@ -123,7 +123,7 @@ def make_reader(
 
 def make_batch_reader(
     dataset_url_or_urls: str | Sequence[str],
-    schema_fields: Any = None,
+    schema_fields: object = None,
     reader_pool_type: str = "thread",
     workers_count: int = 10,
     results_queue_size: int = 50,
@@ -144,10 +144,10 @@ def make_batch_reader(
     cache_extra_settings: Mapping[str, Any] | None = None,
     hdfs_driver: str = "libhdfs3",
     transform_spec: TransformSpec | None = None,
-    filters: Any = None,
+    filters: object = None,
     storage_options: Mapping[str, Any] | None = None,
     zmq_copy_buffers: bool = True,
-    filesystem: Any = None,
+    filesystem: object = None,
     convert_early_to_numpy: bool = False,
 ) -> Reader:
     """A reader of the stored columns of any Parquet dataset: one named tuple of arrays for each row group.
@@ -203,7 +203,7 @@ def _reader(
     dataset: PetastormDataset,
     *,
     batched: bool,
-    schema_fields: Any,
+    schema_fields: object,
     pool: tuple[str, int, int],
     order: tuple[int | None, bool, bool, int, int | None],
     predicate: PredicateBase | None,
@@ -211,7 +211,7 @@ def _reader(
     shard: tuple[Any, Any],
     cache: tuple[str, int | None] | None,
     transform: TransformSpec | None,
-    filters: Any,
+    filters: object,
     zmq_copy_buffers: bool,
 ) -> Reader:
     seed, shuffle_rows, shuffle_row_groups, parts, num_epochs = order
@@ -255,7 +255,9 @@ def _reader(
     )
 
 
-def _storage_schema(dataset: PetastormDataset, stored: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None]:
+def _storage_schema(
+    dataset: PetastormDataset, stored: Unischema, schema_fields: object
+) -> tuple[Unischema, NGram | None]:
     """The part of the stored schema that is read, and the windows."""
     ngram = schema_fields if isinstance(schema_fields, NGram) else None
     if ngram is not None:
@@ -320,7 +322,7 @@ def _tell_once(key: str, text: str) -> None:
         warnings.warn(text, UserWarning, stacklevel=4)
 
 
-def _check_pool(kind: Any, workers: Any, results_queue_size: Any) -> None:
+def _check_pool(kind: object, workers: object, results_queue_size: object) -> None:
     if kind not in ("thread", "process", "dummy"):
         raise PipelineError(f"Unknown reader_pool_type: expected 'thread', 'process' or 'dummy', got {kind!r}.")
     for name, value in (("workers_count", workers), ("results_queue_size", results_queue_size)):
@@ -328,7 +330,7 @@ def _check_pool(kind: Any, workers: Any, results_queue_size: Any) -> None:
             raise PipelineError(f"{name}: expected an integer >= 1, got {value!r}.")
 
 
-def _check_order(num_epochs: Any, parts: Any, seed: Any) -> None:
+def _check_order(num_epochs: object, parts: object, seed: object) -> None:
     if num_epochs is not None and (not isinstance(num_epochs, int) or isinstance(num_epochs, bool) or num_epochs < 1):
         raise PipelineError(f"num_epochs: expected an integer >= 1 or None, got {num_epochs!r}.")
     if not isinstance(parts, int) or isinstance(parts, bool) or parts < 1:
@@ -337,7 +339,7 @@ def _check_order(num_epochs: Any, parts: Any, seed: Any) -> None:
         raise PipelineError(f"seed: expected an integer or None, got {seed!r}.")
 
 
-def _cache(kind: Any, location: str | None, limit_bytes: int | None) -> tuple[str, int | None] | None:
+def _cache(kind: object, location: str | None, limit_bytes: int | None) -> tuple[str, int | None] | None:
     if kind in (None, NULL_CACHE):
         return None
     if kind != LOCAL_DISK_CACHE:

@@ -20,11 +20,11 @@ from .values import row_values
 
 def dataset_as_rdd(
     dataset_url: str,
-    spark_session: Any,
+    spark_session: object,
     schema_fields: Sequence[Any] | None = None,
     hdfs_driver: str | None = None,
     *,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """An RDD of rows as `make_reader` gives them, in the order of storage.

@@ -10,7 +10,9 @@ from ..errors import PipelineError
 from .unischema import Unischema, UnischemaField
 
 
-def edit_field(name: str, numpy_dtype: Any, shape: tuple[int | None, ...], nullable: bool = False) -> tuple[Any, ...]:
+def edit_field(
+    name: str, numpy_dtype: object, shape: tuple[int | None, ...], nullable: bool = False
+) -> tuple[Any, ...]:
     """A field that a transform adds or changes, in the form that `TransformSpec` takes."""
     return name, numpy_dtype, shape, nullable
 

@@ -34,12 +34,12 @@ def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, 
         return {name: _kept(value) for name, value in _checked_row(spec, schema, row, result).items()}
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> Any:
     """A value in memory of its own, since functions return theirs again."""
     return value.copy() if isinstance(value, np.ndarray | list | dict) else value
 
 
-def _checked_row(spec: TransformSpec, schema: Unischema, row: Mapping[str, Any], result: Any) -> dict[str, Any]:
+def _checked_row(spec: TransformSpec, schema: Unischema, row: Mapping[str, Any], result: object) -> dict[str, Any]:
     if not isinstance(result, Mapping):
         raise TransformError(
             f"TransformSpec: expected the function to return a row as a dict, got {type(result).__name__}."

@@ -62,7 +62,7 @@ class UnischemaField(NamedTuple):
         return CoreField(self.name, self.numpy_dtype, tuple(self.shape), codec, bool(self.nullable))
 
 
-def _identity(field: Any) -> Any:
+def _identity(field: object) -> Any:
     if not isinstance(field, tuple) or len(field) != 5:
         return field
     dtype = (
@@ -143,7 +143,7 @@ class Unischema:
         return spark_type("StructType", entries)
 
     @classmethod
-    def from_arrow_schema(cls, arrow: Any, omit_unsupported_fields: bool = True) -> Unischema:
+    def from_arrow_schema(cls, arrow: object, omit_unsupported_fields: bool = True) -> Unischema:
         """The schema of plain Parquet columns.
 
         Args:

@@ -21,7 +21,7 @@ def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:
     return {name: _decoded(schema, name, value) for name, value in row.items() if name in schema.fields}
 
 
-def _decoded(schema: Unischema, name: str, value: Any) -> Any:
+def _decoded(schema: Unischema, name: str, value: object) -> Any:
     field = schema.fields[name]
     if value is None:
         return None

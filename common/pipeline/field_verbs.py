@@ -102,7 +102,7 @@ class FieldVerbs:
         """
         return self._with_stage(Nulls(policy, names or EVERY_FIELD, value))  # type: ignore[arg-type]  # checked there
 
-    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: Any = None) -> Self:
+    def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: object = None) -> Self:
         """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.
 
             >>> batch = next(iter(drive.pad("points").batch(4)))
@@ -155,7 +155,7 @@ class FieldVerbs:
         """
         return self._with_stage(Decimals(form, required_names("decimals", names)))  # type: ignore[arg-type]  # checked there
 
-    def pack(self, name: str, fields: FieldNames, dtype: Any = None, *, keep: bool = False) -> Self:
+    def pack(self, name: str, fields: FieldNames, dtype: object = None, *, keep: bool = False) -> Self:
         """Many numeric fields (scalars or vectors of fixed length) as one vector field ``name``, ``[B, K]`` in a batch.
 
             >>> packed = drive.nulls("fill", "speed", value=0).pack("x", ["speed", "id"], np.float32)

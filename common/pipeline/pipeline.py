@@ -92,12 +92,12 @@ class Pipeline(Verbs):
         url_or_urls: Urls | Pipeline | None = None,
         fields: Iterable[str | UnischemaField] | None = None,
         *,
-        filesystem: Any = None,
+        filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         workers: int | None = None,
         memory_limit: int | None = None,
         executor: str | None = None,
-        address: Any = None,
+        address: object = None,
     ) -> None:
         workers, memory_limit = _checked_options(workers, memory_limit, executor)
         if url_or_urls is not None and address is not None:
@@ -140,7 +140,7 @@ class Pipeline(Verbs):
         cls,
         uri: str | os.PathLike[str],
         version: Any = None,
-        fields: Any = None,
+        fields: object = None,
         *,
         filesystem: Any = None,
         storage_options: Mapping[str, str] | None = None,
@@ -166,12 +166,12 @@ class Pipeline(Verbs):
     @classmethod
     def from_iceberg(
         cls,
-        table: Any,
+        table: object,
         snapshot_id: int | None = None,
-        fields: Any = None,
+        fields: object = None,
         *,
         catalog_options: Mapping[str, Any] | None = None,
-        filesystem: Any = None,
+        filesystem: object = None,
         **options: Any,
     ) -> Pipeline:
         """Rows of an Iceberg table (extra ``iceberg``): its files, deletes of every kind, columns by field id.
@@ -196,11 +196,11 @@ class Pipeline(Verbs):
         cls,
         path: str | os.PathLike[str],
         split: str | None = None,
-        fields: Any = None,
+        fields: object = None,
         *,
         config: str | None = None,
         image_shape: Sequence[int | None] = (None, None, 3),
-        filesystem: Any = None,
+        filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Pipeline:
@@ -589,7 +589,7 @@ def _warn(verb: str, seed: int | None) -> None:
 class _Constant:
     """A callable that gives one value; lets a filesystem travel the way functions do."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __call__(self) -> Any:
@@ -628,7 +628,7 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
     return tuple(url if "://" in url else os.path.abspath(os.path.expanduser(url)) for url in urls)
 
 
-def _checked_options(workers: Any, memory_limit: Any, executor: Any) -> tuple[int | None, int | None]:
+def _checked_options(workers: object, memory_limit: object, executor: object) -> tuple[int | None, int | None]:
     """``workers`` and ``memory_limit`` as plain integers."""
     for name, value in (("workers", workers), ("memory_limit", memory_limit)):
         if value is not None and integer(value, least=1) is None:

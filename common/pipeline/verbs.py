@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..predicates.column_predicates import hash_split
 from ..ranks import resolve_rank
@@ -36,7 +36,7 @@ class Verbs(ImageVerbs):
     They hold for every face.
     """
 
-    def where(self, predicate: Any, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
+    def where(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
         """Only the rows for which ``predicate`` is true (null is not true).
 
             >>> [int(row["id"]) for row in drive.where(pc.field("speed") > 18)]
@@ -75,7 +75,7 @@ class Verbs(ImageVerbs):
         self,
         fields: Mapping[int, Sequence[str]] | Sequence[str] | None = None,
         timestamp: str | UnischemaField | None = None,
-        max_gap: Any = None,
+        max_gap: object = None,
         group_by: str | Sequence[str] | None = None,
         stride: int = 1,
         overlap: bool = True,

@@ -154,7 +154,7 @@ def _splitmix(values: np.ndarray, seed: int) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _hash_value(value: Any, seed: int) -> int:
+def _hash_value(value: object, seed: int) -> int:
     value = _before_widening(value)
     if isinstance(value, bool) or value is None:
         text = repr(value)
@@ -172,7 +172,7 @@ def _hash_value(value: Any, seed: int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _before_widening(value: Any) -> Any:
+def _before_widening(value: object) -> Any:
     """The integer or the day that a value is: a column may widen to floats, decimals or times, and no row may change
     its part.
     """

@@ -122,7 +122,7 @@ def field_names(expression: pc.Expression | Node, schema_names: Collection[str])
     return tuple(names)
 
 
-def as_expression(where: Any) -> pc.Expression:
+def as_expression(where: object) -> pc.Expression:
     """An expression as it is, or one made of DNF tuples.
 
     Raises:
@@ -131,7 +131,7 @@ def as_expression(where: Any) -> pc.Expression:
     return where if isinstance(where, pc.Expression) else from_tuples(where)
 
 
-def from_tuples(filters: Any) -> pc.Expression:
+def from_tuples(filters: object) -> pc.Expression:
     """The expression of filters in the form that ``pyarrow.parquet`` takes, with its meaning.
 
     Raises:
@@ -321,11 +321,11 @@ def _depth(node: Node) -> int:
     return depth
 
 
-def _is_predicate(value: Any) -> bool:
+def _is_predicate(value: object) -> bool:
     return isinstance(value, (tuple, list)) and len(value) > 0 and isinstance(value[0], str)
 
 
-def _non_empty_list(value: Any) -> list[Any]:
+def _non_empty_list(value: object) -> list[Any]:
     if not isinstance(value, (tuple, list)) or len(value) == 0:
         raise PipelineError(f"filters: expected an expression or a list of tuples, got {value!r}. {_DNF}")
     return list(value)
@@ -351,11 +351,11 @@ def _predicate(value: Any) -> pc.Expression:
         raise refuse(f"expected a value that Arrow can hold ({error})") from error
 
 
-def _refuse_predicate(value: Any, rule: str) -> PipelineError:
+def _refuse_predicate(value: object, rule: str) -> PipelineError:
     return PipelineError(f"filter {value!r}: {rule}, got {value!r}. {_DNF}")
 
 
-def _members(operand: Any, refuse: Any) -> pa.Array:
+def _members(operand: object, refuse: Any) -> pa.Array:
     if isinstance(operand, (set, frozenset)):
         operand = sorted(operand, key=lambda member: (str(type(member)), repr(member)))  # one order in every process
     if not isinstance(operand, (list, tuple, range, np.ndarray, pa.Array, pa.ChunkedArray)):

@@ -19,7 +19,7 @@ from .dtypes import dtype_to_json, is_bytes, is_string_like
 from .field import UnischemaField
 
 
-def check_value(field: UnischemaField, value: Any) -> Any:
+def check_value(field: UnischemaField, value: object) -> Any:
     """The value in the field's own type; ``None`` and ``NaT`` become ``None`` where the field is nullable.
 
     Raises:
@@ -35,7 +35,7 @@ def check_value(field: UnischemaField, value: Any) -> Any:
     return array
 
 
-def wrong_type(field: UnischemaField, value: Any) -> EncodeError:
+def wrong_type(field: UnischemaField, value: object) -> EncodeError:
     """The error for a value of another type than the field's."""
     shown = repr(value)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
@@ -49,7 +49,7 @@ def _refuse_null(field: UnischemaField, shown: str) -> None:
         raise EncodeError(f"field '{field.name}': expected a value, got {shown}. Declare the field nullable=True.")
 
 
-def _check_scalar(field: UnischemaField, value: Any) -> Any:
+def _check_scalar(field: UnischemaField, value: object) -> Any:
     dtype = field.dtype
     if isinstance(value, np.ndarray) and value.shape == ():
         value = value[()]
@@ -72,7 +72,7 @@ def _check_scalar(field: UnischemaField, value: Any) -> Any:
     return _check_number(field, value)
 
 
-def _check_decimal(field: UnischemaField, value: Any) -> decimal.Decimal:
+def _check_decimal(field: UnischemaField, value: object) -> decimal.Decimal:
     if isinstance(value, bool) or not isinstance(value, decimal.Decimal | str | int):
         raise wrong_type(field, value)
     try:
@@ -84,7 +84,7 @@ def _check_decimal(field: UnischemaField, value: Any) -> decimal.Decimal:
     return result
 
 
-def _check_number(field: UnischemaField, value: Any) -> Any:
+def _check_number(field: UnischemaField, value: object) -> Any:
     dtype = field.dtype
     if isinstance(value, np.generic):
         if value.dtype == dtype:
@@ -128,7 +128,7 @@ def _check_range(field: UnischemaField, low: int, high: int) -> None:
         raise EncodeError(f"field '{field.name}': expected {limits.min} to {limits.max} ({field.dtype}), got {wrong}.")
 
 
-def _check_time(field: UnischemaField, value: Any) -> Any:
+def _check_time(field: UnischemaField, value: object) -> Any:
     """The value as ``datetime64`` or ``timedelta64`` in the field's unit; an integer counts that unit."""
     moment = _moment(field, value)
     try:
@@ -143,7 +143,7 @@ def _check_time(field: UnischemaField, value: Any) -> Any:
     return result
 
 
-def _moment(field: UnischemaField, value: Any) -> Any:
+def _moment(field: UnischemaField, value: object) -> Any:
     wanted = field.dtype.kind
     if isinstance(value, np.generic) and value.dtype.kind == wanted:
         return value
@@ -162,7 +162,7 @@ def _moment(field: UnischemaField, value: Any) -> Any:
     raise wrong_type(field, value)
 
 
-def _check_array(field: UnischemaField, value: Any) -> np.ndarray:
+def _check_array(field: UnischemaField, value: object) -> np.ndarray:
     if is_string_like(field.dtype):
         return _check_string_array(field, value)
     if not isinstance(value, np.ndarray):
@@ -175,7 +175,7 @@ def _check_array(field: UnischemaField, value: Any) -> np.ndarray:
     return value
 
 
-def _check_string_array(field: UnischemaField, value: Any) -> np.ndarray:
+def _check_string_array(field: UnischemaField, value: object) -> np.ndarray:
     """Objects for a plain list column, because Arrow keeps every byte; fixed-width numpy strings for ``.npy`` bytes."""
     wanted = "S" if is_bytes(field.dtype) else "U"
     if isinstance(value, np.ndarray) and value.dtype.kind == wanted and field.dtype is not decimal.Decimal:
@@ -199,7 +199,7 @@ def _check_string_array(field: UnischemaField, value: Any) -> np.ndarray:
     return np.array(texts, dtype=wanted).reshape(array.shape)
 
 
-def _array_from_list(field: UnischemaField, value: Any) -> np.ndarray:
+def _array_from_list(field: UnischemaField, value: object) -> np.ndarray:
     try:
         found = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -233,7 +233,7 @@ def _round_floats(field: UnischemaField, found: np.ndarray) -> np.ndarray:
     return result
 
 
-def _object_array(field: UnischemaField, value: Any) -> np.ndarray:
+def _object_array(field: UnischemaField, value: object) -> np.ndarray:
     try:
         return np.array(value, dtype=object)
     except (TypeError, ValueError) as error:

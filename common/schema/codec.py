@@ -78,7 +78,7 @@ class Codec(PlainFields):
         """The Arrow type of the stored column."""
         return pa.binary()
 
-    def encode(self, field: CodedField, value: Any) -> Any:
+    def encode(self, field: CodedField, value: object) -> Any:
         """The stored form of one value that is already known to fit the field (see `encoding.check_value`)."""
         raise NotImplementedError
 

@@ -69,7 +69,7 @@ class ScalarCodec(Codec):
     def arrow_type(self, field: CodedField) -> pa.DataType:
         return self.arrow if self.arrow is not None else arrow_scalar_type(field.dtype, field=field.name)
 
-    def encode(self, field: CodedField, value: Any) -> Any:
+    def encode(self, field: CodedField, value: object) -> Any:
         return value
 
     def to_json(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class CompressedNdarrayCodec(NdarrayCodec):
     kind: ClassVar[str] = "compressed_ndarray"
     costly: ClassVar[bool] = True
 
-    def encode(self, field: CodedField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: object) -> bytes:
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
             # A fixed date, so that equal arrays give equal bytes.
@@ -205,7 +205,7 @@ class TensorCodec(Codec):
         size = self.value_bytes(field)
         return pa.binary(size) if size else pa.binary()
 
-    def encode(self, field: CodedField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: object) -> bytes:
         return np.ascontiguousarray(value, dtype=np.dtype(field.dtype).newbyteorder("<")).tobytes()
 
     def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:

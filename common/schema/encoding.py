@@ -73,7 +73,7 @@ def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
     return next(iter(lengths.values()), 0)
 
 
-def _encode_values(field: UnischemaField, values: Any, first_row: int) -> pa.Array:
+def _encode_values(field: UnischemaField, values: object, first_row: int) -> pa.Array:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         values = values.to_pylist()
     arrow_type = field.storage.arrow_type(field)

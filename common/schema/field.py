@@ -127,7 +127,7 @@ class Unischema:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "_fields", by_name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Unischema is immutable; build a new one")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -238,7 +238,7 @@ def no_such_field(pattern: str, names: Iterable[str]) -> str:
     return f"field '{pattern}': expected the name of a field or a regex that matches one in full. Fields are: {shown}."
 
 
-def _normalise_shape(shape: Any, name: str) -> Shape:
+def _normalise_shape(shape: object, name: str) -> Shape:
     given = () if shape is None else plain(shape)
     axes = given if isinstance(given, tuple) else (given,)
     if any(axis is not None and integer(axis, least=0) is None for axis in axes):

@@ -73,7 +73,7 @@ class CompressedImageCodec(Codec):
                 f"in {_CHANNELS[self.image_codec]}, got {field.shape}."
             )
 
-    def encode(self, field: CodedField, value: Any) -> bytes:
+    def encode(self, field: CodedField, value: object) -> bytes:
         image = np.ascontiguousarray(value, dtype=field.dtype)  # also turns big-endian pixels round
         channels = _channels_of(image)
         if self.image_codec == "jpeg" and simplejpeg is not None:

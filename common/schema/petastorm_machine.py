@@ -54,7 +54,7 @@ class Machine:
         if self.steps > MAX_STEPS:
             raise self.refuse(f"at most {MAX_STEPS} steps", "more")
 
-    def push(self, value: Any) -> None:
+    def push(self, value: object) -> None:
         self.stack.append(value)
 
     def push_int(self, value: int) -> None:
@@ -128,18 +128,18 @@ class Machine:
             raise self.refuse("pairs of key and value", f"{len(items)} items")
         target.update((self.key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
 
-    def key(self, value: Any) -> Any:
+    def key(self, value: object) -> Any:
         """A dict key or set item: a scalar, whose hash costs little and runs no code of the file's choice."""
         if type(value) not in KEY_TYPES:
             raise self.refuse("text, bytes or a number as key", describe(value))
         return value
 
-    def typed(self, value: Any, *kinds: type) -> Any:
+    def typed(self, value: object, *kinds: type) -> Any:
         if type(value) not in kinds:
             raise self.refuse(" or ".join(_KIND_NAMES.get(kind, kind.__name__) for kind in kinds), describe(value))
         return value
 
-    def check_extent(self, root: Any) -> None:
+    def check_extent(self, root: object) -> None:
         """Walks the result as a tree, so that its users need not fear cycles, depth, or shared parts that explode."""
         pending, values = [(root, 1)], 1
         while pending:

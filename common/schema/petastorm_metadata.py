@@ -131,7 +131,7 @@ def row_group_indexes_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, 
     return {index.name: index for index in indexes}
 
 
-def _attributes(value: Any, where: str, *classes: Global) -> dict[Any, Any]:
+def _attributes(value: object, where: str, *classes: Global) -> dict[Any, Any]:
     """The attributes of an object that must be of one of the classes."""
     if not isinstance(value, InertObject) or value.cls not in classes:
         expected = " or ".join(cls.name for cls in classes)
@@ -139,7 +139,7 @@ def _attributes(value: Any, where: str, *classes: Global) -> dict[Any, Any]:
     return value.attributes()
 
 
-def _field(stored: Any) -> UnischemaField:
+def _field(stored: object) -> UnischemaField:
     if not isinstance(stored, InertObject) or stored.cls != FIELD or not 3 <= len(stored.args) <= 5:
         raise SchemaError(f"a field: expected a UnischemaField of 3 to 5 values, got {describe(stored)}.")
     name, dtype, shape = stored.args[:3]
@@ -158,7 +158,7 @@ def _shape(stored: Any, *, field: str) -> Shape:
     return tuple(axes)
 
 
-def _dtype(stored: Any, *, field: str) -> Any:
+def _dtype(stored: object, *, field: str) -> Any:
     """The dtype that a name or a pickled ``numpy.dtype`` stands for; our names, for numpy 2 has lost some of theirs."""
     if isinstance(stored, InertObject) and stored.cls == DTYPE:
         try:

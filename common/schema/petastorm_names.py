@@ -117,7 +117,7 @@ def _time_unit(state: tuple[Any, ...]) -> str | None:
     return text if type(text) is str and text in _TIME_UNITS else None
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """A short text for errors, whatever the pickle held."""
     if isinstance(value, str | bytes):
         return repr(value[:80]) + ("..." if len(value) > 80 else "")

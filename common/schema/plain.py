@@ -51,7 +51,7 @@ class PlainFields:
         """What messages call it."""
         return type(self).__name__
 
-    def _conformed(self, name: str, hint: Any) -> Any:
+    def _conformed(self, name: str, hint: object) -> Any:
         value = getattr(self, name)
         try:
             return conformed(value, hint)
@@ -87,7 +87,7 @@ def plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def conformed(value: Any, hint: Any) -> Any:
+def conformed(value: object, hint: object) -> Any:
     """A plain value in an annotated type: integers where numbers are wanted become floats, 0 and 1 flags.
 
     Raises:
@@ -107,14 +107,14 @@ def conformed(value: Any, hint: Any) -> Any:
     return _simple(value, hint)
 
 
-def integer(value: Any, *, least: int | None = None) -> int | None:
+def integer(value: object, *, least: int | None = None) -> int | None:
     """The plain integer that a value is, if it is one of 64 bits and at least ``least``; else ``None``."""
     number = plain(value)
     low = -(1 << 63) if least is None else least
     return number if type(number) is int and low <= number < 1 << 63 else None
 
 
-def _any_of(value: Any, hints: Sequence[Any]) -> Any:
+def _any_of(value: object, hints: Sequence[Any]) -> Any:
     rules = []
     for hint in sorted(hints, key=lambda each: each is float):  # an integer stays one where it may
         try:
@@ -124,7 +124,7 @@ def _any_of(value: Any, hints: Sequence[Any]) -> Any:
     raise TypeError(" or ".join(dict.fromkeys(rules)))
 
 
-def _tuple_of(value: Any, hints: Sequence[Any]) -> tuple[Any, ...]:
+def _tuple_of(value: object, hints: Sequence[Any]) -> tuple[Any, ...]:
     if not isinstance(value, tuple):
         raise TypeError("a sequence")
     if hints[-1] is Ellipsis:

@@ -77,14 +77,14 @@ class SparkConverter:
         return pipeline.shard(num_shards, index)
 
     def tf_dataset(
-        self, fields: Any = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
+        self, fields: object = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
     ) -> Any:
         """A `parquetry.tf_plugin.ParquetDataset`, which is a ``tf.data.Dataset``; arguments as for `pipeline`."""
         face = import_module("parquetry.tf_plugin").ParquetDataset
         return face.from_pipeline(self.pipeline(fields, num_shards=num_shards, index=index, **options))
 
     def torch_pipe(
-        self, fields: Any = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
+        self, fields: object = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
     ) -> Any:
         """A `parquetry.torch_plugin.ParquetPipe` for a ``DataLoader``; arguments as for `pipeline`."""
         face = import_module("parquetry.torch_plugin").ParquetPipe
@@ -101,7 +101,7 @@ class SparkConverter:
 
 
 def spark_converter(
-    df: Any,
+    df: object,
     parent_cache_dir: str | os.PathLike[str] | None = None,
     *,
     dtype: str | None = None,

@@ -17,12 +17,12 @@ from .session import context_of, run_tasks
 
 
 def copy(
-    spark: Any,
+    spark: object,
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
     field_regex: str | Sequence[str] | None = None,
     not_null_fields: str | Sequence[str] = (),
-    where: Any = None,
+    where: object = None,
     partition_by: str | Sequence[str] | None = None,
     row_group_rows: int | None = None,
     *,

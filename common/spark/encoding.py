@@ -29,7 +29,7 @@ from .vectors import vectors_to_arrays
 _STEP_BYTES = 64 << 20
 
 
-def core_schema(schema: Any) -> Unischema:
+def core_schema(schema: object) -> Unischema:
     """The schema as parquetry's own value; one of ``parquetry.common.petastorm`` is converted.
 
     Raises:
@@ -43,7 +43,7 @@ def core_schema(schema: Any) -> Unischema:
     return schema
 
 
-def encode_dataframe(df: Any, schema: Unischema) -> Any:
+def encode_dataframe(df: object, schema: Unischema) -> Any:
     """A DataFrame of the columns as they are stored, in the order of the schema: ready for ``df.write.parquet``.
 
     Args:

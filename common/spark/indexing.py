@@ -18,10 +18,10 @@ _FILES_AT_A_TIME = 64
 
 
 def write_index(
-    spark: Any,
+    spark: object,
     url: str | os.PathLike[str],
     *,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> str:

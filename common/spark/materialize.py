@@ -32,7 +32,7 @@ _INDEX = "_row_groups.parquet"
 
 @contextlib.contextmanager
 def materialize_dataset(
-    spark: Any,
+    spark: object,
     url: str | os.PathLike[str],
     schema: Unischema,
     row_group_size_mb: int | None = None,
@@ -71,7 +71,7 @@ def materialize_dataset(
 def _describe(
     url: str | os.PathLike[str],
     schema: Unischema,
-    given: Any,
+    given: object,
     storage_options: Mapping[str, Any] | None,
     petastorm_compatible: bool,
 ) -> None:

@@ -40,11 +40,11 @@ _TASKS_PER_CORE = 4
 
 def dataset_as_rdd(
     url: str | os.PathLike[str] | Sequence[str],
-    spark: Any,
+    spark: object,
     fields: str | Sequence[str] | None = None,
     *,
     tasks: int | None = None,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """An RDD of decoded rows: dicts of numpy scalars and arrays, text and bytes, as `Pipeline` gives them.
@@ -69,7 +69,7 @@ def dataset_as_dataframe(
     *,
     decode: bool | str | Sequence[str] = True,
     tasks: int | None = None,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """A DataFrame of a dataset's rows.
@@ -124,10 +124,10 @@ class ReadPlan:
     def of(
         cls,
         url: str | os.PathLike[str] | Sequence[str],
-        spark: Any,
+        spark: object,
         fields: str | Sequence[str] | None,
         tasks: int | None,
-        filesystem: Any,
+        filesystem: object,
         storage_options: Mapping[str, Any] | None,
         what: str,
     ) -> ReadPlan:
@@ -143,7 +143,7 @@ class ReadPlan:
         """The fields with codecs that keep the precision of stored decimals and times."""
         return stored_schema(self.dataset, self.fields)
 
-    def payloads(self, spark: Any) -> Any:
+    def payloads(self, spark: object) -> Any:
         """An RDD with a pickled `ReadTask` in each partition."""
         rows = every_row(self.dataset).rows
         items = [

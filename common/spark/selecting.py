@@ -35,7 +35,7 @@ _ROW_STAGES = (Where, WhereColumn, WhereFunction, Nulls)
 _TASKS_PER_CORE = 4
 
 
-def compute_selection(spark: Any, pipeline: Pipeline) -> int:
+def compute_selection(spark: object, pipeline: Pipeline) -> int:
     """Computes which rows or windows a pipeline wants, and keeps the result; returns their number.
 
     It goes to ``$PARQUETRY_CACHE_DIR/selections`` (or the user's cache directory) of this machine, under the name that
@@ -62,7 +62,7 @@ def compute_selection(spark: Any, pipeline: Pipeline) -> int:
     return total
 
 
-def select(spark: Any, pipeline: Pipeline) -> int:
+def select(spark: object, pipeline: Pipeline) -> int:
     """`compute_selection` of a pipeline over one dataset; it may be empty."""
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
@@ -77,7 +77,7 @@ def select(spark: Any, pipeline: Pipeline) -> int:
     return selection.num_items
 
 
-def _compute(spark: Any, plan: Plan, tasks: int) -> Selection:
+def _compute(spark: object, plan: Plan, tasks: int) -> Selection:
     steps = plan.order.selection
     alone = next((number for number, step in enumerate(steps) if not isinstance(step, _ROW_STAGES)), len(steps))
     selection = every_row(plan.dataset)
@@ -95,7 +95,9 @@ def _compute(spark: Any, plan: Plan, tasks: int) -> Selection:
     )
 
 
-def _filtered(spark: Any, plan: Plan, steps: Sequence[Stage], rows: RowSet, parts: Sequence[np.ndarray]) -> Selection:
+def _filtered(
+    spark: object, plan: Plan, steps: Sequence[Stage], rows: RowSet, parts: Sequence[np.ndarray]
+) -> Selection:
     items = [
         _FilterPart(part=DatasetPart(plan.dataset, row_groups), rows=rows.row_groups(row_groups))
         for row_groups in parts
@@ -141,7 +143,7 @@ class _Filter:
 class _StoredColumns:
     """Columns that the driver looks at, read by the executors."""
 
-    def __init__(self, spark: Any, plan: Plan, tasks: int) -> None:
+    def __init__(self, spark: object, plan: Plan, tasks: int) -> None:
         self._spark = spark
         self._plan = plan
         self._tasks = tasks

@@ -30,7 +30,7 @@ def require_pyspark(what: str) -> Any:
     return pyspark
 
 
-def context_of(spark: Any, what: str) -> Any:
+def context_of(spark: object, what: str) -> Any:
     """The ``SparkContext`` of a session (or the context itself).
 
     Raises:
@@ -49,7 +49,7 @@ def context_of(spark: Any, what: str) -> Any:
     return spark.sparkContext
 
 
-def session_of(df: Any, what: str) -> Any:
+def session_of(df: object, what: str) -> Any:
     """The session of a DataFrame.
 
     Raises:
@@ -72,7 +72,7 @@ def spark_url(url: str | os.PathLike[str]) -> str:
     return f"file://{local_path(text)}"
 
 
-def run_tasks(spark: Any, what: str, function: Callable[[_Item], Any], items: Sequence[_Item]) -> Iterator[Any]:
+def run_tasks(spark: object, what: str, function: Callable[[_Item], Any], items: Sequence[_Item]) -> Iterator[Any]:
     """The result of ``function`` for each item, in order; each item is a task on an executor.
 
     An error of parquetry comes back as itself, at once: Spark would repeat the task and then tell it as Java's.

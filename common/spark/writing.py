@@ -35,7 +35,7 @@ Fill = Callable[[DatasetWriter, Any], None]
 
 
 def write_dataframe(
-    df: Any,
+    df: object,
     url: str | os.PathLike[str],
     schema: Unischema,
     *,
@@ -46,7 +46,7 @@ def write_dataframe(
     compression: str | None = "zstd",
     overwrite: bool = False,
     petastorm_compatible: bool = False,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Writes the rows of a DataFrame; see `encode_dataframe` for its columns and `DatasetWriter` for the arguments.
@@ -90,7 +90,7 @@ def write_rows(
     compression: str | None = "zstd",
     overwrite: bool = False,
     petastorm_compatible: bool = False,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Writes an RDD of row dicts (numpy arrays and all) as `write_dataset` would; see `write_dataframe`."""
@@ -157,7 +157,7 @@ class _Target:
         overwrite: bool,
         compression: str | None,
         petastorm_compatible: bool,
-        filesystem: Any,
+        filesystem: object,
         storage_options: Mapping[str, Any] | None,
     ) -> _Target:
         """Begins the job; raises `DatasetError` if something is at the URL already."""

@@ -183,7 +183,7 @@ class Stage(PlainFields):
         return f"{self.verb}({', '.join(shown)})"
 
 
-def _identity_of(value: Any) -> Any:
+def _identity_of(value: object) -> Any:
     if isinstance(value, UserFunction):
         return value.digest
     return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
@@ -256,7 +256,7 @@ def matches(patterns: Sequence[str], name: str) -> bool:
     return any(pattern == name or re.fullmatch(pattern, name) for pattern in patterns)
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> bool:
     """Whether a plain value is a whole number and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 

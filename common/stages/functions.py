@@ -143,7 +143,7 @@ def digest_of(function: Callable[..., Any]) -> str:
     return hasher.hexdigest()
 
 
-def _feed(value: Any, put: Callable[[bytes], None], above: tuple[int, ...], *, callee: bool = False) -> None:
+def _feed(value: object, put: Callable[[bytes], None], above: tuple[int, ...], *, callee: bool = False) -> None:
     put(f"{type(value).__qualname__}\0".encode())
     if id(value) in above:
         return
@@ -162,7 +162,7 @@ def _feed(value: Any, put: Callable[[bytes], None], above: tuple[int, ...], *, c
             _feed(part, put, above)
 
 
-def _feed_alone(value: Any, above: tuple[int, ...]) -> bytes:
+def _feed_alone(value: object, above: tuple[int, ...]) -> bytes:
     hasher = hashlib.blake2b(digest_size=16)
     _feed(value, hasher.update, above)
     return hasher.digest()
@@ -172,7 +172,7 @@ class _Text(str):
     """What stands for a value, not a value."""
 
 
-def _parts(value: Any, *, callee: bool) -> Iterator[Any]:
+def _parts(value: object, *, callee: bool) -> Iterator[Any]:
     """What a value is made of."""
     if isinstance(value, _EXACT):
         yield _Text(repr(value))

@@ -239,19 +239,19 @@ def as_size(size: Any) -> Size:
     return (size, size) if is_integer(size) else size
 
 
-def check_size(verb: str, size: Any) -> None:
+def check_size(verb: str, size: object) -> None:
     """Raises `PipelineError` unless ``size`` is a pair of integers of at least 1."""
     if not isinstance(size, tuple) or len(size) != 2 or not all(is_integer(side) and side >= 1 for side in size):
         raise PipelineError(f"{verb}: expected size to be (height, width), integers >= 1, got {size!r}.")
 
 
-def check_seed(verb: str, seed: Any) -> None:
+def check_seed(verb: str, seed: object) -> None:
     """Raises `PipelineError` unless ``seed`` is an integer."""
     if not is_integer(seed):
         raise PipelineError(f"{verb}: expected an integer seed or None, got {seed!r}.")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Whether a plain value is a number and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

@@ -46,7 +46,7 @@ class Ngram(Stage):
         cls,
         fields: Mapping[Any, FieldNames] | None,
         timestamp: str | UnischemaField | None,
-        max_gap: Any,
+        max_gap: object,
         group_by: FieldNames | None,
         *options: Any,
         length: int | None,
@@ -129,7 +129,7 @@ def _offsets(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, ..
     return tuple(sorted(offsets))
 
 
-def normalise_gap(max_gap: Any) -> Any:
+def normalise_gap(max_gap: object) -> Any:
     """``max_gap`` in a form that goes to JSON: a number, or ``(count, unit)`` for time differences.
 
     Raises:

@@ -74,7 +74,7 @@ class Normalize(ImageStage):
         return output.shape[:2]
 
 
-def as_numbers(verb: str, name: str, values: Any) -> tuple[float, ...]:
+def as_numbers(verb: str, name: str, values: object) -> tuple[float, ...]:
     """One number or several, as floats.
 
     Raises:

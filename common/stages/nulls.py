@@ -77,7 +77,7 @@ class Nulls(Stage):
                 columns.outputs.append(companion(output, "__valid", np.dtype(bool), ()))
 
 
-def fill_value(output: OutputField, value: Any) -> Any:
+def fill_value(output: OutputField, value: object) -> Any:
     """A value in the column's type.
 
     Raises:

@@ -87,7 +87,7 @@ class Pad(Stage):
         return shape
 
 
-def _pad_value(output: OutputField, value: Any) -> Any:
+def _pad_value(output: OutputField, value: object) -> Any:
     if output.kind == "dense":
         return fill_value(output, 0 if value is None else value)
     if value is not None and not isinstance(value, str):

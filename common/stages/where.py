@@ -45,7 +45,7 @@ class Where(Filter):
     text: str
 
     @classmethod
-    def of(cls, expression: Any) -> Where:
+    def of(cls, expression: object) -> Where:
         """The stage of a ``pyarrow.compute.Expression``."""
         return cls(expression_to_json(expression), str(expression))
 
@@ -145,7 +145,7 @@ class WhereColumn(Filter):
         return f"where({self.predicate})"
 
 
-def filter_of(predicate: Any, fields: FieldNames | None = None, *, batched: bool = False) -> Filter:
+def filter_of(predicate: object, fields: FieldNames | None = None, *, batched: bool = False) -> Filter:
     """The stage of an expression, DNF tuples, a column predicate, or a function of ``fields``."""
     if isinstance(predicate, ColumnPredicate):
         return WhereColumn(predicate)

@@ -18,7 +18,7 @@ def generate_metadata(
     schema: Unischema | None = None,
     *,
     overwrite: bool = False,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Unischema:
     """Writes the schema of a directory of Parquet files as JSON, atomically; returns it.

@@ -69,7 +69,7 @@ def migrate(
     dry_run: bool = False,
     *,
     keep_petastorm: bool = False,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Migration:
     """Rewrites the metadata of a Petastorm dataset as JSON, atomically.

@@ -19,7 +19,7 @@ def owned_row(row: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value if type(value) in _SCALARS else _owned(value) for name, value in row.items()}
 
 
-def _owned(value: Any) -> Any:
+def _owned(value: object) -> Any:
     if isinstance(value, _IMMUTABLE):
         return value
     if isinstance(value, np.ndarray):
@@ -31,7 +31,7 @@ def _owned(value: Any) -> Any:
     return np.array(value) if hasattr(value, "__array__") else value
 
 
-def raw_bytes(value: Any) -> int:
+def raw_bytes(value: object) -> int:
     """About how many bytes a value takes; good enough to bound what waits."""
     if type(value) in _SCALARS:
         return 8
@@ -54,7 +54,7 @@ def column_chunks(columns: Mapping[str, Any], count: int) -> Iterator[dict[str, 
         start += rows
 
 
-def _is_sliceable(column: Any) -> bool:
+def _is_sliceable(column: object) -> bool:
     return isinstance(column, list | tuple | np.ndarray | pa.Array | pa.ChunkedArray)
 
 

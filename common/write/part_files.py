@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +23,7 @@ from .staging import Staging, storage_errors
 MAX_PARTS = 100_000  # five digits keep the names in order
 
 
-def checked_files(files: Any) -> int:
+def checked_files(files: object) -> int:
     """The number of files as a plain integer.
 
     Raises:

@@ -73,7 +73,7 @@ class DatasetWriter:
         partition_by: str | Sequence[str] = (),
         files: int = 1,
         compression: str | None = "zstd",
-        filesystem: Any = None,
+        filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
         petastorm_compatible: bool = False,
     ) -> None:
@@ -295,7 +295,7 @@ def write_dataset(
     partition_by: str | Sequence[str] = (),
     files: int = 1,
     compression: str | None = "zstd",
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
     petastorm_compatible: bool = False,
 ) -> None:

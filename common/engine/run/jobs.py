@@ -299,7 +299,7 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     return result
 
 
-def _finish(future: Future[Any], value: Any) -> bool:
+def _finish(future: Future[Any], value: object) -> bool:
     """Sets a result; False if the future was failed meanwhile."""
     try:
         future.set_result(value)

@@ -65,7 +65,7 @@ def test_rows(
     return result
 
 
-def _call(step: WhereFunction, argument: Any, where: str) -> Any:
+def _call(step: WhereFunction, argument: object, where: str) -> Any:
     try:
         return step.function(argument)
     except ParquetryError:

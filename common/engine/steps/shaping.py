@@ -98,7 +98,7 @@ def lead_of(column: Column, field: OutputField) -> tuple[int, ...]:
     return column.shape[:axes] if isinstance(column, Strings) else column.lead
 
 
-def _filled(column: Column, valid: np.ndarray, value: Any) -> Column:
+def _filled(column: Column, valid: np.ndarray, value: object) -> Column:
     if isinstance(column, Dense):
         if value is None:
             return replace(column, valid=None)

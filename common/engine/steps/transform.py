@@ -110,7 +110,7 @@ def _apply_to_arrow(step: TransformStep, columns: Sequence[Column], count: int, 
 
 
 def _from_arrow(
-    step: TransformStep, result: Any, count: int, describe: Describe, where: Callable[[], str]
+    step: TransformStep, result: object, count: int, describe: Describe, where: Callable[[], str]
 ) -> list[Column]:
     if not isinstance(result, pa.RecordBatch | pa.Table):
         raise TransformError(
@@ -133,7 +133,7 @@ def _from_arrow(
     return [from_arrow(field, result.column(field.name), f"transform {step.name}", describe) for field in step.outputs]
 
 
-def _call(step: TransformStep, argument: Any, where: Callable[[], str]) -> Any:
+def _call(step: TransformStep, argument: object, where: Callable[[], str]) -> Any:
     try:
         return step.function(argument)
     except ParquetryError:
@@ -143,7 +143,7 @@ def _call(step: TransformStep, argument: Any, where: Callable[[], str]) -> Any:
         raise TransformError(f"transform {step.name} failed for {where()}: {error!r}.\n{trace}") from error
 
 
-def _picked(step: TransformStep, result: Any, where: Callable[[], str]) -> list[Any]:
+def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:
     if not isinstance(result, Mapping):
         raise TransformError(
             f"transform {step.name} for {where()}: expected a dict of fields, got {type(result).__name__}. "
@@ -220,7 +220,7 @@ class Cells:
         if field.kind == "dense" and not field.ragged:
             self._out = np.empty((rows * math.prod(self._window), *self._zero), field.dtype)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: object) -> None:
         """Takes in the value of the next row."""
         for cell in self._steps(value):
             cell = self._unmasked(cell)
@@ -256,7 +256,7 @@ class Cells:
             raise AssertionError("a window of another length has another shape")
         return steps
 
-    def _unmasked(self, cell: Any) -> Any:
+    def _unmasked(self, cell: object) -> Any:
         """``None`` for a null in any form."""
         if isinstance(cell, np.ma.MaskedArray):
             mask = np.ma.getmaskarray(cell)
@@ -270,7 +270,7 @@ class Cells:
             return None if empty else cell
         return None if is_null(cell) else cell
 
-    def _checked(self, value: Any) -> np.ndarray:
+    def _checked(self, value: object) -> np.ndarray:
         array = np.asarray(value)
         _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
         if isinstance(value, np.ndarray | np.generic):
@@ -278,7 +278,7 @@ class Cells:
             return _as_delivered(array, self._field)
         return _converted(self._step, self._field, array, self._rows, self._describe)
 
-    def _copied(self, cell: Any) -> np.ndarray:
+    def _copied(self, cell: object) -> np.ndarray:
         if self._field.kind == "dense":
             return np.zeros(self._zero, self._field.dtype) if cell is None else np.array(self._checked(cell))
         kind: type = str if self._field.kind == "text" else bytes
@@ -293,7 +293,7 @@ class Cells:
         return array
 
 
-def is_null(value: Any) -> bool:
+def is_null(value: object) -> bool:
     """Whether a value says that there is none: ``None``, and pandas' ``NA`` and ``NaT``."""
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 

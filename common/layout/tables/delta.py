@@ -66,7 +66,7 @@ def open_delta(
     uri: str | os.PathLike[str],
     version: Version | None,
     *,
-    filesystem: Any = None,
+    filesystem: object = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TableSource:
     """A version of a Delta table; ``None`` = the newest one now.
@@ -120,7 +120,7 @@ def _check_features(what: str, protocol: Any) -> None:
         )
 
 
-def _storage(uri: str, filesystem: Any, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
+def _storage(uri: str, filesystem: object, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
     """The file system of the data (``None`` = local), and the table's directory in it."""
     if filesystem is not None:
         return resolve(uri, filesystem=filesystem)

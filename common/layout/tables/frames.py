@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ _ROW_GROUP_BYTES = 8 << 20
 _VERSION = 1
 
 
-def keep_pandas(frame: Any) -> str:
+def keep_pandas(frame: object) -> str:
     """The file of a pandas data frame; its index is left out.
 
     Raises:
@@ -46,7 +45,7 @@ def keep_pandas(frame: Any) -> str:
     return keep_table(table)
 
 
-def keep_polars(frame: Any) -> str:
+def keep_polars(frame: object) -> str:
     """The file of a polars ``DataFrame``, or of a ``LazyFrame``, which is collected.
 
     Raises:

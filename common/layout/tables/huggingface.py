@@ -51,7 +51,7 @@ def open_huggingface(
     *,
     config: str | None,
     image_shape: tuple[int | None, ...],
-    filesystem: Any,
+    filesystem: object,
     storage_options: Mapping[str, Any] | None,
 ) -> TableSource:
     """The files of a split, and the fields that their features describe.

@@ -24,11 +24,11 @@ from .source import TableSource, import_package, sorted_files
 
 
 def open_iceberg(
-    table: Any,
+    table: object,
     snapshot_id: int | None,
     *,
     catalog_options: Mapping[str, Any] | None = None,
-    filesystem: Any = None,
+    filesystem: object = None,
 ) -> TableSource:
     """A snapshot of an Iceberg table; ``None`` = the current one now.
 
@@ -66,7 +66,7 @@ def open_iceberg(
     return TableSource(url=found.location(), table=sorted_files(made), filesystem=storage.filesystem)
 
 
-def _load(table: Any, catalog_options: Mapping[str, Any] | None) -> Any:
+def _load(table: object, catalog_options: Mapping[str, Any] | None) -> Any:
     what = f"Iceberg table {table!r}" if isinstance(table, str) else "Iceberg table"
     import_package("pyiceberg.table", extra="iceberg", what=what)
     from pyiceberg.table import Table as IcebergTable
@@ -96,7 +96,7 @@ def _snapshot(what: str, table: Any, snapshot_id: int | None) -> tuple[Any, Any]
     return snapshot, schema
 
 
-def _values(table: Any, schema: Any, entry: Entry) -> tuple[tuple[str, str | None], ...]:
+def _values(table: Any, schema: object, entry: Entry) -> tuple[tuple[str, str | None], ...]:
     """The partition values that are column values, for files that lack the column (as files that Hive wrote do)."""
     from pyiceberg.transforms import IdentityTransform
 

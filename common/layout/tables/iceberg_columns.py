@@ -12,14 +12,14 @@ from ...errors import DatasetError
 from ..table import TableColumn
 
 
-def table_columns(what: str, schema: Any, mapping: Any) -> tuple[list[TableColumn], list[tuple[str, str]]]:
+def table_columns(what: str, schema: Any, mapping: object) -> tuple[list[TableColumn], list[tuple[str, str]]]:
     """The columns, and those that cannot be read with the reason."""
     names = {} if mapping is None else dict(_names_by_id(mapping))
     refused: list[tuple[str, str]] = []
     return list(_flatten(what, schema.fields, names, refused)), refused
 
 
-def column_of_id(schema: Any, field_id: int) -> TableColumn | None:
+def column_of_id(schema: object, field_id: int) -> TableColumn | None:
     """One column of a schema by its id; ``None`` if the schema has no such leaf."""
     columns, _ = table_columns("schema", schema, None)
     return next((column for column in columns if column.ids[-1] == field_id), None)
@@ -76,7 +76,7 @@ def _arrow_type(kind: Any) -> pa.DataType:
     return arrow.storage_type if isinstance(arrow, pa.BaseExtensionType) else arrow
 
 
-def _default(what: str, field: Any, column: TableColumn) -> str | None:
+def _default(what: str, field: object, column: TableColumn) -> str | None:
     """The value in files older than the column (tables of format 3)."""
     value = getattr(field, "initial_default", None)
     if value is None:

@@ -107,7 +107,7 @@ def _measured(url: str, options: dict[str, Any], queue: int | None, warmup: int,
     return BenchmarkResult(wall / cycles, cycles / wall, _memory(), cpu)
 
 
-def _from_tensorflow(reader: Any, queue: int) -> Callable[[], Any]:
+def _from_tensorflow(reader: object, queue: int) -> Callable[[], Any]:
     dataset = importlib.import_module("parquetry.tf_plugin.petastorm").make_petastorm_dataset(reader)
     rows = iter(dataset.shuffle(queue) if queue else dataset)
     return lambda: next(rows)

@@ -52,7 +52,7 @@ def get_schema_from_dataset_url(
     dataset_url_or_urls: str | Sequence[str],
     hdfs_driver: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    filesystem: Any = None,
+    filesystem: object = None,
 ) -> Unischema:
     """The schema that the dataset at a URL declares; ``hdfs_driver`` is not used."""
     return get_schema(open_dataset(dataset_url_or_urls, storage_options=storage_options, filesystem=filesystem))
@@ -71,10 +71,10 @@ def load_row_groups(dataset: PetastormDataset) -> list[RowGroupPiece]:
 
 
 def open_dataset(
-    dataset_url_or_urls: Any,
+    dataset_url_or_urls: object,
     *,
     storage_options: Mapping[str, Any] | None,
-    filesystem: Any,
+    filesystem: object,
     physical: bool = False,
 ) -> PetastormDataset:
     """The dataset at one URL, or of the files at several.

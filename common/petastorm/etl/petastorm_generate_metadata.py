@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pydoc import locate
-from typing import Any
 
 from ...errors import SchemaError
 from ...tools.generating import generate_metadata
@@ -18,7 +17,7 @@ from .dataset_metadata import get_schema_from_dataset_url
 
 
 def generate_petastorm_metadata(
-    spark: Any,
+    spark: object,
     dataset_url: str,
     unischema_class: str | None = None,
     use_summary_metadata: bool = False,

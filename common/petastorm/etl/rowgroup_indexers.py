@@ -33,7 +33,7 @@ class RowGroupIndexerBase:
         """The values that are known."""
         raise NotImplementedError
 
-    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
+    def get_row_group_indexes(self, value_key: object = None) -> set[int]:
         """The ordinals of the row groups that hold a value."""
         raise NotImplementedError
 
@@ -45,10 +45,10 @@ class RowGroupIndexerBase:
         """The index as a value that can be stored."""
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> RowGroupIndexerBase:
+    def __add__(self, other: object) -> RowGroupIndexerBase:
         raise NotImplementedError
 
-    def _check_same(self, other: Any) -> None:
+    def _check_same(self, other: object) -> None:
         if type(other) is not type(self) or other._column_name != self._column_name:
             raise PipelineError(
                 f"row-group index '{self._index_name}': expected another {type(self).__name__} of field "
@@ -67,7 +67,7 @@ class SingleFieldIndexer(RowGroupIndexerBase):
     def indexed_values(self) -> list[Any]:
         return list(self._index_data)
 
-    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
+    def get_row_group_indexes(self, value_key: object = None) -> set[int]:
         return set(self._index_data.get(value_key, ()))
 
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> dict[Any, set[int]]:
@@ -103,7 +103,7 @@ class FieldNotNullIndexer(RowGroupIndexerBase):
     def indexed_values(self) -> list[Any]:
         return ["Field is Not Null"]
 
-    def get_row_group_indexes(self, value_key: Any = None) -> set[int]:
+    def get_row_group_indexes(self, value_key: object = None) -> set[int]:
         return set(self._index_data)
 
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> set[int]:
@@ -132,7 +132,7 @@ def indexer_of(index: RowGroupIndex) -> RowGroupIndexerBase:
     return single
 
 
-def _values_in(value: Any) -> Iterable[Any]:
+def _values_in(value: object) -> Iterable[Any]:
     """The plain Python values of a field's value: none of a null, each element of an array."""
     if value is None:
         return ()

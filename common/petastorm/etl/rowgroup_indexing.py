@@ -50,7 +50,7 @@ def stored_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndex]:
 
 def build_rowgroup_index(
     dataset_url: str,
-    spark_context: Any,
+    spark_context: object,
     indexers: Sequence[RowGroupIndexerBase],
     hdfs_driver: str | None = None,
     *,

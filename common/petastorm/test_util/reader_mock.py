@@ -24,7 +24,9 @@ class ReaderMock:
     last_row_consumed = False
     stopped = False
 
-    def __init__(self, schema: Unischema, schema_data_generator: Callable[[Unischema], Any], ngram: Any = None) -> None:
+    def __init__(
+        self, schema: Unischema, schema_data_generator: Callable[[Unischema], Any], ngram: object = None
+    ) -> None:
         if ngram is not None:
             raise PipelineError("ReaderMock: expected ngram=None, because a mock makes single rows.")
         self.schema = schema

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from ...tools.copying import copy
 
 
 def copy_dataset(
-    spark: Any,
+    spark: object,
     source_url: str,
     target_url: str,
     field_regex: Sequence[str] | None,

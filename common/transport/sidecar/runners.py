@@ -50,7 +50,7 @@ class Runner(Protocol):
     def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
         """What a loaded block is kept as (see `BlockStore`); called in a fetch thread."""
 
-    def discard(self, block: Any) -> None:
+    def discard(self, block: object) -> None:
         """Called when a block is not needed any more."""
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
@@ -74,7 +74,7 @@ class ThreadRunner:
     def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
         return rows, self._fetchers[source].assemble(rows, parts)
 
-    def discard(self, block: Any) -> None:
+    def discard(self, block: object) -> None:
         """Nothing to do: memory goes with the last reference."""
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:

@@ -129,7 +129,7 @@ class Worker:
             region.end()
 
 
-def _raise(error: Exception, _: Any) -> None:
+def _raise(error: Exception, _: object) -> None:
     raise error
 
 

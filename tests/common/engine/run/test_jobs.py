@@ -1,4 +1,4 @@
-"""Reading ahead: how many windows are begun before a job asks for them."""
+"""Reading ahead: how many blocks are begun before a job asks for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parquetry.common.engine.read.row_group_columns import RowGroupColumns
 from parquetry.common.engine.run.jobs import BlockStore, Job
 from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
-WINDOWS, WINDOW_BYTES = 8, 100
+BLOCKS, BLOCK_BYTES = 8, 100
 
 
 class Began(NamedTuple):
@@ -25,17 +25,17 @@ class Began(NamedTuple):
 
 
 class Plan:
-    """One stream of windows of one row group each."""
+    """One stream of blocks of one row group each."""
 
     def block_rows(self, key: BlockKey) -> BlockRows:
         rows = np.arange(1)
-        return BlockRows(row_groups=(key.window,), rows=(rows,), cells=rows[:, None])
+        return BlockRows(row_groups=(key.block,), rows=(rows,), cells=rows[:, None])
 
     def block_bytes(self, key: BlockKey) -> int:
-        return WINDOW_BYTES
+        return BLOCK_BYTES
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
-        return key._replace(window=key.window + 1) if key.window + 1 < WINDOWS else None
+        return key._replace(block=key.block + 1) if key.block + 1 < BLOCKS else None
 
 
 class Fetcher:
@@ -58,16 +58,16 @@ def began() -> Iterator[Began]:
     made.gate.set()
 
 
-def store_of(began: Began, *, threads: int, memory_limit: int = WINDOWS * WINDOW_BYTES) -> BlockStore:
+def store_of(began: Began, *, threads: int, memory_limit: int = BLOCKS * BLOCK_BYTES) -> BlockStore:
     plan: Any = Plan()
     fetcher: Any = Fetcher(began)
     return BlockStore(plan, [fetcher], threads=threads, memory_limit=memory_limit, finish=lambda *_: None)
 
 
-def job(window: int) -> Job:
-    key = BlockKey(source=0, epoch=0, stream=0, window=window)
+def job(block: int) -> Job:
+    key = BlockKey(source=0, epoch=0, stream=0, block=block)
     draw = Draw(key=key, items=np.arange(1), places=None, turn=0)
-    return Job(number=window, steps=1, count=1, elements=1, draws=(draw,))
+    return Job(number=block, steps=1, count=1, elements=1, draws=(draw,))
 
 
 def arrive(began: Began, count: int) -> list[int]:
@@ -78,19 +78,19 @@ def arrive(began: Began, count: int) -> list[int]:
     return sorted(began.row_groups)
 
 
-def test_one_window_is_read_ahead_while_that_is_enough(began: Began) -> None:
+def test_one_block_is_read_ahead_while_that_is_enough(began: Began) -> None:
     began.gate.set()
     store = store_of(began, threads=4)
-    for window in range(3):
-        handles = store.acquire(job(window))
+    for block in range(3):
+        handles = store.acquire(job(block))
         handles[0].future.result(30)
         store.read_ahead()
-        assert arrive(began, 2 if window == 0 else 1) == list(range(window + 2))
+        assert arrive(began, 2 if block == 0 else 1) == list(range(block + 2))
         store.release(handles)
     store.close()
 
 
-def test_more_windows_are_read_ahead_of_jobs_that_would_wait(began: Began) -> None:
+def test_more_blocks_are_read_ahead_of_jobs_that_would_wait(began: Began) -> None:
     store = store_of(began, threads=4)
     store.acquire(job(0))
     store.read_ahead()
@@ -98,7 +98,7 @@ def test_more_windows_are_read_ahead_of_jobs_that_would_wait(began: Began) -> No
     store.acquire(job(1))  # it is on its way still
     store.read_ahead()
     assert arrive(began, 2) == [0, 1, 2, 3]
-    store.acquire(job(1))  # the same window again says nothing new
+    store.acquire(job(1))  # the same block again says nothing new
     store.read_ahead()
     assert arrive(began, 0) == [0, 1, 2, 3]
     store.close()
@@ -106,8 +106,8 @@ def test_more_windows_are_read_ahead_of_jobs_that_would_wait(began: Began) -> No
 
 def test_no_more_is_begun_than_threads_can_read_but_the_next_block(began: Began) -> None:
     store = store_of(began, threads=2)
-    for window in range(3):
-        store.acquire(job(window))
+    for block in range(3):
+        store.acquire(job(block))
         store.read_ahead()
     assert arrive(began, 2) == [0, 1]
     began.gate.set()
@@ -116,19 +116,19 @@ def test_no_more_is_begun_than_threads_can_read_but_the_next_block(began: Began)
 
 
 def test_reading_ahead_keeps_to_the_budget(began: Began) -> None:
-    store = store_of(began, threads=8, memory_limit=3 * WINDOW_BYTES)
-    for window in range(3):
-        store.acquire(job(window))
+    store = store_of(began, threads=8, memory_limit=3 * BLOCK_BYTES)
+    for block in range(3):
+        store.acquire(job(block))
         store.read_ahead()
     assert arrive(began, 3) == [0, 1, 2]
-    assert store.loaded_bytes == 3 * WINDOW_BYTES
+    assert store.loaded_bytes == 3 * BLOCK_BYTES
     store.close()
 
 
 def test_what_was_read_ahead_goes_when_it_is_behind(began: Began) -> None:
     """Also where nothing more may be read ahead."""
     began.gate.set()
-    store = store_of(began, threads=2, memory_limit=2 * WINDOW_BYTES)
+    store = store_of(began, threads=2, memory_limit=2 * BLOCK_BYTES)
     first = store.acquire(job(0))
     store.read_ahead()
     second, third = store.acquire(job(1)), store.acquire(job(2))
@@ -136,5 +136,5 @@ def test_what_was_read_ahead_goes_when_it_is_behind(began: Began) -> None:
         handles[0].future.result(30)
     store.release(first)
     store.release(second)
-    assert [key.window for key in store._handles] == [2]
+    assert [key.block for key in store._handles] == [2]
     store.close()
