@@ -18,7 +18,7 @@ import tensorflow as tf
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
-from .ops import load_ops
+from .build import load_ops
 
 Reader = Literal["tensorflow-io", "pyarrow"]
 Transport = Literal["native", "arrow"]

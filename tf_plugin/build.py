@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from platformdirs import user_cache_dir
@@ -127,3 +128,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 if __name__ == "__main__":
     print(build_library(Path(sys.argv[1]) if len(sys.argv) > 1 else PACKAGE))
+
+
+@lru_cache(maxsize=1)
+def load_ops() -> Any:
+    """The module with ``parquetry_parquet_dataset`` and ``parquetry_parquet_dataset_state``."""
+    return tf.load_op_library(str(library_path()))

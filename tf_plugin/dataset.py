@@ -30,8 +30,8 @@ from parquetry.common.stages.base import Stage
 from .arguments import graph_seed, is_dnf, known_urls, static, static_text
 from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
+from .build import load_ops
 from .deferred import NOTHING, Deferred
-from .ops import load_ops
 from .source import new_dataset_key, sidecar_command, source_dataset
 
 SHARD_HINT = tf.data.experimental.SHARD_HINT

@@ -12,8 +12,8 @@ import tensorflow as tf
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes.python_child import python_command
 
+from .build import load_ops
 from .elements import flat_components, leaves_of, structure_of_specs, structured
-from .ops import load_ops
 
 SIDECAR_MODULE = "parquetry.common.sidecar"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .collate import as_is
+from .dealers import as_is
 from .functional import mix, read_parquet
 from .iterable import ParquetIterable
 from .loader_state import rank_state

@@ -17,8 +17,7 @@ from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe, _Forke
 from parquetry.common.errors import PipelineError
 
 from .passes import Announced
-from .placement import shard_of
-from .process_group import rank_here
+from .placement import rank_here, shard_of
 
 _WHOLE = (None, 1)
 

@@ -13,15 +13,26 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import default_collate
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
-from .collate import as_is
-from .process_group import rank_here
+from .placement import rank_here
+
+Batch = TypeVar("Batch")
+
+
+def as_is(batch: Batch) -> Batch:
+    """The batch itself: ``DataLoader(pipe, batch_size=None, collate_fn=as_is)``.
+
+    Without it the loader looks at each value of each batch for arrays to convert, text by text. There are none: a pipe
+    gives tensors, strings, and lists of them.
+    """
+    return batch
+
 
 _ASKING = 12  # frames between a trainer's wrapper and the length of its dataset
 _LOOPS = ("_FitLoop", "_TrainingEpochLoop", "_EvaluationLoop", "_PredictionLoop")  # Lightning's

@@ -31,9 +31,8 @@ from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
 from .passes import Announced, Pass
-from .placement import Placement, shard_of, with_shard
+from .placement import Placement, rank_here, shard_of, shared_number, with_shard
 from .process_end import end_with_trainer
-from .process_group import rank_here, shared_number
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62

@@ -19,8 +19,7 @@ from parquetry.common.pipeline.iteration import StepIterator
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
 
-from .loader_memory import Placer, share_regions
-from .packing import SharedPacker, block_bytes
+from .loader_memory import Placer, SharedPacker, block_bytes, share_regions
 from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, split_for_torch
 
 

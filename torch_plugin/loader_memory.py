@@ -7,7 +7,8 @@ Torch alone copies each batch into new shared memory, whose pages are new to bot
 costs more than decoding them. It also needs room in ``/dev/shm``, which containers have little of; regions do not.
 
 A region is a memory file. The worker sends its descriptor once, and for each batch only where its tensors lie. The
-trainer counts in the region's first bytes the batches that it has given back.
+trainer counts in the region's first bytes the batches that it has given back. Where there are no memory files, a batch
+travels in one block of torch's shared memory (`SharedPacker`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import secrets
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, NamedTuple, TypeAlias
 
@@ -31,6 +32,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from parquetry.common.engine.columns.arena import SHARED_REGIONS, Region
+from parquetry.common.engine.columns.batch import Column, Dense, Ragged
 from parquetry.common.errors import PipelineError
 
 from .process_end import wait_for_end
@@ -342,3 +344,45 @@ def _renew() -> None:
 
 _mappings = _Mappings()
 os.register_at_fork(after_in_child=_renew)
+
+
+_ALIGNMENT = 64
+
+
+class SharedPacker:
+    """Makes tensors of arrays, one behind the other in a block of shared memory.
+
+    Args:
+        columns: the batch whose arrays, and the offsets of whose ragged fields, are going to be packed.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        size = max(block_bytes(columns), 1)
+        storage = torch.UntypedStorage._new_shared(size)  # the block that torch's own collate uses
+        self._block = torch.empty(0, dtype=torch.uint8).set_(storage)
+        self._used = 0
+
+    def __call__(self, array: np.ndarray) -> torch.Tensor:
+        """A tensor with the array's values."""
+        slot = self._block[self._used : self._used + array.nbytes]
+        slot.numpy().view(array.dtype).reshape(array.shape)[...] = array
+        self._used += _aligned(array.nbytes)
+        dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        return slot.view(dtype).view(array.shape)
+
+
+def block_bytes(columns: Sequence[Column]) -> int:
+    """What the arrays of a batch take, one behind the other."""
+    return sum(_aligned(size) for column in columns for size in _sizes(column))
+
+
+def _sizes(column: Column) -> list[int]:
+    if isinstance(column, Dense):
+        return [column.values.nbytes]
+    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
+        return [column.values.nbytes, 8 * (len(column.shapes) + 1)]
+    return []
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT

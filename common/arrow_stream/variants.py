@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ParquetryError, PipelineError
 from ..pipeline.pipeline import Pipeline
 from ..stages.base import Decision, Stage, stage_from_json
-from ..transport.served.sendable import check_sendable, sendable_verbs
+from ..transport.served.served_plan import check_sendable, sendable_verbs
 
 _MOST_KEPT = 64
 

@@ -2,6 +2,7 @@
 
 What a snapshot of a Delta or Iceberg table is, once resolved: files, partition values, deleted rows, and for each
 column where files hold it. It compares, hashes, and goes to JSON, so that every process reads the same snapshot.
+`TableSource` is what the makers in `tables/` give.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from ..errors import DatasetError
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
 from ..schema.field import UnischemaField
 from .file_versions import FileVersion
@@ -236,3 +240,32 @@ class Table:
 
 def _name(table: Table, path: str) -> str:
     return path[len(table.root) :] if table.root and path.startswith(table.root) else path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """A snapshot of a table, and how its files are reached.
+
+    Attributes:
+        filesystem: where the files are; ``None`` = the URL's own.
+    """
+
+    url: str
+    table: Table
+    filesystem: Any = None
+
+
+def sorted_files(table: Table) -> Table:
+    """The table with its files in the order of their paths, as every dataset has them."""
+    return replace(table, files=tuple(sorted(table.files, key=lambda file: file.path)))
+
+
+def import_package(name: str, *, extra: str, what: str) -> ModuleType:
+    """An optional package, or an error that names the extra to install."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise DatasetError(
+            f"{what}: it needs the package '{name.partition('.')[0]}', which cannot be imported ({error}). "
+            f"Run: pip install 'parquetry[{extra}]'"
+        ) from error

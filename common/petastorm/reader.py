@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import PipelineError
 from ..layout.kept import cache_root
-from .bridge import from_parquetry
 from .dataset import PetastormDataset
 from .errors import NoFieldsError
 from .etl.dataset_metadata import open_dataset
@@ -23,7 +22,7 @@ from .predicates import PredicateBase
 from .reading import Reader
 from .selectors import RowGroupSelectorBase
 from .transform import TransformSpec, transform_schema
-from .unischema import Unischema, UnischemaField
+from .unischema import Unischema, UnischemaField, from_parquetry
 
 __all__ = ["Reader", "make_batch_reader", "make_reader"]
 

@@ -1,7 +1,7 @@
 """`UnischemaField` and `Unischema` as Petastorm has them: loosely typed descriptions that users write and compare.
 
 They hold whatever they are given; `to_parquetry` turns them into parquetry's own checked values, which write and read
-(`bridge` goes the other way).
+(`from_parquetry` goes the other way).
 """
 
 from __future__ import annotations
@@ -18,11 +18,22 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import SchemaError
+from ..schema import codecs as core_codecs
 from ..schema.arrow_types import scalar_dtype
 from ..schema.codec import Codec
+from ..schema.codecs import ListCodec
 from ..schema.field import Unischema as CoreUnischema
 from ..schema.field import UnischemaField as CoreField
-from .codecs import DataframeColumnCodec, ScalarCodec, spark_type
+from ..schema.images import CompressedImageCodec as CoreImageCodec
+from .codecs import (
+    CompressedImageCodec,
+    CompressedNdarrayCodec,
+    DataframeColumnCodec,
+    NdarrayCodec,
+    ScalarCodec,
+    StoredCodec,
+    spark_type,
+)
 from .errors import NoFieldsError
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
@@ -305,3 +316,29 @@ def _row_class(schema_name: str, names: tuple[str, ...]) -> Any:
 def _row_of(schema_name: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     """A row that was pickled."""
     return _row_class(schema_name, names)(*values)
+
+
+def from_parquetry(schema: CoreUnischema) -> Unischema:
+    """A stored schema in Petastorm's form."""
+    return Unischema(schema.name, [field_from_parquetry(field) for field in schema])
+
+
+def field_from_parquetry(field: CoreField) -> UnischemaField:
+    """A stored field in Petastorm's form."""
+    dtype = field.dtype.type if isinstance(field.dtype, np.dtype) else field.dtype
+    return UnischemaField(field.name, dtype, field.shape, _codec_from_parquetry(field), field.nullable)
+
+
+def _codec_from_parquetry(field: CoreField) -> DataframeColumnCodec | None:
+    codec = field.codec
+    if codec is None or isinstance(codec, ListCodec):
+        return None if not field.storage.coded else StoredCodec(field.storage)
+    if isinstance(codec, core_codecs.ScalarCodec):
+        return ScalarCodec(codec.arrow_type(field))
+    if type(codec) is core_codecs.CompressedNdarrayCodec:
+        return CompressedNdarrayCodec()
+    if type(codec) is core_codecs.NdarrayCodec:
+        return NdarrayCodec()
+    if isinstance(codec, CoreImageCodec):
+        return CompressedImageCodec(codec.image_codec, codec.quality)
+    return StoredCodec(codec)

@@ -31,13 +31,12 @@ from ..stages.functions import UserFunction
 from ..stages.select import Select
 from ..stages.shard import Even, Shard
 from ..transport.served.address import ServerAddress
-from ..transport.served.sendable import check_sendable
-from ..transport.served.served_plan import ServedPlan
+from ..transport.served.served_plan import ServedPlan, check_sendable
 from .iteration import IterationCounter, PipelineIterator
 from .verbs import Verbs
 
 if TYPE_CHECKING:
-    from ..layout.tables.source import TableSource
+    from ..layout.table import TableSource
 
 _LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]

@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..errors import PipelineError
+import pyarrow as pa
+
+from ..errors import PipelineError, SchemaError
 from ..schema.element import OutputField
+from ..schema.field import UnischemaField
 from ..stages.base import Stage
 from ..stages.columns import Columns, ResolveFields
+from ..stages.image_base import ImageStep
+from ..stages.pack import PackStep
 from ..stages.pad import PadStep
 from ..stages.select import Projection
 from ..stages.steps import Step
-from .fusion import fused
 from .program import ElementProgram, Input
 
 
@@ -100,3 +104,51 @@ def _without_unused(program: ElementProgram) -> ElementProgram:
         fields=tuple(program.fields[number] for number in used),
         window=replace(program.window, leaves=leaves),
     )
+
+
+def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
+    """``inputs`` after the first steps, which they take in on their way into the batch, and the steps that are left.
+
+    The result is the same as with all steps applied one after the other.
+    """
+    columns = list(inputs)
+    left: list[Step] = []
+    touched: set[int] = set()
+    for place, step in enumerate(steps):
+        if isinstance(step, ImageStep) and step.number not in touched and columns[step.number].step is None:
+            columns[step.number] = replace(columns[step.number], step=step)
+        elif isinstance(step, PackStep) and not left and all(columns[number].step is None for number in step.numbers):
+            leaves = tuple(leaf for number in step.numbers for leaf in columns[number].leaves)
+            columns = [*(columns[number] for number in step.keep), Input(leaves=leaves, step=step)]
+        elif isinstance(step, Projection) and not left:
+            columns = [columns[number] for number in step.keep]
+        elif step.changes_one_column:
+            left.append(step)
+            touched.add(step.number)  # type: ignore[attr-defined]  # these have one
+        else:
+            return columns, [*left, *steps[place:]]
+    return columns, left
+
+
+def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaField) -> UnischemaField:
+    """The field that reads a column: ``given``, nullable where the column is.
+
+    Args:
+        stored: the field in the dataset's schema.
+        arrow: the type of the column.
+
+    Raises:
+        SchemaError: a codec that cannot have stored this column.
+    """
+    if given.storage.coded:
+        fits = pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow)
+        rule = "a binary column"
+    else:
+        fits = given.storage == stored.storage or given.storage.arrow_type(given) == arrow
+        rule = f"a column of {given.storage.arrow_type(given)}"
+    if not fits:
+        raise SchemaError(
+            f"field '{given.name}': expected {rule} for {given.codec}, got {arrow}. "
+            "Give the codec that the column was stored with, or the name alone."
+        )
+    return given.replace(nullable=given.nullable or stored.nullable)

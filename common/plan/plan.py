@@ -30,7 +30,6 @@ from ..order.positions import (
     rows_viewed,
     viewed,
 )
-from ..schema.declared import declared_as
 from ..schema.element import Element
 from ..schema.field import UnischemaField
 from ..selection.select import Selection
@@ -38,7 +37,7 @@ from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
 from .draws import BlockKey, BlockRows, Draw
-from .fields import build_program
+from .fields import build_program, declared_as
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
 

@@ -18,6 +18,7 @@ from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
+from ..progress import in_parallel
 from ..schema.field import UnischemaField
 from ..stages.base import Stage
 from ..stages.ngram import Ngram
@@ -25,7 +26,6 @@ from ..stages.nulls import Nulls
 from ..stages.shard import ShardRowGroups
 from ..stages.take import Skip, Take
 from ..stages.where import Where, WhereColumn, WhereFunction
-from .parallel import in_parallel
 from .pruning import prune
 from .rows import RowSet, all_rows
 from .stamps import Stamps, stamps_of

@@ -6,13 +6,14 @@ the next START, and on an error. All its waits are on one condition, so a stop t
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
 import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -36,7 +37,6 @@ from ..transport.sidecar.runners import Runner, Slot, make_runner
 from ..transport.sidecar.slots import SlotMemory, copied_table, write_table
 from ..transport.sidecar.worker_process import WorkerProcess
 from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
-from .requested import requested_pipeline
 
 _LOGGER = logging.getLogger(__name__)
 _FEWEST_SLOTS = 3
@@ -465,3 +465,21 @@ class Iteration:
                 self._server.give_slot(made.slot)
             else:
                 made.future.add_done_callback(partial(self._give_back, made.slot))
+
+
+def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
+    """The pipeline of a request, with the shard and the URLs that were known only when it was sent.
+
+    Raises:
+        ParquetryError: a pipeline that makes no sense.
+    """
+    described = dict(request["pipeline"])
+    if "urls" in request:
+        described["urls"] = [base64.urlsafe_b64decode(url).decode() for url in request["urls"]]
+    if "shard" in request:
+        numbers = dict(zip(("num_shards", "index"), request["shard"], strict=True))
+        described["stages"] = [
+            {**stage, **numbers} if stage["verb"] in ("shard", "shard_row_groups") else stage
+            for stage in described["stages"]
+        ]
+    return Pipeline.from_json(described)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .converter import SparkConverter, spark_converter
     from .copying import copy
-    from .encoding import encode_dataframe
+    from .encoding import dict_to_spark_row, encode_dataframe
     from .indexing import write_index
     from .materialize import materialize_dataset
     from .reading import dataset_as_dataframe, dataset_as_rdd
-    from .rows import dict_to_spark_row
     from .selecting import compute_selection
     from .writing import write_dataframe, write_rows
 

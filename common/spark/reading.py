@@ -29,7 +29,7 @@ from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.spark_types import as_spark_takes_it, pyspark_types, spark_type, to_spark
 from ..selection.rows import RowSet
 from ..selection.select import every_row
-from ..tools.stored_schema import stored_schema, to_stored
+from ..tools.copying import stored_schema, to_stored
 from .parts import DatasetPart
 from .session import context_of
 

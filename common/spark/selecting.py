@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..engine.read.fetch import Fetcher, fetch_threads
-from ..engine.run.selecting import stored_rows, tested_rows
-from ..engine.run.where_function import test_rows
+from ..engine.run.selecting import stored_rows, test_rows, tested_rows
 from ..errors import PipelineError
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from parquetry.tf_plugin.ops import load_ops
+from parquetry.tf_plugin.build import load_ops
 
 
 def firsts(iterator: Any, count: int) -> list[int]:

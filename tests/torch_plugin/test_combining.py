@@ -11,7 +11,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.common.errors import PipelineError
-from parquetry.torch_plugin import ParquetPipe, as_is, combining, process_group
+from parquetry.torch_plugin import ParquetPipe, as_is, combining, placement
 from parquetry.torch_plugin import iterable as iterable_module
 from parquetry.torch_plugin import pipe as pipe_module
 
@@ -90,7 +90,7 @@ def test_a_concat_repeats_nothing_in_workers(url: str) -> None:
 @pytest.fixture
 def of_two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes this process rank 1 of 2."""
-    for module in (combining, iterable_module, pipe_module, process_group):
+    for module in (combining, iterable_module, pipe_module, placement):
         monkeypatch.setattr(module, "rank_here", lambda: (2, 1))
 
 

@@ -16,8 +16,8 @@ from torch.utils.data.graph_settings import apply_random_seed, apply_sharding
 
 from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
+from parquetry.torch_plugin.pipe import Group, place
 from parquetry.torch_plugin.placement import Placement, with_shard
-from parquetry.torch_plugin.sharding_groups import Group, place
 
 DEFAULT, DISTRIBUTED, MULTIPROCESSING = SHARDING_PRIORITIES
 

@@ -176,3 +176,21 @@ BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
 """Of what blocks hold: few and large, so batches do not take theirs from it."""
 for _pool in (SHARED_REGIONS, BLOCK_REGIONS):
     os.register_at_fork(after_in_child=_pool.forget)
+
+
+class Scratch(threading.local):
+    """Memory for one value that is on its way, for each thread its own, reused from value to value."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, np.ndarray] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+        """An uninitialised array; valid until this thread asks for ``name`` again."""
+        size = math.prod(shape) * dtype.itemsize
+        buffer = self._buffers.get(name)
+        if buffer is None or len(buffer) < size:
+            buffer = self._buffers[name] = np.empty(size, np.uint8)
+        return buffer[:size].view(dtype).reshape(shape)
+
+
+SCRATCH = Scratch()

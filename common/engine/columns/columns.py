@@ -22,8 +22,7 @@ from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
-from ..read.file_cells import FileCells, FileData, FileValues, file_values
-from ..read.row_group_columns import InMemory, Part
+from ..read.file_cells import FileCells, FileData, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
 from .arena import Arena, array_bytes
 from .arrow_take import number_lists

@@ -28,8 +28,8 @@ from ..columns.arrow_views import as_arrow, is_number
 from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
+from .file_cells import Part, RowGroupColumns
 from .normalise import normalise, number_type
-from .row_group_columns import Part, RowGroupColumns
 
 _LARGE_CHUNK_BYTES = 1 << 17
 _LOGGER = logging.getLogger(__name__)

@@ -13,9 +13,10 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from ...errors import DatasetError
 from ...layout.file_versions import FileVersion, hold, local_version
@@ -26,7 +27,7 @@ from ...schema.codecs import NdarrayCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.npy import npy_header
-from ..columns.scratch import SCRATCH
+from ..columns.arena import SCRATCH
 from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64
@@ -267,3 +268,29 @@ def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
         while read >= len(buffers[0]):
             read -= len(buffers.pop(0))
         buffers[0] = buffers[0][read:]
+
+
+InMemory: TypeAlias = pa.Array | StoredCells
+Part: TypeAlias = InMemory | FileCells
+"""One field of one row group: an Arrow array in canonical form, or large values where they lie, in memory or a file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroupColumns:
+    """One part for each field, all of the same length."""
+
+    columns: tuple[Part, ...]
+
+    def check(self, rows: int, place: str) -> None:
+        """Raises `DatasetError` for a column without a value for each of the rows: gathering looks at no bounds."""
+        for number, column in enumerate(self.columns):
+            if len(column) != rows:
+                raise DatasetError(
+                    f"{place}: expected {rows} values of column {number}, got {len(column)}. "
+                    "The file is damaged: write it again."
+                )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return sum(column.nbytes for column in self.columns)

@@ -20,14 +20,13 @@ from ...stages.steps import WindowStep
 from ...stages.transform import TransformStep
 from ..columns.arena import Arena, Heap
 from ..columns.batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
-from ..columns.columns import CodedColumn
+from ..columns.columns import CodedColumn, FixedColumn
 from ..steps.apply import BatchRows, apply_step
 from ..steps.chance import ItemKeys, concat_keys
 from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
 from ..steps.pack import apply_pack, gather_packed
-from ..steps.source import Source, as_slice
+from ..steps.source import Numbers, Source, as_slice
 from ..steps.transform import apply_dropping
-from .item_order import gather_in_item_order
 
 
 def assemble(
@@ -314,3 +313,35 @@ def _refuse_nulls(
                 f"field '{field.name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. "
                 f"Choose with nulls('drop', '{field.name}'), 'fill' or 'mask' what becomes of it, or deselect it."
             )
+
+
+def gather_in_item_order(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
+    """The columns of a batch that all of its blocks keep in item order, by number of the field.
+
+    Numbers of a shuffled block are put into the order of its items once, when it is loaded: a whole column fits the
+    processor's cache then, and the batches that follow are stretches of it. That costs a third of taking scattered rows
+    for each of them.
+    """
+    parts = []
+    for source in sources:
+        if source.items is None:
+            return {}
+        places = slice(0, count) if source.places is None else as_slice(source.places)
+        parts.append((source.block.by_item, as_slice(source.items), places))
+    shared = [number for number in parts[0][0] if all(number in columns for columns, _, _ in parts)] if parts else []
+    return {
+        number: _gather([(columns[number], items, places) for columns, items, places in parts], count, arena)
+        for number in shared
+    }
+
+
+def _gather(parts: Sequence[tuple[FixedColumn, Numbers, Numbers]], count: int, arena: Arena) -> Dense:
+    values = parts[0][0].parts[0]
+    out = arena.allocate(values.dtype, (count, *values.shape[1:]))
+    valid: np.ndarray | None = None
+    for column, items, places in parts:
+        out[places] = column.parts[0][items]
+        if column.validity is not None:
+            valid = np.ones(count, dtype=bool) if valid is None else valid
+            valid[places] = column.validity[items]
+    return Dense(out, None if valid is None or valid.all() else valid)

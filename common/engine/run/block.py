@@ -17,7 +17,7 @@ from ...schema.field import UnischemaField
 from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, plain_parts
-from ..read.row_group_columns import Part, RowGroupColumns
+from ..read.file_cells import Part, RowGroupColumns
 from ..steps.pack import pack_parts, packed_bytes
 
 

@@ -22,7 +22,7 @@ from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
 from ..read.fetch import Fetcher
-from ..read.row_group_columns import RowGroupColumns
+from ..read.file_cells import RowGroupColumns
 from ..steps.source import Source
 
 

@@ -1,22 +1,35 @@
-"""`select_rows`: the rows and windows that a plan wants: read from storage, or taken from what an earlier run kept."""
+"""`select_rows`: the rows and windows that a plan wants: read from storage, or taken from what an earlier run kept.
+
+Predicates that are Python functions see rows as an iteration would give them (`test_rows`).
+"""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from ...errors import ParquetryError, TransformError
 from ...layout.dataset import StoredDataset
+from ...plan.draws import BlockRows
+from ...progress import stop_if_cancelled
+from ...schema.element import nest, output_of
 from ...schema.field import UnischemaField
 from ...selection.select import Selection, evaluate
 from ...selection.store import load_selection, save_selection, selection_key
 from ...stages.base import Stage
 from ...stages.columns import ResolveFields
+from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
+from ..columns.arena import Heap
+from ..columns.batch import rows_of, to_numpy
 from ..read.fetch import Fetcher, fetch_threads
-from .where_function import test_rows
+from ..steps.source import Source
+from .assemble import gather
 
 _THREADS = 8
 
@@ -54,3 +67,54 @@ def tested_rows(
     """The rows of a row group for which a Python predicate is true: a bool mask over ``rows``."""
     fields = resolve(stage.fields)
     return test_rows(Fetcher(dataset, fields), fields, stage, row_group, rows)
+
+
+def test_rows(
+    fetcher: Fetcher, fields: Sequence[UnischemaField], step: WhereFunction, row_group: int, rows: np.ndarray
+) -> np.ndarray:
+    """The rows (a bool mask over ``rows``) for which the predicate is true.
+
+    Raises:
+        TransformError: the predicate raised, or returned something that is no bool; says for which row.
+    """
+    wanted = BlockRows(row_groups=(row_group,), rows=(rows,), cells=np.arange(len(rows))[:, None])
+    block = fetcher.load(wanted)
+    source = Source(block=block, cells=wanted.cells, places=None)
+    outputs = [output_of(field) for field in fields]
+    columns = [gather(field, number, [source], len(rows), Heap()) for number, field in enumerate(fields)]
+    if step.batched:
+        batch = nest(outputs, [to_numpy(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)])
+        with lock_of(step.function.function):
+            answer = _call(step, batch, block.describe(0) if len(rows) else "no rows")
+            mask = np.array(np.ma.filled(answer, False) if isinstance(answer, np.ma.MaskedArray) else answer)
+        if mask.shape != (len(rows),) or mask.dtype != bool:
+            raise TransformError(
+                f"where({step.function.name}): expected a bool array of shape ({len(rows)},), "
+                f"got {mask.dtype} {mask.shape}."
+            )
+        return mask
+    values = [rows_of(c, text=o.kind == "text") for o, c in zip(outputs, columns, strict=True)]
+    result = np.zeros(len(rows), dtype=bool)
+    lock = lock_of(step.function.function)
+    for number in range(len(rows)):
+        stop_if_cancelled()
+        row = nest(outputs, [column[number] for column in values])
+        with lock:
+            answer = _call(step, row, block.describe(number))
+        if not isinstance(answer, bool | np.bool_ | int):
+            raise TransformError(
+                f"where({step.function.name}), {block.describe(number)}: expected True or False, "
+                f"got {type(answer).__name__}."
+            )
+        result[number] = bool(answer)
+    return result
+
+
+def _call(step: WhereFunction, argument: object, where: str) -> Any:
+    try:
+        return step.function(argument)
+    except ParquetryError:
+        raise
+    except Exception as error:
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        raise TransformError(f"where({step.function.name}) failed for {where}: {error!r}.\n{trace}") from error

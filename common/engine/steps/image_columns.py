@@ -13,10 +13,9 @@ import numpy as np
 
 from ...errors import DecodeError, ParquetryError
 from ...stages.image_base import ImageStep
-from ..columns.arena import Arena
+from ..columns.arena import SCRATCH, Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
-from ..columns.scratch import SCRATCH
 from .chance import ItemKeys
 from .images import Numbers, drawn_numbers, process, reduction, size_after
 from .source import Source

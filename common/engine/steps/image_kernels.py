@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import CodecUnavailableError
 from ...stages.image_base import RESIZABLE
-from ..columns.scratch import SCRATCH
+from ..columns.arena import SCRATCH
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
 

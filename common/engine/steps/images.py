@@ -20,7 +20,7 @@ from ...stages.normalize import NormalizeOp
 from ...stages.random_flip import FlipOp
 from ...stages.random_resized_crop import TRIES, ResizedCropOp
 from ...stages.resize import ResizeOp
-from ..columns.scratch import SCRATCH
+from ..columns.arena import SCRATCH
 from .chance import ItemKeys, uniform
 from .image_kernels import copy_into, flip_into, normalise_into, resize_into
 

@@ -23,9 +23,8 @@ import pyarrow.fs as pafs
 from ...errors import DatasetError, SchemaError
 from ..file_versions import FileVersion
 from ..filesystem import local_path, resolve
-from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile
+from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile, TableSource, import_package, sorted_files
 from .delta_log import Action, live_files
-from .source import TableSource, import_package, sorted_files
 
 Version = int | str | datetime.datetime
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ..kept import KeptFiles, cache_root
-from .source import import_package
+from ..table import import_package
 
 _MOST_BYTES = 16 << 30
 _KEPT_S = 24 * 3600

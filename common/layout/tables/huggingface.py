@@ -25,8 +25,7 @@ from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
 from ..file_versions import opened
 from ..files import DataFile, list_files
-from ..table import Table, TableColumn, TableFile
-from .source import TableSource, sorted_files
+from ..table import Table, TableColumn, TableFile, TableSource, sorted_files
 
 _SHARD = re.compile(r"(?P<split>\w+(?:\.\w+)*)-\d{5}-of-\d{5}")
 _ALIASES = {

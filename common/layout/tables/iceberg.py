@@ -16,11 +16,10 @@ import pyarrow.fs as pafs
 from ...errors import DatasetError
 from ..file_versions import FileVersion
 from ..filesystem import resolve
-from ..table import Table, TableFile
+from ..table import Table, TableFile, TableSource, import_package, sorted_files
 from .iceberg_columns import column_of_id, table_columns, value_text
 from .iceberg_deletes import DeleteIndex
 from .iceberg_manifests import Entry, read_entries
-from .source import TableSource, import_package, sorted_files
 
 
 def open_iceberg(

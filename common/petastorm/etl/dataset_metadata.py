@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import CodecUnavailableError, PipelineError
-from ..bridge import from_parquetry
 from ..dataset import PetastormDataset
 from ..errors import PetastormMetadataError, PetastormMetadataGenerationError
-from ..unischema import Unischema
+from ..unischema import Unischema, from_parquetry
 
 __all__ = [
     "PetastormMetadataError",

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ...errors import PipelineError
 from ...order.cursor import Origin
 from ...plan.plan import BasePlan
 from ...plan.stage_order import StageOrder
 from ...schema.element import Element
-from ...stages.base import Stage, stage_from_json
+from ...stages.base import Stage, kinds, stage_from_json
 from ...stages.shard import Shard
 from .address import ServerAddress
 from .client import ask_once, request_of
@@ -98,3 +99,18 @@ def _shard(value: dict[str, Any]) -> Shard:
     stage = stage_from_json(value)
     assert isinstance(stage, Shard)
     return stage
+
+
+def sendable_verbs() -> list[str]:
+    """The verbs that a client may add; the others belong into the pipeline that is served."""
+    return sorted(verb for verb, kind in kinds().items() if kind.sendable)
+
+
+def check_sendable(verb: str) -> None:
+    """Raises `PipelineError` for the verb of a stage that a client cannot send."""
+    kind = kinds().get(verb)
+    if kind is None or not kind.sendable:
+        raise PipelineError(
+            f"{verb}: expected one of {', '.join(sendable_verbs())} on a served pipeline, got {verb}. Put it into the "
+            "pipeline that the server is given."
+        )

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ...engine.read.file_cells import FileCells
-from ...engine.read.row_group_columns import Part, RowGroupColumns
+from ...engine.read.file_cells import FileCells, Part, RowGroupColumns
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
 from ...plan.draws import BlockRows

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import cloudpickle
 
 from ...engine.read.fetch import Fetcher
-from ...engine.read.row_group_columns import RowGroupColumns
+from ...engine.read.file_cells import RowGroupColumns
 from ...engine.run.assemble import assemble
 from ...engine.run.jobs import Handle, Job, loaded, sources_of
 from ...errors import PipelineError, SidecarError

@@ -17,7 +17,6 @@ import parquetry.common as core
 from parquetry.common import Pipeline, write_dataset
 from parquetry.common.errors import SchemaError
 from parquetry.common.petastorm import unischema as unischema_module
-from parquetry.common.petastorm.bridge import from_parquetry
 from parquetry.common.petastorm.codecs import (
     CompressedImageCodec,
     CompressedNdarrayCodec,
@@ -28,6 +27,7 @@ from parquetry.common.petastorm.codecs import (
 from parquetry.common.petastorm.unischema import (
     Unischema,
     UnischemaField,
+    from_parquetry,
     insert_explicit_nulls,
     match_unischema_fields,
 )

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parquetry.common import Pipeline
-from parquetry.common.selection import parallel
+from parquetry.common import Pipeline, progress
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def test_an_interrupt_waits_for_the_running_calls_alone(
     pq.write_table(pa.table({"a": range(80)}), tmp_path / "x.parquet", row_group_size=10)
     ended, calls = threading.Event(), []
 
-    class Pool(parallel.ThreadPoolExecutor):
+    class Pool(progress.ThreadPoolExecutor):
         def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
             ended.set()
             super().shutdown(wait, cancel_futures=cancel_futures)
@@ -42,7 +41,7 @@ def test_an_interrupt_waits_for_the_running_calls_alone(
         ended.wait()
         return True
 
-    monkeypatch.setattr(parallel, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(progress, "ThreadPoolExecutor", Pool)
     with pytest.raises(KeyboardInterrupt):
         next(iter(Pipeline(tmp_path, "a", workers=4).where(interrupted, fields=["a"])))
     assert 1 <= len(calls) <= 4

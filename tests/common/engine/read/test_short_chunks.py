@@ -15,7 +15,7 @@ from faces import SIDECAR, THREADS, Face
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read.disk_cache import DiskCache
 from parquetry.common.engine.read.fetch import Fetcher, fetchers_of
-from parquetry.common.engine.read.row_group_columns import RowGroupColumns
+from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.run.block import LoadedBlock
 from parquetry.common.errors import DatasetError, DecodeError
 

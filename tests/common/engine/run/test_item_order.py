@@ -16,7 +16,7 @@ from parquetry.common.engine.columns.arena import RegionPool
 from parquetry.common.engine.columns.batch import to_numpy
 from parquetry.common.engine.read.fetch import fetchers_of
 from parquetry.common.engine.run import block as block_module
-from parquetry.common.engine.run.item_order import as_slice
+from parquetry.common.engine.steps.source import as_slice
 from parquetry.common.errors import NullValueError
 from parquetry.common.pipeline.iteration import StepIterator, batches_to_numpy
 from parquetry.common.plan.draws import BlockKey

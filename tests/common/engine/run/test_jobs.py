@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from parquetry.common.engine.read.row_group_columns import RowGroupColumns
+from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.run.jobs import BlockStore, Job
 from parquetry.common.plan.draws import BlockKey, BlockRows, Draw
 
