@@ -25,7 +25,7 @@ from typing import Any
 import tensorflow as tf
 from platformdirs import user_cache_dir
 
-from ..common.layout.kept import whole_file
+from parquetry.common.layout.kept import whole_file
 
 PACKAGE = Path(__file__).resolve().parent
 KERNELS = PACKAGE / "kernels"
