@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from parquetry.common import Pipeline, UnischemaField, contains, mix
 from parquetry.common.arrow_stream import serve
 from parquetry.common.errors import FieldNotFoundError, PipelineError, StateError
 from parquetry.common.plan.plan import Plan
+from parquetry.common.stages.base import stage_from_json
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +135,20 @@ def test_sources_of_a_mix_become_alike_by_renaming(drive: Pipeline) -> None:
     other = drive.select("id", "name").rename({"id": "key"})
     mixed = mix([one, other], seed=3).rename({"key": "number"})
     assert set(next(iter(mixed))) == {"number", "name"}
+
+
+def test_what_reads_storage_travels_in_the_names_of_storage(drive: Pipeline) -> None:
+    renamed = drive.rename({"speed": "v", "id": "n"}).where(pc.field("v") > 1).where(_is_even, fields=["n"])
+    steps = renamed.nulls("drop", "v").ngram(length=2, timestamp="n").plan().order.selection
+    again = [stage_from_json(json.loads(json.dumps(step.to_json()))) for step in steps]
+    assert list(map(str, again)) == list(map(str, steps))
+    assert [again[1].function({"id": number}) for number in (2, 3)] == [True, False]
+    assert [step.reads for step in again] == [("speed",), ("id",), (), ("id",)]
+    assert Pipeline.from_json(renamed.to_json()) == renamed
+
+
+def _is_even(row: dict[str, Any]) -> bool:
+    return bool(row["n"] % 2 == 0)
 
 
 def test_a_client_may_rename_what_a_server_has(drive: Pipeline) -> None:
