@@ -36,8 +36,8 @@ class Face(Protocol):
     def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
         """What the ``iteration``-th iterator gives, as plain Python: rows are dicts, batches lists of rows."""
 
-    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
-        """Iterators over one dataset in the framework's own form, without end: epoch 0, epoch 1, ..."""
+    def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
+        """What begins the next pass over one dataset, in the framework's own form; the first is epoch 0."""
 
 
 class NumpyFace:
@@ -60,10 +60,8 @@ class NumpyFace:
         finally:
             with_iterator.close()
 
-    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
-        pipeline = pipeline.with_options(**self._options)
-        while True:
-            yield iter(pipeline)
+    def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
+        return pipeline.with_options(**self._options).__iter__
 
 
 class TensorFlowFace:
@@ -92,13 +90,12 @@ class TensorFlowFace:
         values = dataset.as_numpy_iterator() if self._as_numpy else dataset
         return [plain_element(pipeline.element, value, _check_dtype) for value in values]
 
-    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+    def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
         import_framework("tensorflow")
         from parquetry.tf_plugin import ParquetDataset
 
         dataset = ParquetDataset.from_pipeline(pipeline)
-        while True:
-            yield dataset.as_numpy_iterator() if self._as_numpy else iter(dataset)
+        return dataset.as_numpy_iterator if self._as_numpy else dataset.__iter__
 
 
 class TorchFace:
@@ -133,13 +130,11 @@ class TorchFace:
             next(iter(rows), None)
         return [plain_element(pipeline.element, value, _check_dtype) for value in rows]
 
-    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+    def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
         from torch.utils.data import DataLoader
 
         rows: Any = self._face.from_pipeline(pipeline)
-        elements = rows if self.workers is None else DataLoader(rows, batch_size=None, num_workers=self.workers)
-        while True:
-            yield iter(elements)
+        return (rows if self.workers is None else DataLoader(rows, batch_size=None, num_workers=self.workers)).__iter__
 
 
 class NodeFace:
@@ -165,17 +160,29 @@ class NodeFace:
         finally:
             node.close()
 
-    def passes(self, pipeline: Pipeline) -> Iterator[Iterator[Any]]:
+    def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
         from parquetry.torch_plugin import ParquetNode
 
         node = ParquetNode.from_pipeline(pipeline)
-        while True:
+
+        def begin() -> Iterator[Any]:
             node.reset()
-            yield node
+            return node
+
+        return begin
 
 
 THREADS = NumpyFace("threads")
 SIDECAR = NumpyFace("sidecar")
+
+TORCH_WARNINGS = (
+    # From Python 3.12 on every fork of a process with threads warns; loaders fork by default, torch's own threads suffice.
+    r"ignore:This process .* is multi-threaded, use of fork\(\) may lead to deadlocks:DeprecationWarning",
+    # Fewer processors than loader workers: true on small machines, and of no interest here.
+    "ignore:This DataLoader will create .* worker processes in total:UserWarning",
+    # torchdata 0.11 calls a function of torch's that torch 2.13 deprecates.
+    "ignore:'set_vital' is deprecated:UserWarning:torchdata",
+)
 
 
 def installed_faces() -> list[Face]:

@@ -1,4 +1,4 @@
-"""A dataset's next epoch is held to the files that were planned; what only the graph knows is listed each time."""
+"""Files that only the graph knows are listed for each epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import tensorflow as tf
 
 from parquetry.tf_plugin import ParquetDataset
@@ -16,15 +15,6 @@ from parquetry.tf_plugin import ParquetDataset
 def _write(path: Path, value: int, count: int = 40) -> None:
     pq.write_table(pa.table({"a": [value] * count}), path.with_name("_new"))
     os.replace(path.with_name("_new"), path)
-
-
-def test_the_second_epoch_refuses_a_file_that_was_replaced(tmp_path: Path) -> None:
-    _write(tmp_path / "x.parquet", 1)
-    dataset = ParquetDataset(tmp_path, workers=1).where([("a", "==", 1)]).batch(20)
-    assert [batch["a"].numpy().tolist() for batch in dataset] == [[1] * 20] * 2
-    _write(tmp_path / "x.parquet", 2)
-    with pytest.raises(tf.errors.OpError, match="changed since the pipeline was planned"):
-        list(dataset)
 
 
 def test_files_that_only_the_graph_knows_are_listed_for_each_epoch(tmp_path: Path) -> None:

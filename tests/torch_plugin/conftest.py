@@ -8,24 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from faces import TORCH_WARNINGS
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, TensorCodec, Unischema, UnischemaField, write_dataset
 
 ROWS = 60
 HERE = Path(__file__).parent
 
-# From Python 3.12 on every fork of a process with threads warns; loaders fork by default, torch's own threads suffice.
-FORK = r"ignore:This process .* is multi-threaded, use of fork\(\) may lead to deadlocks:DeprecationWarning"
-# Fewer processors than loader workers: true on small machines, and of no interest here.
-WORKERS = "ignore:This DataLoader will create .* worker processes in total:UserWarning"
-# torchdata 0.11 calls a function of torch's that torch 2.13 deprecates.
-VITAL = "ignore:'set_vital' is deprecated:UserWarning:torchdata"
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            for warning in (FORK, WORKERS, VITAL):
+            for warning in TORCH_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
 
 

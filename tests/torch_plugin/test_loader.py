@@ -232,3 +232,20 @@ def test_a_tensor_that_is_kept_from_a_worker_does_not_change(url: str) -> None:
     kept = list(DataLoader(ParquetPipe(url, ["id", "image"]).batch(4), batch_size=None, num_workers=2))
     for batch in kept:
         assert batch["image"].amax(dim=(1, 2, 3)).tolist() == batch["id"].tolist()
+
+
+def test_a_loader_that_failed_begins_cleanly_again(url: str) -> None:
+    pipe = ParquetPipe(url, ["id"]).batch(10)
+    loader = DataLoader(pipe, batch_size=None, num_workers=1)
+
+    def train(limit: int) -> list[int]:
+        seen = []
+        for batch in loader:
+            seen += batch["id"].tolist()
+            if len(seen) > limit:
+                raise KeyError("the training loop failed")
+        return seen
+
+    with pytest.raises(KeyError, match="the training loop failed"):
+        train(25)
+    assert train(60) == list(range(60))

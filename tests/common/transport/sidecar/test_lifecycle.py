@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +22,6 @@ from processes import WITHIN_S, gone
 
 from parquetry.common import Pipeline, UnischemaField, mix
 from parquetry.common.errors import DatasetError, DecodeError, PipelineError, SidecarError, TransformError
-from parquetry.common.testing import assert_same
 from parquetry.common.transport.sidecar.client import FEWEST_KEPT, IDLE, RecentMost
 
 pytestmark = pytest.mark.skipif(
@@ -83,70 +80,6 @@ def ids(batches: Any) -> list[int]:
 
 # --- deaths ---
 
-TRAINER = """
-import os, signal, sys
-import psutil
-from parquetry.common import Pipeline
-
-if __name__ == "__main__":
-    url, how = sys.argv[1:]
-    pipeline = Pipeline(url, ["id", "image"], executor="sidecar", workers=2).repeat().batch(4)
-    iterator = iter(pipeline)
-    next(iterator)
-    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
-    if how == "raise":
-        raise KeyError("the training loop failed")
-    if how == "os._exit":
-        os._exit(0)
-    if how == "Ctrl-C":
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-        os.kill(os.getpid(), signal.SIGINT)
-    while True:
-        next(iterator)
-"""
-
-
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit", "raise", "Ctrl-C"])
-def test_the_end_of_the_trainer_is_the_end_of_all_its_processes(built: Built, tmp_path: Path, how: str) -> None:
-    script = tmp_path / "trainer.py"
-    script.write_text(textwrap.dedent(TRAINER))
-    trainer = subprocess.Popen(
-        [sys.executable, str(script), built.url, how], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert trainer.stdout is not None
-    children = [int(pid) for pid in trainer.stdout.readline().split()]
-    assert len(children) == 3  # a reader and two workers
-    if how in ("SIGTERM", "SIGKILL"):
-        (trainer.terminate if how == "SIGTERM" else trainer.kill)()
-    try:
-        _, errors = trainer.communicate(timeout=30)
-    finally:
-        trainer.kill()
-    assert gone(children, WITHIN_S) == []
-    assert ("the training loop failed" in errors) == (how == "raise")
-    assert "sidecar" not in errors
-
-
-@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
-def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, fields: tuple[str, ...]) -> None:
-    pipeline = built.pipeline(*fields, executor="sidecar").repeat().batch(4)
-    iterator = iter(pipeline)
-    held = next(iterator)
-    before = held["id"].copy()
-    (reader,) = sidecars()
-    children = [reader.pid, *(child.pid for child in workers_of(reader))]
-    reader.kill()
-    with pytest.raises(
-        SidecarError, match=rf"(?s)sidecar \(process {reader.pid}\) died: killed by SIGKILL.*Begin a new iteration"
-    ):
-        for _ in iterator:
-            pass
-    assert gone(children, WITHIN_S) == []
-    assert held["id"].tolist() == before.tolist()  # what the user holds stays
-    with pytest.raises(StopIteration):
-        next(iterator)
-    assert ids(itertools.islice(pipeline, 2)) == list(range(8))  # another one starts
-
 
 def test_a_sidecar_that_dies_while_it_is_idle_is_replaced(built: Built) -> None:
     pipeline = built.pipeline(*CHEAP, executor="sidecar").batch(50)
@@ -191,25 +124,6 @@ def test_a_function_that_ends_its_process_is_an_error_and_no_endless_loop(built:
 # --- what users do ---
 
 
-@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
-def test_batches_that_are_hoarded_stay_valid_and_never_stall(built: Built, fields: tuple[str, ...]) -> None:
-    pipeline = built.pipeline(*fields, executor="sidecar", workers=1).repeat(3).batch(2)
-    expected = [
-        {
-            name: np.array(value, copy=True) if isinstance(value, np.ndarray) else list(value)
-            for name, value in batch.items()
-        }
-        for batch in pipeline.with_options(executor="threads")
-    ]
-    hoard = list(pipeline)
-    assert len(hoard) == 150 > 2 * 1 + 4  # many more than there are slots
-    for _ in pipeline:  # another iteration, while all are held
-        pass
-    for found, wanted in zip(hoard, expected, strict=True):
-        for name in fields:
-            assert_same(list(found[name]), list(wanted[name]))
-
-
 def test_results_that_share_memory_are_the_consumers_to_change_one_by_one(built: Built) -> None:
     def shared(batch: dict[str, Any]) -> dict[str, Any]:
         return {"id": batch["id"], "again": batch["id"], "tail": batch["id"].view(np.uint8).reshape(-1, 8)}
@@ -223,28 +137,6 @@ def test_results_that_share_memory_are_the_consumers_to_change_one_by_one(built:
         assert batch["tail"].copy().view(np.int64)[:, 0].tolist() == list(range(10 * number, 10 * number + 10))
 
 
-def test_rows_are_views_that_outlive_the_iterator(built: Built) -> None:
-    rows = list(built.pipeline("id", "vector", executor="sidecar", workers=1))
-    for _ in built.pipeline("id", "vector", executor="sidecar", workers=1):
-        pass
-    gc.collect()
-    assert [(int(row["id"]), row["vector"].tolist()) for row in rows] == [
-        (row["id"], row["vector"]) for row in built.plain
-    ]
-
-
-def test_two_iterators_at_once_and_nested_ones_do_not_disturb_each_other(built: Built) -> None:
-    pipeline = built.pipeline(*CHEAP, executor="sidecar", workers=1).batch(30)
-    pairs = [(outer["id"].tolist(), inner["id"].tolist()) for outer in pipeline for inner in pipeline]
-    batches = [list(range(at, min(at + 30, 100))) for at in range(0, 100, 30)]
-    assert pairs == list(itertools.product(batches, batches))
-    one, other = iter(pipeline), iter(pipeline)
-    assert [(a["id"].tolist(), b["id"].tolist()) for a, b in zip(one, other, strict=True)] == list(
-        zip(batches, batches, strict=True)
-    )
-    assert len(sidecars()) <= 5
-
-
 @pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
 def test_after_a_break_everything_begins_again(built: Built, fields: tuple[str, ...]) -> None:
     pipeline = built.pipeline(*fields, executor="sidecar", workers=2).batch(3)
@@ -256,79 +148,6 @@ def test_after_a_break_everything_begins_again(built: Built, fields: tuple[str, 
         gc.collect()
     assert ids(pipeline) == list(range(100))
     assert len(sidecars()) == 1  # one sidecar served them all
-
-
-def test_an_error_ends_the_iteration_and_the_next_one_begins_cleanly(built: Built, tmp_path: Path) -> None:
-    flag = tmp_path / "fail"
-    flag.touch()
-
-    def fails(row: dict[str, Any]) -> dict[str, Any]:
-        if row["id"] == 50 and os.path.exists(flag):
-            raise ValueError("not today")
-        return row
-
-    pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(fails).batch(4)
-    iterator = iter(pipeline)
-    seen = []
-    with pytest.raises(TransformError, match="not today"):
-        seen += [batch["id"].tolist() for batch in iterator]
-    flag.unlink()
-    assert ids(pipeline) == list(range(100))
-
-
-def test_threads_may_iterate_at_the_same_time(built: Built) -> None:
-    pipeline = built.pipeline(*CHEAP, executor="sidecar", workers=1).batch(7)
-    results: list[list[int]] = []
-    threads = [threading.Thread(target=lambda: results.append(ids(pipeline))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [list(range(100))] * 3
-
-
-@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["threads of the reader", "workers"])
-def test_many_short_epochs_leave_nothing_behind(built: Built, fields: tuple[str, ...]) -> None:
-    pipeline = built.pipeline(*fields, executor="sidecar", workers=2).shuffle(10, seed=1).batch(20)
-
-    def epochs(count: int) -> tuple[int, int, int, int]:
-        for number in range(count):
-            for _ in pipeline:
-                if number % 2:
-                    break
-        gc.collect()
-        own = psutil.Process()
-        (reader,) = sidecars()
-        return own.num_fds(), own.num_threads(), len(own.children(recursive=True)), reader.num_fds()
-
-    first = epochs(6)
-    last = epochs(50)
-    # One epoch may have some more slots or windows in use at the moment of counting; fifty may not add up.
-    assert all(after <= before + 8 for before, after in zip(first, last, strict=True)), (first, last)
-    assert last[2] == first[2]
-
-
-def test_threads_leave_nothing_behind(built: Built) -> None:
-    pipeline = built.pipeline().shuffle(10, seed=1).batch(20)
-
-    def epochs(count: int) -> tuple[int, int]:
-        for number in range(count):
-            for _ in pipeline:
-                if number % 2:
-                    break
-        gc.collect()
-        _join_engine_threads()
-        return psutil.Process().num_fds(), threading.active_count()
-
-    first = epochs(4)
-    assert epochs(30) == first
-
-
-def _join_engine_threads() -> None:
-    """Waits for pool threads that were told to stop."""
-    for thread in threading.enumerate():
-        if thread.name.startswith(("parquetry-decode", "parquetry-fetch")):
-            thread.join(10)
 
 
 def test_closing_an_iterator_is_idempotent_and_ends_it(built: Built) -> None:

@@ -1,0 +1,18 @@
+"""Both frameworks' own warnings, and time limits that hold inside TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from faces import TORCH_WARNINGS
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE:
+            for warning in TORCH_WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+            item.add_marker(pytest.mark.timeout(120, method="thread"))  # TensorFlow serves no signal where it hangs

@@ -1,0 +1,154 @@
+"""Many short epochs leave no process, descriptor, thread, or memory behind."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+from builders import Built, build
+from faces import import_framework
+
+from parquetry.common.transport.sidecar.client import IDLE
+
+MIB = 1 << 20
+CHEAP, COSTLY = ("id", "small", "vector", "label"), ("id", "image", "points", "tags")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("leaks"), [[20, 13], [7, 0, 30], [30]])
+
+
+def threads(built: Built) -> Any:
+    return built.pipeline().shuffle(10, seed=1).batch(20)
+
+
+def sidecar(built: Built) -> Any:
+    return built.pipeline(*CHEAP, executor="sidecar").shuffle(10, seed=1).batch(20)
+
+
+def sidecar_workers(built: Built) -> Any:
+    return built.pipeline(*COSTLY, executor="sidecar").shuffle(10, seed=1).batch(20)
+
+
+def tensorflow(built: Built) -> Any:
+    from parquetry.tf_plugin import ParquetDataset
+
+    return ParquetDataset(built.url, ["id"]).shuffle(10, seed=5).batch(50)
+
+
+def tensorflow_workers(built: Built) -> Any:
+    from parquetry.tf_plugin import ParquetDataset
+
+    return ParquetDataset(built.url, ["id", "image"], workers=1).batch(25)
+
+
+def tensorflow_mapped(built: Built) -> Any:
+    from parquetry.tf_plugin import ParquetDataset
+
+    return ParquetDataset(built.url, ["id", "tags"]).batch(50).map(lambda row: row).prefetch(1)
+
+
+def _pipe(built: Built, **options: Any) -> Any:
+    from parquetry.torch_plugin import ParquetPipe
+
+    return ParquetPipe(built.url, ["id", "points"], **options)
+
+
+def pipe(built: Built) -> Any:
+    return _pipe(built, workers=1).shuffle(10, seed=5).batch(16)
+
+
+def pipe_sidecar(built: Built) -> Any:
+    return _pipe(built, executor="sidecar", workers=1).batch(16)
+
+
+def loader(built: Built) -> Any:
+    from torch.utils.data import DataLoader
+
+    return DataLoader(_pipe(built).shuffle(10, seed=5).batch(16), batch_size=None)
+
+
+def loader_workers(built: Built) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    return StatefulDataLoader(_pipe(built).batch(16), batch_size=None, num_workers=2)
+
+
+def node(built: Built) -> Any:
+    from torchdata.nodes import Loader
+
+    from parquetry.torch_plugin import ParquetNode
+
+    return Loader(ParquetNode(built.url, ["id", "points"]).shuffle(10, seed=5).batch(16))
+
+
+LOOPS: list[tuple[Callable[[Built], Any], str, int]] = [
+    (threads, "numpy", 60),
+    (sidecar, "numpy", 60),
+    (sidecar_workers, "numpy", 40),
+    (tensorflow, "tensorflow", 200),
+    (tensorflow_workers, "tensorflow", 40),
+    (tensorflow_mapped, "tensorflow", 40),
+    (pipe, "torch", 200),
+    (pipe_sidecar, "torch", 60),
+    (loader, "torch", 60),
+    (loader_workers, "torch", 4),
+    (node, "torch", 60),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "needs", "epochs"), LOOPS, ids=[make.__name__ for make, *_ in LOOPS])
+def test_short_epochs_leave_nothing_behind(
+    built: Built, make: Callable[[Built], Any], needs: str, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not importlib.util.find_spec(needs):
+        pytest.skip(f"needs {needs}")
+    import_framework(needs)
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")  # nothing ends because it was idle while it is counted
+    IDLE.close()  # sidecars of other tests
+    elements, process = make(built), psutil.Process()
+    for number in range(max(3, epochs // 10)):  # what is made once, and kept
+        _epoch(elements, whole=number % 3 != 1)
+    before = _counts(process)
+    for number in range(epochs):
+        _epoch(elements, whole=number % 3 != 1 or number == epochs - 1)  # a loader keeps one that is not
+    after = _counts(process)
+    assert after["processes"] <= before["processes"]
+    # One epoch may have some more slots or blocks in use at the moment of counting; many may not add up.
+    assert after["descriptors"] <= before["descriptors"] + 2
+    assert after["threads"] <= before["threads"] + (4 if needs == "tensorflow" else 2)  # of TensorFlow's pools
+    assert after["bytes"] - before["bytes"] < 12 * MIB
+    assert after["descriptors of processes"] <= before["descriptors of processes"] + 8
+    assert after["bytes of processes"] - before["bytes of processes"] < 24 * MIB
+
+
+def _epoch(elements: Any, *, whole: bool) -> None:
+    """A pass over all elements, or one that is broken off."""
+    iterator = iter(elements)
+    next(iterator)
+    if whole:
+        for _ in iterator:
+            pass
+
+
+def _counts(process: psutil.Process) -> dict[str, int]:
+    gc.collect()
+    for thread in threading.enumerate():  # threads of an iteration that was closed end by themselves
+        if thread.name.startswith("parquetry") and thread.name != "parquetry-stderr":  # lives with its sidecar
+            thread.join(5)
+    children = process.children(recursive=True)
+    return {
+        "processes": len(children),
+        "descriptors": process.num_fds(),
+        "threads": process.num_threads(),
+        "bytes": process.memory_info().rss,
+        "descriptors of processes": sum(child.num_fds() for child in children),
+        "bytes of processes": sum(child.memory_info().rss for child in children),
+    }

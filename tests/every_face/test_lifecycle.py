@@ -1,0 +1,268 @@
+"""A trainer's life in every face: what ends leaves nothing behind, what is held stays valid, what failed begins again."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import itertools
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from builders import Built, build
+from faces import SIDECAR, THREADS, NodeFace, TensorFlowFace, TorchFace, plain_element
+from processes import WITHIN_S, gone
+
+from parquetry.common import Pipeline
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for processes of others"
+)
+
+NEEDS = {"tensorflow": "tensorflow", "ParquetIterable": "torch", "ParquetPipe": "torch", "node": "torchdata"}
+
+
+def faces(*chosen: Any) -> Any:
+    """Parametrises ``face`` over those whose framework is installed."""
+    there = [face for face in chosen if importlib.util.find_spec(NEEDS.get(face.name, "numpy"))]
+    return pytest.mark.parametrize("face", there, ids=lambda face: face.name)
+
+
+EVERY = (THREADS, SIDECAR, TensorFlowFace(), TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace())
+ONE_OF_EACH = (SIDECAR, TensorFlowFace(), TorchFace(kind="ParquetPipe"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("lifecycle"), [[20, 13], [7, 0, 30], [30]])
+
+
+def ids(pipeline: Pipeline, elements: Any) -> list[int]:
+    return [row["id"] for element in elements for row in plain_element(pipeline.element, element)]
+
+
+# --- the end of a trainer ---
+
+TRAINER = """
+import os, signal, sys
+import psutil
+{imports}
+
+if __name__ == "__main__":
+    url, how = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+    iterator = iter({elements})
+    next(iterator)
+    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+    if how == "raise":
+        raise KeyError("the training loop failed")
+    if how == "os._exit":
+        os._exit(0)
+    if how == "Ctrl-C":
+        os.kill(os.getpid(), signal.SIGINT)
+    while True:
+        next(iterator)
+"""
+PIPELINE = (
+    "from parquetry.common import Pipeline",
+    'Pipeline(url, ["id", "image"], executor="sidecar", workers=2).repeat().batch(4)',
+)
+DATASET = (
+    "from parquetry.tf_plugin import ParquetDataset",
+    'ParquetDataset(url, ["id", "image", "tags"], workers=2).repeat().batch(4)',
+)
+MAPPED = (DATASET[0], f'{DATASET[1]}.map(lambda row: row["id"]).prefetch(2)')
+TORCH = "from torch.utils.data import DataLoader\nfrom parquetry.torch_plugin import ParquetPipe"
+PIPE = (TORCH, 'ParquetPipe(url, ["id", "image"], executor="sidecar", workers=2).repeat().batch(4)')
+
+
+def loader(start: str) -> tuple[str, str]:
+    pipe = 'ParquetPipe(url, ["id", "image"]).repeat().batch(4)'
+    return TORCH, f'DataLoader({pipe}, batch_size=None, num_workers=2, multiprocessing_context="{start}")'
+
+
+ENDS: dict[str, tuple[str, tuple[str, str], str]] = {
+    "Pipeline-SIGTERM": ("numpy", PIPELINE, "SIGTERM"),
+    "Pipeline-SIGKILL": ("numpy", PIPELINE, "SIGKILL"),
+    "Pipeline-os._exit": ("numpy", PIPELINE, "os._exit"),
+    "Pipeline-raise": ("numpy", PIPELINE, "raise"),
+    "Pipeline-Ctrl-C": ("numpy", PIPELINE, "Ctrl-C"),
+    "TensorFlow-SIGTERM": ("tensorflow", DATASET, "SIGTERM"),
+    "TensorFlow-SIGKILL": ("tensorflow", DATASET, "SIGKILL"),
+    "TensorFlow-raise": ("tensorflow", DATASET, "raise"),
+    "TensorFlow-Ctrl-C": ("tensorflow", MAPPED, "Ctrl-C"),
+    "ParquetPipe-Ctrl-C": ("torch", PIPE, "Ctrl-C"),
+    "ParquetPipe-raise": ("torch", PIPE, "raise"),
+    "fork-SIGTERM": ("torch", loader("fork"), "SIGTERM"),
+    "fork-Ctrl-C": ("torch", loader("fork"), "Ctrl-C"),
+    "spawn-os._exit": ("torch", loader("spawn"), "os._exit"),
+    "forkserver-raise": ("torch", loader("forkserver"), "raise"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ENDS)
+def test_the_end_of_a_trainer_is_the_end_of_all_it_started(built: Built, tmp_path: Path, case: str) -> None:
+    needs, (imports, elements), how = ENDS[case]
+    if not importlib.util.find_spec(needs):
+        pytest.skip(f"needs {needs}")
+    script, temporary = tmp_path / "trainer.py", tmp_path / "temporary"
+    script.write_text(textwrap.dedent(TRAINER.format(imports=imports, elements=elements)))
+    temporary.mkdir()
+    trainer = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(script), built.url, how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert trainer.stdout is not None
+    children = [int(pid) for pid in trainer.stdout.readline().split()]
+    if how in ("SIGTERM", "SIGKILL"):
+        (trainer.terminate if how == "SIGTERM" else trainer.kill)()
+    try:
+        _, errors = trainer.communicate(timeout=60)
+    finally:
+        trainer.kill()
+    # A reader and two workers, or two workers of a loader, which look every 5 s whether their parent lives.
+    of_torch = "DataLoader(" in elements
+    assert len(children) >= (2 if of_torch else 3), errors
+    assert gone(children, (2 if of_torch else 1) * WITHIN_S) == []
+    assert ("the training loop failed" in errors) == (how == "raise")
+    assert "sidecar" not in errors
+    left = {path.name for path in temporary.rglob("*") if "autograph" not in path.name}  # TensorFlow's own, of `map`
+    assert not any("parquetry" in name for name in left)
+    assert of_torch or left <= {"__pycache__"}
+
+
+# --- what is held ---
+
+CHEAP = ("id", "small", "vector", "drive")  # decoded in threads of a sidecar's reader
+COSTLY = ("id", "image", "points", "tags")  # decoded in its worker processes
+
+
+@faces(*EVERY)
+@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["cheap", "costly"])
+def test_elements_that_are_held_stay_valid_and_stall_nothing(built: Built, face: Any, fields: tuple[str, ...]) -> None:
+    pipeline = built.pipeline(*fields, workers=1).repeat(3).batch(2)
+    expected = THREADS.elements(pipeline)
+    begin = face.passes(pipeline)
+    hoard = list(begin())
+    assert len(hoard) > 100  # many more than there are slots
+    for _ in begin():  # others come and go, while all are held
+        pass
+    del begin
+    gc.collect()
+    for _ in face.passes(pipeline)():
+        pass
+    assert [plain_element(pipeline.element, element) for element in hoard] == expected
+
+
+@faces(*EVERY)
+def test_rows_outlive_their_iterator_and_dataset(built: Built, face: Any) -> None:
+    pipeline = built.pipeline("id", "vector", workers=1)
+    iterator = face.passes(pipeline)()
+    held = [next(iterator) for _ in range(30)]
+    del iterator
+    gc.collect()
+    for _ in face.passes(pipeline)():
+        pass
+    wanted = [(row["id"], row["vector"]) for row in built.plain[:30]]
+    rows = [plain_element(pipeline.element, row) for row in held]
+    assert [(row["id"], row["vector"]) for row in rows] == wanted
+
+
+# --- several iterators, and such as were broken off ---
+
+
+@faces(*EVERY)
+def test_nested_loops_and_breaks_disturb_nobody(built: Built, face: Any) -> None:
+    pipeline = built.pipeline("id", "image", workers=1).batch(40)
+    batches = [list(range(at, min(at + 40, 100))) for at in range(0, 100, 40)]
+    outer = face.passes(pipeline)
+    inner = face.passes(pipeline) if isinstance(face, NodeFace) else outer  # a node is its own iterator
+
+    def numbers(begin: Callable[[], Iterator[Any]]) -> Iterator[list[int]]:
+        return (ids(pipeline, [element]) for element in begin())
+
+    assert [(a, b) for a in numbers(outer) for b in numbers(inner)] == list(itertools.product(batches, batches))
+    if inner is outer:
+        assert list(zip(numbers(outer), numbers(outer), strict=True)) == list(zip(batches, batches, strict=True))
+    for stop in (1, 2, 1, 1):
+        assert list(itertools.islice(numbers(outer), stop)) == batches[:stop]
+        gc.collect()
+    assert list(numbers(outer)) == batches
+
+
+@faces(*ONE_OF_EACH)
+def test_threads_may_iterate_one_dataset_at_the_same_time(built: Built, face: Any) -> None:
+    pipeline = built.pipeline("id", "small", workers=1).batch(7)
+    begin = face.passes(pipeline)
+    found: list[list[int]] = []
+    threads = [threading.Thread(target=lambda: found.append(ids(pipeline, begin()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [list(range(100))] * 4
+
+
+# --- what fails ---
+
+
+@faces(THREADS, *ONE_OF_EACH, TorchFace(1))
+def test_a_pass_that_failed_is_followed_by_a_clean_one(built: Built, tmp_path: Path, face: Any) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 50 and os.path.exists(flag):
+            raise ValueError("not today")
+        return row
+
+    pipeline = built.pipeline("id", workers=2).transform(fails).batch(4)
+    begin = face.passes(pipeline)
+    iterator = begin()
+    assert ids(pipeline, itertools.islice(iterator, 12)) == list(range(48))
+    with pytest.raises(Exception, match=r"(?s)transform .*fails failed.*not today"):
+        next(iterator)
+    del iterator
+    flag.unlink()
+    assert ids(pipeline, begin()) == list(range(100))
+
+
+@pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["cheap", "costly"])
+@faces(*ONE_OF_EACH)
+def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, face: Any, fields: tuple[str, ...]) -> None:
+    pipeline = built.pipeline(*fields, executor="sidecar", workers=2).repeat().batch(4)
+    before = set(psutil.Process().children())
+    begin = face.passes(pipeline)
+    iterator = begin()
+    held = next(iterator)
+    (reader,) = (child for child in set(psutil.Process().children()) - before if _is_sidecar(child))
+    children = [reader.pid, *(child.pid for child in reader.children())]
+    reader.kill()
+    with pytest.raises(
+        Exception,
+        match=rf"sidecar \(process {reader.pid}\) (died: killed by SIGKILL(?s:.*)Begin a new iteration|ended unexpectedly: signal 9)",
+    ) as caught:
+        for _ in iterator:
+            pass
+    assert type(caught.value).__name__ in ("SidecarError", "InternalError")
+    assert gone(children, WITHIN_S) == []
+    first = [row["id"] for row in plain_element(pipeline.element, held)]  # what the user holds stays
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert ids(pipeline, itertools.islice(begin(), 1)) == first  # another one starts
+
+
+def _is_sidecar(process: psutil.Process) -> bool:
+    return bool(re.search(r"parquetry\.common\.sidecar", " ".join(process.cmdline())))

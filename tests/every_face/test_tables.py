@@ -1,0 +1,63 @@
+"""Tables and data frames in every face: the same rows as `Pipeline` gives, which `tests/common/layout/tables` holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from faces import THREADS, TorchFace, installed_faces
+
+from parquetry.common import Pipeline
+
+FACES = installed_faces()[1:]  # threads are held to the tables' own packages
+LOADERS = [TorchFace(2)] if any(isinstance(face, TorchFace) for face in FACES) else []
+
+
+@pytest.fixture(params=[*FACES, *LOADERS], ids=lambda face: face.name)
+def face(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_a_delta_table_with_deleted_rows(tmp_path: Path, face: Any) -> None:
+    pytest.importorskip("deltalake")
+    import delta_tables as hand
+
+    vector = hand.inline_vector([1, 4])
+    data = pa.table({"id": pa.array(range(6), pa.int64())})
+    hand.commit(
+        tmp_path,
+        0,
+        hand.protocol(["deletionVectors"]),
+        hand.metadata([hand.field("id", "long"), hand.field("day", "string")], ["day"]),
+        hand.add(tmp_path, "a.parquet", data, {"day": "monday"}, deletionVector=vector),
+    )
+    pipeline = Pipeline.from_delta(tmp_path, executor="threads")
+    assert face.elements(pipeline) == [{"id": number, "day": "monday"} for number in (0, 2, 3, 5)]
+    shuffled = pipeline.shuffle(4, seed=3).batch(2)
+    assert face.elements(shuffled) == THREADS.elements(shuffled)
+
+
+def test_an_iceberg_table_with_equality_deletes(tmp_path: Path, face: Any) -> None:
+    pytest.importorskip("pyiceberg")
+    import iceberg_tables as hand
+
+    data = pa.table({"id": pa.array(range(5), pa.int64())})
+    table = hand.catalog_in(tmp_path).create_table("n.t", data.schema)
+    table.append(data)
+    hand.commit_deletes(table, hand.equality_deletes(table, "e.parquet", data.slice(2, 2), {"id": 1}))
+    assert face.elements(Pipeline.from_iceberg(table)) == [{"id": number} for number in (0, 1, 4)]
+
+
+def test_a_data_frame(face: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"id": np.arange(4), "x": np.arange(4) / 2})
+    assert face.elements(Pipeline.from_pandas(frame)) == frame.to_dict("records")
+
+
+def test_a_folder_of_hugging_face(tmp_path: Path, face: Any) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "train-00000-of-00001.parquet")
+    assert face.elements(Pipeline.from_huggingface_parquet(tmp_path, "train")) == [{"id": 1}, {"id": 2}]
