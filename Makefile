@@ -2,7 +2,7 @@
 # when setup.py, pyproject.toml or the pins change (the op: when its sources change).
 #
 #   make demo         writes a real dataset, trains a Keras and a torch model from it
-#   make test         the whole test suite, both frameworks installed
+#   make test         the whole test suite, both frameworks installed; PYTEST="-n logical -m 'not slow'" for most of it
 #   make check        ruff, mypy, and the order of the rooms
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
@@ -57,10 +57,10 @@ bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
 test-common: $(VENV_COMMON)/.installed
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
-	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common
+	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common tests/every_face
 
 test-tf217: $(VENV_TF217)/.op-built
-	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin $(addprefix tests/common/,schema write layout predicates selection engine transport/served arrow_stream pipeline/test_resume.py)
+	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection engine transport/served arrow_stream pipeline/test_resume.py)
 
 test-tf216: $(VENV_TF216)/.op-built
 	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served

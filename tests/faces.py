@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import re
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,7 +25,8 @@ from parquetry.common.schema.element import Element, OutputField, flatten, nest
 
 
 class Face(Protocol):
-    """A way to read a pipeline; one whose class has verbs of its own has ``over(url)``.
+    """A way to read a pipeline. One whose class has verbs of its own has ``over(url)``, and ``resumed(pipeline, steps)``:
+    what an iterator gives that goes on from the state of one stopped after ``steps`` elements.
 
     Attributes:
         name: for test ids.
@@ -97,6 +100,14 @@ class TensorFlowFace:
         dataset = ParquetDataset.from_pipeline(pipeline)
         return dataset.as_numpy_iterator if self._as_numpy else dataset.__iter__
 
+    def resumed(self, pipeline: Pipeline, steps: int) -> Iterator[Any]:
+        import_framework("tensorflow")
+        from parquetry.tf_plugin import ParquetDataset
+
+        dataset = ParquetDataset.from_pipeline(pipeline)
+        deque(itertools.islice(dataset, steps), maxlen=0)
+        return iter(ParquetDataset.from_pipeline(pipeline).load_state_dict(dataset.state_dict(steps)))
+
 
 class TorchFace:
     """`ParquetIterable` or `ParquetPipe`, alone, or in a ``DataLoader`` with workers."""
@@ -136,6 +147,11 @@ class TorchFace:
         rows: Any = self._face.from_pipeline(pipeline)
         return (rows if self.workers is None else DataLoader(rows, batch_size=None, num_workers=self.workers)).__iter__
 
+    def resumed(self, pipeline: Pipeline, steps: int) -> Iterator[Any]:
+        iterator = iter(self._face.from_pipeline(pipeline))
+        deque(itertools.islice(iterator, steps), maxlen=0)
+        return iter(self._face.from_pipeline(pipeline).load_state_dict(iterator.state_dict()))
+
 
 class NodeFace:
     """`ParquetNode`."""
@@ -170,6 +186,14 @@ class NodeFace:
             return node
 
         return begin
+
+    def resumed(self, pipeline: Pipeline, steps: int) -> Iterator[Any]:
+        from parquetry.torch_plugin import ParquetNode
+
+        node = ParquetNode.from_pipeline(pipeline)
+        node.reset()
+        deque(itertools.islice(node, steps), maxlen=0)
+        return iter(ParquetNode.from_pipeline(pipeline).load_state_dict(node.state_dict()))
 
 
 THREADS = NumpyFace("threads")
@@ -320,6 +344,19 @@ def run_on_faces(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None
         pipeline = pipeline.with_options(memory_limit=data.draw(st.sampled_from([None, 1]), "memory_limit"))
         found = outcome(lambda: face.elements(pipeline, iteration))
         assert found == expected, f"{face.name}: expected {expected}, got {found}"
+
+
+def run_resumed(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None:
+    """Draws a chain that a face is stopped in: from its state, the rest of what threads give comes."""
+    with drawn_case(data, cache) as (built, calls):
+        face = data.draw(st.sampled_from(faces), "face")
+        pipeline = apply(built.pipeline(workers=1), calls)
+        expected = outcome(lambda: THREADS.elements(pipeline))
+        assume(not isinstance(expected, str) and not holds_null(expected))
+        assume(len({type(output.path[0]) for output in pipeline.element.outputs}) == 1)
+        steps = data.draw(st.integers(0, len(expected)), "steps")
+        found = [plain_element(pipeline.element, value) for value in face.resumed(pipeline, steps)]
+        assert found == expected[steps:], f"{face.name}: expected {expected[steps:]}, got {found}"
 
 
 def _leaves(value: Any) -> Iterator[Any]:

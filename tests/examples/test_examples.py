@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 SAYS = {
     "hello_numpy.py": ("(64, 16, 16, 3) [1 1 1 1 1]", "gives: 8 batches of 64 rows"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from faces import TensorFlowFace, run_on_faces
+from faces import TensorFlowFace, run_on_faces, run_resumed
 from hypothesis import given
 from hypothesis import strategies as st
 from mishaps import run_changed, run_failing
@@ -18,11 +18,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may ask for many
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="thread")]  # PARQUETRY_EXAMPLES may ask for many
 FACES = [TensorFlowFace(), TensorFlowFace(as_numpy=True)]
 
 
-@examples(15)
+@examples(8)
 @given(st.data())
 def test_tf_data_gives_any_chain_as_a_list_comprehension_does(cache: Path, data: st.DataObject) -> None:
     run_on_faces(data, cache, FACES)
@@ -30,11 +30,17 @@ def test_tf_data_gives_any_chain_as_a_list_comprehension_does(cache: Path, data:
 
 @examples(8)
 @given(st.data())
+def test_any_chain_goes_on_where_it_was_stopped(cache: Path, data: st.DataObject) -> None:
+    run_resumed(data, cache, [TensorFlowFace()])
+
+
+@examples(5)
+@given(st.data())
 def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.DataObject) -> None:
     run_failing(data, FACES)
 
 
-@examples(8)
+@examples(5)
 @given(st.data())
 def test_files_that_change_between_epochs_are_noticed_and_an_equal_dataset_made_anew_reads_them(
     data: st.DataObject,

@@ -17,6 +17,7 @@ import tensorflow as tf
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.tf_plugin import ParquetDataset
 
+pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("rank_program.py")
 ROWS = 33  # that the program's filter leaves
 

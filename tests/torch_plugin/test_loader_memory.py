@@ -180,7 +180,7 @@ def test_views_are_sent_as_views(folder: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"multiprocessing_context": "spawn", "num_workers": 1},
+        {"multiprocessing_context": "spawn", "num_workers": 1, "persistent_workers": True},
         {"persistent_workers": True},
         {"collate_fn": None},
     ],

@@ -14,6 +14,7 @@ from torch.utils.data import ChainDataset, DataLoader, IterableDataset
 
 from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix
 
+pytestmark = pytest.mark.slow
 RANKS = 2
 
 

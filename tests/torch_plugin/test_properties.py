@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from faces import NodeFace, TorchFace, run_on_faces
+from faces import NodeFace, TorchFace, run_on_faces, run_resumed
 from hypothesis import given
 from hypothesis import strategies as st
 from mishaps import run_changed, run_failing
@@ -18,6 +18,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+pytestmark = pytest.mark.slow
 FACES = [TorchFace(), TorchFace(kind="ParquetPipe"), NodeFace()]
 LOADERS = [TorchFace(1), TorchFace(2, kind="ParquetPipe"), TorchFace(3)]
 
@@ -32,6 +33,12 @@ def test_datasets_pipes_and_nodes_give_any_chain_as_a_list_comprehension_does(ca
 @given(st.data())
 def test_a_loader_gives_any_chain_in_the_single_process_order(cache: Path, data: st.DataObject) -> None:
     run_on_faces(data, cache, LOADERS)
+
+
+@examples(15)
+@given(st.data())
+def test_any_chain_goes_on_where_it_was_stopped(cache: Path, data: st.DataObject) -> None:
+    run_resumed(data, cache, FACES)
 
 
 @examples(15)

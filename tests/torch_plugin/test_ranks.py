@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from parquetry.torch_plugin import ParquetNode, ParquetPipe, rank_state
 
+pytestmark = pytest.mark.slow
 GLOBAL_BATCH = 8
 FILTERED = [number for number in range(60) if number >= 23]  # 37 rows: no number of ranks divides them
 

@@ -23,6 +23,8 @@ from parquetry.common import UnischemaField, mix
 from parquetry.common.errors import EmptySelectionError
 from parquetry.common.pipeline.iteration import StepIterator, batch_to_numpy, rows_to_numpy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
