@@ -4,7 +4,7 @@ In: how many items each row group holds, and an `OrderSpec`. Out: for a stream a
 holds it and the place inside; for a block, its items in order. Always holds: nothing depends on ranks, workers, or
 timing, and every item stands in exactly one block of one stream.
 
-Source of the rules: `docs/architecture.md`, "Order".
+Source of the rules: `docs/rooms/order.md`.
 """
 
 from __future__ import annotations

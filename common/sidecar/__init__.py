@@ -1,3 +1,3 @@
 """The sidecar: separate processes that make batches in shared memory; see `docs/protocol.md` and
-`docs/architecture.md`.
+`docs/rooms/transport.md`.
 """
