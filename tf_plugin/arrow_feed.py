@@ -19,7 +19,6 @@ from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import StateError
 from parquetry.common.order.cursor import START, Cursor, Origin
 from parquetry.common.plan.state import resume, state_of
-from parquetry.common.transport.served.numbers import Numbers
 
 from .arrow_source import arrow_dataset
 from .arrow_versions import Reader
@@ -33,7 +32,7 @@ class ArrowFeed:
     """
 
     def __init__(self, pipeline: Pipeline, reader: Reader, *, state: str = "") -> None:
-        first = Numbers()
+        first = Cursor()
         if state:
             pipeline, first = _resumed(pipeline, state)
         self._pipeline = pipeline
@@ -53,10 +52,10 @@ class ArrowFeed:
 
     def start_next_at(self, state: Mapping[str, Any] | str) -> None:
         """The next iterator goes on from a state."""
-        pipeline, numbers = _resumed(self._pipeline, state)
+        pipeline, cursor = _resumed(self._pipeline, state)
         if pipeline.drawn_seed != self._pipeline.drawn_seed:
             raise StateError("state: it has another shuffle seed, which was drawn. Use load_state_dict().")
-        self._endpoint.start_next_at(numbers)
+        self._endpoint.start_next_at(cursor)
 
     def progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
         """The state after some elements of the latest iterator, and how many it had before it when it began.
@@ -70,10 +69,9 @@ class ArrowFeed:
             raise tf.errors.FailedPreconditionError(
                 None, None, f"state_dict: expected an iterator that has begun, got {got}."
             )
-        origin = Origin(passes=latest.origin[0], rows=latest.origin[1])
         consumed = elements + (latest.start if since_restart else 0)
-        state = state_of(plan, Cursor(iteration=latest.iteration, origin=origin, start=consumed))
-        length = plan.length if origin == START else plan.elements_from(origin)
+        state = state_of(plan, Cursor(iteration=latest.iteration, origin=latest.origin, start=consumed))
+        length = plan.length if latest.origin == START else plan.elements_from(latest.origin)
         left = plan.cardinality_of(None if length is None else max(0, length - latest.start))
         return json.loads(state.to_json()), left
 
@@ -83,11 +81,11 @@ class ArrowFeed:
         return self._pipeline.plan().cardinality
 
 
-def _resumed(pipeline: Pipeline, state: Mapping[str, Any] | str) -> tuple[Pipeline, Numbers]:
+def _resumed(pipeline: Pipeline, state: Mapping[str, Any] | str) -> tuple[Pipeline, Cursor]:
     """The pipeline with the state's seed, where nobody chose one, and where the state is in its order."""
     pipeline, found = resume(pipeline, lambda made: made.plan(), state if isinstance(state, str) else dict(state))
-    origin = (found.origin[0], found.origin[1])
-    return pipeline, Numbers(iteration=found.iteration, origin=origin, start=found.consumed)
+    origin = Origin(passes=found.origin[0], rows=found.origin[1])
+    return pipeline, Cursor(iteration=found.iteration, origin=origin, start=found.consumed)
 
 
 def _close(endpoint: ReaderEndpoint, server: OwnServer | None) -> None:

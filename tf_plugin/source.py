@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.schema.element import Element
-from parquetry.common.transport.processes.python_child import python_command
+from parquetry.common.transport.processes import python_command
 
 from .build import load_ops
 from .elements import flat_components, leaves_of, structure_of_specs, structured

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ParquetryError, PipelineError
-from ..transport.processes.vital import start_vital
+from ..transport.processes import start_vital
 from .endpoints import private_directory
 
 if TYPE_CHECKING:

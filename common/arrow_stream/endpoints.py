@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..order.cursor import START, Cursor
 from ..transport.served.address import Endpoint
-from ..transport.served.numbers import Numbers
 from .listener import Listener
 
 _LONGEST_DIRECTORY = 90
@@ -26,15 +26,15 @@ class StreamEndpoint:
     """Hands out epochs by connection.
 
     Args:
-        send: sends the stream of some numbers over a connection.
+        send: sends the stream from a cursor over a connection.
         tcp_host: listen on a free TCP port of this host; ``None`` = on a Unix socket in a directory of this user.
     """
 
-    def __init__(self, send: Callable[[socket.socket, Numbers], None], *, tcp_host: str | None = None) -> None:
+    def __init__(self, send: Callable[[socket.socket, Cursor], None], *, tcp_host: str | None = None) -> None:
         self._send = send
         self._lock = threading.Lock()
-        self._next = Numbers()
-        self._latest: Numbers | None = None
+        self._next = Cursor()
+        self._latest: Cursor | None = None
         self._directory = None if tcp_host is not None else private_directory()
         if self._directory is None:
             endpoint = Endpoint(kind="tcp", host=tcp_host or "127.0.0.1")
@@ -48,15 +48,15 @@ class StreamEndpoint:
         return self._listener.endpoint
 
     @property
-    def latest(self) -> Numbers | None:
+    def latest(self) -> Cursor | None:
         """Where the latest stream began; ``None`` before the first."""
         with self._lock:
             return self._latest
 
-    def start_next_at(self, numbers: Numbers) -> None:
+    def start_next_at(self, cursor: Cursor) -> None:
         """The next connection begins there, and the ones after it are the epochs after it."""
         with self._lock:
-            self._next = numbers
+            self._next = cursor
 
     def close(self) -> None:
         """Accepts no more readers; those that are reading go on to the end. Idempotent."""
@@ -75,9 +75,9 @@ class StreamEndpoint:
 
     def _handle(self, connection: socket.socket) -> None:
         with self._lock:
-            numbers = self._latest = self._next
-            self._next = replace(numbers, iteration=numbers.iteration + 1, origin=(0, 0), start=0)
-        self._send(connection, numbers)
+            cursor = self._latest = self._next
+            self._next = replace(cursor, iteration=cursor.iteration + 1, origin=START, start=0)
+        self._send(connection, cursor)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_WR)
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..errors import PipelineError
-from ..transport.processes.vital import start_vital
+from ..transport.processes import start_vital
 from ..transport.served.address import Endpoint
 
 _LOGGER = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import SidecarError
-from ..transport.processes.python_child import python_command
-from ..transport.processes.vital import report, start_vital
+from ..transport.processes import python_command, report, start_vital
 from ..transport.served.address import ServerAddress
 
 if TYPE_CHECKING:

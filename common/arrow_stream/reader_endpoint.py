@@ -11,9 +11,10 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..order.cursor import Cursor
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from ..transport.served.client import Connection, open_stream, request_of
-from ..transport.served.numbers import Numbers
+from ..transport.served.wire import cursor_of, cursor_to_json
 from .endpoints import StreamEndpoint
 
 if TYPE_CHECKING:
@@ -45,19 +46,19 @@ class ReaderEndpoint:
             raise
 
     @property
-    def latest(self) -> Numbers | None:
+    def latest(self) -> Cursor | None:
         """Where the latest stream began; ``None`` before the first."""
         if self._relay is not None:
             return self._relay.latest
         latest = self._connection.ask({"do": "progress"})["latest"]
-        return None if latest is None else Numbers.of(latest)
+        return None if latest is None else cursor_of(latest)
 
-    def start_next_at(self, numbers: Numbers) -> None:
+    def start_next_at(self, cursor: Cursor) -> None:
         """The next stream begins there, and the ones after it are the epochs after it."""
         if self._relay is not None:
-            self._relay.start_next_at(numbers)
+            self._relay.start_next_at(cursor)
         else:
-            self._connection.ask({"do": "start_next_at", "numbers": numbers.to_json()})
+            self._connection.ask({"do": "start_next_at", "numbers": cursor_to_json(cursor)})
 
     def close(self) -> None:
         """No new streams; those that run go on to their end. Idempotent."""
@@ -65,9 +66,9 @@ class ReaderEndpoint:
         if self._relay is not None:
             self._relay.close()
 
-    def _pass_on(self, reader: socket.socket, numbers: Numbers) -> None:
+    def _pass_on(self, reader: socket.socket, cursor: Cursor) -> None:
         """Copies a stream from the server to a local reader."""
-        server = open_stream(self._address, self._stages, numbers, layout="cells", strict_nulls=True)
+        server = open_stream(self._address, self._stages, cursor, layout="cells", strict_nulls=True)
         buffer = memoryview(bytearray(_PIECE_BYTES))
         try:
             with contextlib.suppress(OSError):  # either side left; the other one notices by the end of its bytes

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from ..errors import ParquetryError, PipelineError, SidecarError
-from ..order.cursor import Origin
+from ..order.cursor import START, Cursor, Origin
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..plan.state import plan_hash
 from ..transport.served.description import element_to_json
-from ..transport.served.numbers import Layout, Numbers
 from ..transport.served.security import same_token
-from ..transport.served.wire import VERSION, receive_json, send_json
+from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, receive_json, send_json
 from .endpoints import StreamEndpoint
 from .sending import Step, error_to_json, own_steps, send_stream
 from .shared import SharedEpochs
@@ -113,7 +112,7 @@ class Client:
         do = request.get("do")
         if do == "progress":
             latest = None if self._endpoint is None else self._endpoint.latest
-            return {"latest": None if latest is None else latest.to_json()}
+            return {"latest": None if latest is None else cursor_to_json(latest)}
         if do == "start_next_at":
             return self._start_next_at(request)
         _, pipeline = self._server.variants.of(request)
@@ -141,16 +140,16 @@ class Client:
 
     def _stream(self, request: dict[str, Any]) -> None:
         key, pipeline = self._server.variants.of(request)
-        numbers = Numbers.of(request)
+        cursor = cursor_of(request)
         strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
         element = pipeline.element
         if request.get("shared"):
-            _check_shareable(pipeline, numbers)
+            _check_shareable(pipeline, cursor)
             steps = self._server.shared.steps(
-                key, pipeline, numbers.iteration, strict_nulls=strict, asked=lambda: bool(self._connection.recv(1))
+                key, pipeline, cursor.iteration, strict_nulls=strict, asked=lambda: bool(self._connection.recv(1))
             )
         else:
-            steps = own_steps(pipeline, numbers, strict_nulls=strict)
+            steps = own_steps(pipeline, cursor, strict_nulls=strict)
         send_json(self._connection, {"stream": True})
         send_stream(self._connection, element, steps, layout)
         self._connection.shutdown(socket.SHUT_WR)
@@ -158,8 +157,8 @@ class Client:
     def _open_endpoint(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
         strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
 
-        def send(connection: socket.socket, numbers: Numbers) -> None:
-            steps: Iterator[Step] = own_steps(pipeline, numbers, strict_nulls=strict)
+        def send(connection: socket.socket, cursor: Cursor) -> None:
+            steps: Iterator[Step] = own_steps(pipeline, cursor, strict_nulls=strict)
             send_stream(connection, pipeline.element, steps, layout)
 
         if self._endpoint is None:
@@ -171,7 +170,7 @@ class Client:
     def _start_next_at(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._endpoint is None:
             raise PipelineError("server: expected an endpoint to have been opened on this connection, got none.")
-        self._endpoint.start_next_at(Numbers.of(request["numbers"]))
+        self._endpoint.start_next_at(cursor_of(request["numbers"]))
         return {}
 
 
@@ -199,9 +198,9 @@ def _layout(request: dict[str, Any]) -> Layout:
     return layout  # type: ignore[no-any-return]  # one of the two
 
 
-def _check_shareable(pipeline: Pipeline, numbers: Numbers) -> None:
+def _check_shareable(pipeline: Pipeline, cursor: Cursor) -> None:
     shard = pipeline.plan().order.shard
-    if shard is not None or numbers.workers != 1 or numbers.start or any(numbers.origin):
+    if shard is not None or cursor.workers != 1 or cursor.start or cursor.origin != START:
         raise PipelineError(
             "shared epoch: expected a client without a shard, a loader worker's part or a state, because the clients "
             "divide the epoch among themselves as they go. Use shared=False for those."

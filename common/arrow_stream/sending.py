@@ -14,33 +14,31 @@ import pyarrow as pa
 
 from ..engine.columns.batch import Column
 from ..errors import ParquetryError
-from ..order.cursor import Origin
+from ..order.cursor import Cursor
 from ..pipeline.iteration import StepIterator
 from ..pipeline.pipeline import Pipeline
 from ..schema.element import Element
 from ..transport.served.cells import cells_schema, encode_cells, error_cells
 from ..transport.served.encode import encode_rows, rows_schema
-from ..transport.served.numbers import Layout, Numbers
-from ..transport.served.wire import ERROR_KEY, SocketWriter
+from ..transport.served.wire import ERROR_KEY, Layout, SocketWriter
 
 _LOGGER = logging.getLogger(__name__)
 Step = tuple[int, list[Column], int]
 """Rows, columns, and the position after the step."""
 
 
-def open_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> StepIterator[Any]:
+def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> StepIterator[Any]:
     """The steps of a stream."""
     steps = StepIterator(
-        pipeline, numbers.iteration, strict_nulls=strict_nulls, worker=numbers.worker, workers=numbers.workers
+        pipeline, cursor.iteration, strict_nulls=strict_nulls, worker=cursor.worker, workers=cursor.workers
     )
-    origin = Origin(passes=numbers.origin[0], rows=numbers.origin[1])
-    steps.begin_at(replace(steps.cursor, origin=origin, start=numbers.start))
+    steps.begin_at(replace(steps.cursor, origin=cursor.origin, start=cursor.start))
     return steps
 
 
-def own_steps(pipeline: Pipeline, numbers: Numbers, *, strict_nulls: bool) -> Iterator[Step]:
+def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Iterator[Step]:
     """The steps of an iteration that belongs to one client alone."""
-    steps = open_steps(pipeline, numbers, strict_nulls=strict_nulls)
+    steps = open_steps(pipeline, cursor, strict_nulls=strict_nulls)
     try:
         for count, columns in steps:
             yield count, columns, steps.position

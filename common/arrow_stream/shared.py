@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
-from ..transport.served.numbers import Numbers
 from .sending import Step, open_steps
 
 
@@ -18,7 +18,7 @@ class SharedEpoch:
     """One epoch of one pipeline. Thread-safe."""
 
     def __init__(self, pipeline: Pipeline, epoch: int, *, strict_nulls: bool) -> None:
-        self._steps = open_steps(pipeline, Numbers(iteration=epoch), strict_nulls=strict_nulls)
+        self._steps = open_steps(pipeline, Cursor(iteration=epoch), strict_nulls=strict_nulls)
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self.clients = 0

@@ -10,7 +10,7 @@ import socket
 import sys
 
 from ..errors import SidecarError
-from ..transport.processes.vital import end_process
+from ..transport.processes import end_process
 from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import MessageType
 from ..transport.sidecar.stream import exit_with

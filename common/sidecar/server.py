@@ -29,7 +29,7 @@ from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import OutputField
-from ..transport.processes.vital import start_vital
+from ..transport.processes import start_vital
 from ..transport.sidecar.channel import Channel, memory_file, read_request
 from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
 from ..transport.sidecar.request import check_outputs, requested_versions

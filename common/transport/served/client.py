@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from ...engine.columns.batch import Column, leading
 from ...errors import SidecarError, error_class
+from ...order.cursor import Cursor
 from ...stages.base import Stage
 from ..source import StepRequest
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
-from .numbers import Layout, Numbers
 from .security import client_context, read_token
-from .wire import ERROR_KEY, POSITION_KEY, VERSION, SocketReader, receive_json, send_json
+from .wire import ERROR_KEY, POSITION_KEY, VERSION, Layout, SocketReader, cursor_to_json, receive_json, send_json
 
 _CONNECT_S = 10.0
 
@@ -86,7 +86,7 @@ def ask_once(address: ServerAddress, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_stream(
-    address: ServerAddress, stages: Sequence[Stage], numbers: Numbers, *, layout: Layout, strict_nulls: bool
+    address: ServerAddress, stages: Sequence[Stage], cursor: Cursor, *, layout: Layout, strict_nulls: bool
 ) -> Connection:
     """A connection on which an Arrow stream follows."""
     connection = Connection(address)
@@ -95,7 +95,7 @@ def open_stream(
             {
                 "do": "stream",
                 **request_of(address, stages),
-                **numbers.to_json(),
+                **cursor_to_json(cursor),
                 "shared": address.shared,
                 "layout": layout,
                 "strict_nulls": strict_nulls,
@@ -120,15 +120,8 @@ class ServedSource:
         address, cursor = wanted.address, wanted.cursor
         assert address is not None
         self.position = cursor.start
-        numbers = Numbers(
-            iteration=cursor.iteration,
-            origin=(cursor.origin.passes, cursor.origin.rows),
-            start=cursor.start,
-            worker=cursor.worker,
-            workers=cursor.workers,
-        )
         self._connection: Connection | None = open_stream(
-            address, wanted.plan.stages, numbers, layout="rows", strict_nulls=wanted.strict_nulls
+            address, wanted.plan.stages, cursor, layout="rows", strict_nulls=wanted.strict_nulls
         )
         self._shared = address.shared
         self._ask_for_one()

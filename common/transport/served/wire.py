@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Literal
 
 import numpy as np
 
-from ...errors import SidecarError
+from ...errors import SidecarError, StateError
+from ...order.cursor import Cursor, Origin
 
 MAGIC = b"PQA1"
 VERSION = 1
@@ -24,6 +26,8 @@ POSITION_KEY = b"parquetry.position"
 SHAPES_KEY = b"parquetry.shapes"
 SCHEMA_KEY = b"parquetry.stream"
 ERROR_KEY = b"parquetry.error"
+Layout = Literal["rows", "cells"]
+"""How batches are laid out: see `encode` and `cells`."""
 
 
 def send_json(connection: socket.socket, value: dict[str, Any]) -> None:
@@ -132,3 +136,25 @@ class SocketReader:
 
     def close(self) -> None:
         """The connection belongs to somebody else."""
+
+
+def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
+    """Which part of a pipeline's order a stream is, as a request says it."""
+    return {**asdict(cursor), "origin": [cursor.origin.passes, cursor.origin.rows]}
+
+
+def cursor_of(request: dict[str, Any]) -> Cursor:
+    """The inverse of `cursor_to_json`; the beginning of the first epoch where a request says nothing.
+
+    Raises:
+        StateError: no whole numbers, or a worker that there is not.
+    """
+    found = {name: request[name] for name in Cursor.__dataclass_fields__ if name in request}
+    worker, workers, origin = found.get("worker", 0), found.get("workers", 1), found.pop("origin", (0, 0))
+    values = [*found.values(), *origin]
+    whole = all(isinstance(value, int) and value >= 0 for value in values) and len(origin) == 2
+    if not whole or not worker < workers:
+        raise StateError(
+            f"stream: expected whole numbers >= 0, and a worker below the number of workers, got {found}, {origin}."
+        )
+    return Cursor(**found, origin=Origin(passes=origin[0], rows=origin[1]))

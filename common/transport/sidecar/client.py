@@ -26,8 +26,7 @@ import numpy as np
 from ...engine.columns.batch import Column, leading, split_column
 from ...errors import ELEMENT_ERRORS, SidecarError, error_class
 from ...schema.element import OutputField
-from ..processes.python_child import python_command
-from ..processes.vital import report, start_vital
+from ..processes import python_command, report, start_vital
 from ..source import StepRequest
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started

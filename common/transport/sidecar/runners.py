@@ -25,7 +25,7 @@ from ...engine.run.jobs import Handle, Job, loaded, sources_of
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
-from ..processes.vital import start_vital
+from ..processes import start_vital
 from .exported import ExportedBlock, export_block
 from .protocol import BatchHeader
 from .slots import SlotMemory, write_table

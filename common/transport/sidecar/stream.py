@@ -12,7 +12,7 @@ import socket
 import struct
 from typing import Any
 
-from ..processes.vital import start_vital
+from ..processes import start_vital
 
 _LENGTH = struct.Struct("<Q")
 

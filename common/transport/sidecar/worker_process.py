@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..processes.python_child import python_command
+from ..processes import python_command
 
 
 class Process(Protocol):

@@ -19,7 +19,7 @@ from parquetry.common.arrow_stream.command import main
 from parquetry.common.arrow_stream.own_server import OwnServer
 from parquetry.common.arrow_stream.reader_endpoint import ReaderEndpoint
 from parquetry.common.errors import SidecarError
-from parquetry.common.transport.served.numbers import Numbers
+from parquetry.common.order.cursor import Cursor
 
 from .served import elements, server_process, socket_url
 
@@ -130,7 +130,7 @@ def test_a_readers_endpoint_gives_the_next_epoch_to_each_connection(built: Built
     server = OwnServer(pipeline)
     endpoint = ReaderEndpoint(server.address, ())
     assert endpoint.latest is None
-    endpoint.start_next_at(Numbers(iteration=4, start=2))
+    endpoint.start_next_at(Cursor(iteration=4, start=2))
     assert endpoint.latest is None
     endpoint.close()
     endpoint.close()

@@ -29,9 +29,9 @@ from parquetry.common.errors import (
     StateError,
     TransformError,
 )
+from parquetry.common.order.cursor import Cursor
 from parquetry.common.stages.shard import Shard
 from parquetry.common.transport.served.client import Connection, open_stream
-from parquetry.common.transport.served.numbers import Numbers
 from parquetry.common.transport.served.wire import SocketReader, send_json
 
 from .served import TLS, elements, socket_url
@@ -215,7 +215,7 @@ def test_what_cannot_be_planned_is_told_before_anything_is_served(built: Built) 
 
 def test_nulls_are_errors_where_a_client_has_no_form_for_them(built: Built) -> None:
     with serve(built.pipeline("speed").batch(4)) as server:
-        stream = open_stream(ServerAddress.of(server), (), Numbers(), layout="cells", strict_nulls=True)
+        stream = open_stream(ServerAddress.of(server), (), Cursor(), layout="cells", strict_nulls=True)
         with pa.ipc.open_stream(pa.PythonFile(SocketReader(stream.socket), mode="r")) as reader:
             assert NullValueError.__name__ in reader.read_next_batch().column(0)[0].as_py()
         stream.close()

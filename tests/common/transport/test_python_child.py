@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders import Built, build
 
-from parquetry.common.transport.processes.python_child import python_command
+from parquetry.common.transport.processes import python_command
 
 SHADOWS = ("logging", "json", "pickle", "socket", "numpy", "pyarrow", "runpy", "parquetry", "cloudpickle", "argparse")
 
@@ -67,7 +67,7 @@ def test_a_child_runs_the_module_with_its_arguments_and_is_as_isolated_as_its_pa
     (tmp_path / "json.py").write_text("raise SystemExit('imported from the working directory')\n")
     program = (
         "import subprocess, sys; sys.path.pop(0) if sys.path[0] == '' else None\n"
-        "from parquetry.common.transport.processes.python_child import python_command\n"
+        "from parquetry.common.transport.processes import python_command\n"
         "command = python_command('json.tool', '--compact')\n"
         "print(subprocess.run(command, input='[1, 2]', text=True, capture_output=True).stdout, command[1:-4])\n"
     )

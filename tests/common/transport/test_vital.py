@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from parquetry.common.transport.processes.vital import FAILED, start_vital
+from parquetry.common.transport.processes import FAILED, start_vital
 
-COMMON = Path(__file__).parents[4] / "common"
+COMMON = Path(__file__).parents[3] / "common"
 
 
 def test_a_thread_that_fails_is_reported_and_ends_its_process() -> None:
     program = """
 import threading
-from parquetry.common.transport.processes.vital import start_vital
+from parquetry.common.transport.processes import start_vital
 
 def fail():
     raise {error}

@@ -1,1 +1,0 @@
-"""Processes of ours: how each is started, and how it ends when a part of it fails."""
