@@ -91,6 +91,7 @@ def test_the_example_in_each_docstring_gives_what_it_says(names: dict[str, Any],
     text = inspect.getdoc(getattr(Verbs, verb)) or ""
     example = doctest.DocTestParser().get_doctest(text, dict(names), verb, None, 0)
     assert example.examples, "expected an example in the docstring"
+    assert "Raises:" in text
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(example, out=said.append)
     assert not said, "".join(said)

@@ -27,8 +27,6 @@ class ImageVerbs(FieldVerbs):
     Images are fields ``(H, W)`` or ``(H, W, C)``. A ``field`` is a name, a regex, or a list of them; several fields get
     the same random draw, an image and its mask for instance. Draws depend on the seed, the epoch, and the row (of a
     window: its first row), and on nothing else. ``seed=None`` follows the shuffle's seed, or draws one here.
-
-    All of them raise `PipelineError` for a field that is no image, and for arguments out of range.
     """
 
     def resize(
@@ -44,6 +42,9 @@ class ImageVerbs(FieldVerbs):
             interpolation: ``"bilinear"`` (of the four nearest pixels), ``"area"`` (averages where it shrinks; JPEG is
                 then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or one for each field that wants
                 another than bilinear, such as ``{"mask": "nearest"}``.
+
+        Raises:
+            PipelineError: a field that is no image, or whose dtype the interpolation cannot mix.
         """
         return self._with_stage(Resize(required_names("resize", field), size, as_interpolation(interpolation)))  # type: ignore[arg-type]  # checked there
 
@@ -67,6 +68,9 @@ class ImageVerbs(FieldVerbs):
             scale: smallest and largest share of the image's area.
             ratio: smallest and largest width / height of the part, before it is resized.
             interpolation: as for `resize`.
+
+        Raises:
+            PipelineError: a field that is no image; a scale or ratio out of range; images known to differ in size.
         """
         verb = "random_resized_crop"
         chosen, drawn = seed_or_drawn(seed)
@@ -115,10 +119,13 @@ class ImageVerbs(FieldVerbs):
     ) -> Self:
         """Images mirrored with some probability; ``"horizontal"`` swaps left and right.
 
-        >>> image = next(iter(drive))["image"]
-        >>> flipped = next(iter(drive.random_flip("image", probability=1.0)))["image"]
-        >>> np.array_equal(flipped, image[:, ::-1])
-        True
+            >>> image = next(iter(drive))["image"]
+            >>> flipped = next(iter(drive.random_flip("image", probability=1.0)))["image"]
+            >>> np.array_equal(flipped, image[:, ::-1])
+            True
+
+        Raises:
+            PipelineError: a field that is no image; another axis; a probability beyond 0 ... 1.
         """
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(RandomFlip(required_names("random_flip", field), chosen, axis, probability, drawn))
@@ -141,6 +148,9 @@ class ImageVerbs(FieldVerbs):
         Args:
             mean, std: one number for each channel, or one for all, in the row_groups after ``scale``.
             scale: 1/255 takes bytes to 0 ... 1.
+
+        Raises:
+            PipelineError: a field that is no image; a mean or std that does not fit its channels; another dtype.
         """
         numbers = as_numbers("normalize", "mean", mean), as_numbers("normalize", "std", std)
         name: Any = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype

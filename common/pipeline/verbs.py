@@ -16,7 +16,7 @@ from ..schema.field import UnischemaField
 from ..stages.base import names_of
 from ..stages.batch import Batch
 from ..stages.cache import Cache
-from ..stages.ngram import Ngram
+from ..stages.ngram import Ngram, normalise_gap, offsets_of
 from ..stages.repeat import Repeat
 from ..stages.shard import Even, Shard
 from ..stages.shuffle import Shuffle
@@ -107,9 +107,18 @@ class Verbs(ImageVerbs):
             PipelineError: arguments that do not go together; a second ``ngram``.
         """
         base = self if fields is None or isinstance(fields, Mapping) else self.select(*names_of(fields))
-        offsets = fields if isinstance(fields, Mapping) else None
-        made = Ngram.of(offsets, timestamp, max_gap, group_by, stride, overlap, span_row_groups, length=length)
-        return base._with_stage(made)
+        return base._with_stage(
+            Ngram(
+                length=length,
+                offsets=offsets_of(fields) if isinstance(fields, Mapping) else (),
+                timestamp=timestamp.name if isinstance(timestamp, UnischemaField) else timestamp,
+                max_gap=normalise_gap(max_gap),
+                group_by=() if group_by is None else names_of(group_by),
+                stride=stride,
+                overlap=overlap,
+                span_row_groups=span_row_groups,
+            )
+        )
 
     def shard(
         self,

@@ -60,6 +60,8 @@ class StageOrder:
         if self.mixed and stage.decides in _NOT_ON_A_MIX:
             raise _misplaced(stage, "mix", "a mix has the order that its sources give it")
         self._check_lengths(stage)
+        if stage.declared and any(done.new_names is not None for done in self.fields):
+            raise _misplaced(stage, "rename", "it says how stored fields are decoded, by their stored names")
         self.fields.append(stage)
         self.stored.append(stage)
         match stage.decides:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import PipelineError
 from ..schema.element import OutputField, Path
-from ..schema.field import UnischemaField, match_names
+from ..schema.field import match_names
 from ..schema.plain import plain
 from .base import Decision, FieldNames, Stage, is_integer, names_of, positive_integer
 from .columns import Columns, ResolveFields
@@ -40,22 +40,6 @@ class Ngram(Stage):
     stride: int = 1
     overlap: bool = True
     span_row_groups: bool = True
-
-    @classmethod
-    def of(
-        cls,
-        fields: Mapping[Any, FieldNames] | None,
-        timestamp: str | UnischemaField | None,
-        max_gap: object,
-        group_by: FieldNames | None,
-        *options: Any,
-        length: int | None,
-    ) -> Ngram:
-        """The stage; ``options`` are its last ones, in their order."""
-        offsets = () if fields is None else _offsets(fields)
-        stamp = timestamp.name if isinstance(timestamp, UnischemaField) else timestamp
-        keys = () if group_by is None else names_of(group_by)
-        return cls(length, offsets, stamp, normalise_gap(max_gap), keys, *options)
 
     @classmethod
     def sample(cls) -> Stage:
@@ -117,8 +101,12 @@ class Ngram(Stage):
         columns.outputs = outputs
 
 
-def _offsets(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """The fields of each step of a window, by their offsets, ascending."""
+def offsets_of(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """The fields of each step of a window, by their offsets, ascending.
+
+    Raises:
+        PipelineError: offsets that are no integers, or names that are none.
+    """
     refusal = PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.")
     try:
         offsets = [(plain(offset), names_of(names)) for offset, names in fields.items()]
