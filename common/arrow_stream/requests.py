@@ -14,9 +14,8 @@ from ..order.cursor import START, Cursor, Origin
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..plan.state import plan_hash
-from ..transport.served.description import element_to_json
 from ..transport.served.security import same_token
-from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, receive_json, send_json
+from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, element_to_json, receive_json, send_json
 from .endpoints import StreamEndpoint
 from .sending import Step, error_to_json, own_steps, send_stream
 from .shared import SharedEpochs

@@ -38,7 +38,6 @@ from .errors import NoFieldsError
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
 """Petastorm's switch: ``"alphabetical"`` sorts the fields of every schema made from then on."""
-_NUMPY_NAMES = {str: np.str_, bytes: np.bytes_, bool: np.bool_}
 
 
 class UnischemaField(NamedTuple):

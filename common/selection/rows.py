@@ -121,15 +121,6 @@ def all_rows(rows_per_row_group: np.ndarray) -> RowSet:
     )
 
 
-def row_set_of_positions(base: RowSet, positions: np.ndarray) -> RowSet:
-    """The rows at some positions of ``base`` (ascending, distinct)."""
-    row_group, row = base.locate(positions)
-    bounds = np.searchsorted(row_group, np.arange(len(base.whole) + 1))
-    keep = np.diff(bounds) > 0
-    chosen = {int(u): row[bounds[u] : bounds[u + 1]] for u in np.flatnonzero(keep)}
-    return base.keep_row_groups(keep).replace(chosen)
-
-
 def _row_set(counts: np.ndarray, whole: np.ndarray, start: np.ndarray, values: np.ndarray) -> RowSet:
     before = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     return RowSet(before=before, whole=whole, start=start, values=values)

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9a-fA-F-]{36}))?\.(parquet|json)")
 _ACTIONS = ("add", "remove", "sidecar")
 

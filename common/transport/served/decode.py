@@ -15,9 +15,8 @@ from ...engine.columns.batch import Column, Dense, Ragged, Strings
 from ...errors import SidecarError
 from ...schema.element import Element, OutputField
 from .arrays import numbers_of, offsets_of, strings_of, valid_of
-from .description import element_from_json
 from .encode import has_shapes, has_valid, is_scalar
-from .wire import SCHEMA_KEY, SHAPES_KEY
+from .wire import SCHEMA_KEY, SHAPES_KEY, element_from_json
 
 
 def element_of_schema(schema: pa.Schema) -> Element:

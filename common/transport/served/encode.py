@@ -16,8 +16,7 @@ import pyarrow as pa
 from ...engine.columns.batch import Column, Dense, Strings
 from ...schema.element import Element, OutputField
 from .arrays import even_offsets, flat_array, list_array, string_array
-from .description import element_to_json
-from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY
+from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY, element_to_json
 
 
 def rows_schema(element: Element) -> pa.Schema:

@@ -19,7 +19,7 @@ from ...stages.base import Stage, kinds, stage_from_json
 from ...stages.shard import Shard
 from .address import ServerAddress
 from .client import ask_once, request_of
-from .description import element_from_json
+from .wire import element_from_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ import numpy as np
 
 from ...errors import SidecarError, StateError
 from ...order.cursor import Cursor, Origin
+from ...schema.element import Element, OutputField
 
 MAGIC = b"PQA1"
 VERSION = 1
@@ -158,3 +159,22 @@ def cursor_of(request: dict[str, Any]) -> Cursor:
             f"stream: expected whole numbers >= 0, and a worker below the number of workers, got {found}, {origin}."
         )
     return Cursor(**found, origin=Origin(passes=origin[0], rows=origin[1]))
+
+
+def element_to_json(element: Element) -> dict[str, Any]:
+    """What a stream's schema says about its fields."""
+    fields = [
+        {**asdict(output), "dtype": output.dtype.str if output.kind == "dense" else "object"}
+        for output in element.outputs
+    ]
+    return {"batch_size": element.batch_size, "static_batch": element.static_batch, "fields": fields}
+
+
+def element_from_json(value: dict[str, Any]) -> Element:
+    """The inverse of `element_to_json`."""
+    outputs = []
+    for field in value["fields"]:
+        known = {name: field[name] for name in OutputField.__dataclass_fields__}  # a later server may say more
+        known |= {name: tuple(known[name]) for name in ("path", "shape", "dims") if known[name] is not None}
+        outputs.append(OutputField(**{**known, "dtype": np.dtype(known["dtype"])}))
+    return Element(outputs=tuple(outputs), batch_size=value["batch_size"], static_batch=value["static_batch"])
