@@ -90,8 +90,11 @@ def read_request(message: Message) -> dict[str, Any]:
     held = -1 if message.descriptor is None else os.fstat(message.descriptor).st_size
     if message.descriptor is None or held != message.a:
         raise SidecarError(f"message OPEN: expected a request of {message.a} bytes, got {held}.")
+    text = os.pread(message.descriptor, message.a, 0)
     try:
-        request: dict[str, Any] = json.loads(os.pread(message.descriptor, message.a, 0))
-    except ValueError as error:
-        raise SidecarError(f"message OPEN: expected a request in JSON, got something else: {error}.") from error
+        request = json.loads(text)
+    except ValueError:
+        request = None
+    if not isinstance(request, dict):
+        raise SidecarError(f"message OPEN: expected a request in JSON, got {text[:80]!r}.")
     return request

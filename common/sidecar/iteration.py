@@ -1,0 +1,189 @@
+"""One iteration of a sidecar: what its jobs made is sent in order.
+
+In: a planned pipeline, a START, slots. Out: BATCH messages, errors of single elements, END. It ends when it has sent
+everything, when it is stopped, and on an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ..engine.run.jobs import JobPlanner
+from ..engine.run.rebatch import Emission, rebatcher_of
+from ..errors import ELEMENT_ERRORS
+from ..plan.state import resume, state_of
+from ..schema.element import OutputField
+from ..transport.processes.vital import start_vital
+from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, Start, Started
+from ..transport.sidecar.runners import Slot
+from ..transport.sidecar.slots import copied_table, write_table
+from .connection import ClientConnection
+from .job_queue import Failed, JobQueue, Made, Over
+from .prepared import Prepared
+from .slot_pool import SlotPool
+
+_FEWEST_SLOTS = 3
+_KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())
+
+
+class Iteration:
+    """One iteration: a queue of jobs, and a thread that sends what they made.
+
+    Args:
+        client: who is sent the batches.
+        slots: where they are made.
+        prepared: the pipeline, planned.
+        generation: which messages are its own.
+        wanted: where it begins.
+        most_slots: that it may use; 0: as it sees fit.
+
+    Raises:
+        StateError: the state belongs to something else.
+    """
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        slots: SlotPool,
+        prepared: Prepared,
+        *,
+        generation: int,
+        wanted: Start,
+        most_slots: int,
+    ) -> None:
+        self._client = client
+        self._slots = slots
+        self._generation = generation
+        plan = prepared.plan
+        cursor = wanted.cursor
+        if wanted.state is not None:
+            plan, state = resume(plan, lambda made: made, wanted.state, worker=cursor.worker, workers=cursor.workers)
+            cursor = replace(cursor, iteration=state.iteration, origin=state.start, start=state.consumed)
+        self._plan = plan
+        self._cursor = cursor
+        merge = plan.merged_steps if wanted.merge else 1
+        affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
+        self._most_slots = min(most_slots or 2 * prepared.workers + 4, affordable)
+        self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
+        self._sent = cursor.start  # elements, as a state counts them
+        self._jobs = JobQueue(
+            slots,
+            prepared,
+            plan,
+            JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=merge),
+            first=cursor.start,
+            most_slots=self._most_slots,
+            private=self._rebatcher is not None,
+        )
+
+    def start(self) -> None:
+        """Answers STARTED and begins."""
+        self._client.send(self._started())
+        self._jobs.start()
+        start_vital(self._send, name="parquetry-send")
+
+    def stop(self) -> None:
+        """Ends the iteration. Idempotent."""
+        self._jobs.stop()
+
+    def _started(self) -> Message:
+        before, after = state_of(self._plan, self._cursor).around_consumed()
+        length = self._plan.elements_from(self._cursor.origin)
+        left = self._plan.cardinality_of(None if length is None else max(0, length - self._cursor.start))
+        iteration = self._cursor.iteration
+        started = Started(iteration=iteration, most_slots=self._most_slots, before=before, after=after)
+        return Message(
+            type=MessageType.STARTED,
+            generation=self._generation,
+            a=left,
+            b=self._cursor.start,
+            body=started.pack(),
+        )
+
+    def _send(self) -> None:
+        try:
+            while (item := self._jobs.next()) is not None:
+                if isinstance(item, Failed):
+                    raise item.error
+                if isinstance(item, Over):
+                    if self._rebatcher is None or self._send_emissions(self._rebatcher.finish()):
+                        self._client.send(Message(type=MessageType.END, generation=self._generation))
+                    return
+                self._send_one(item)
+        except BaseException as error:
+            if not self._jobs.stopped:
+                self._client.send_error(self._generation, error)
+        finally:
+            self._jobs.close()
+
+    def _send_one(self, made: Made) -> None:
+        header = self._header(made)
+        if header is None:
+            self._send_apart(made)
+        self._jobs.done(made)
+        if header is not None:
+            self._send_made(header, made.slot)
+
+    def _header(self, made: Made) -> BatchHeader | None:
+        """The header of a job, once it is done; ``None`` if elements of it failed, of which a single one is told."""
+        try:
+            return made.future.result()
+        except ELEMENT_ERRORS as error:
+            self._slots.give(made.slot)
+            if made.job.elements == 1:
+                self._send_failure(made.first, error)
+            return None
+        except BaseException:
+            self._slots.give(made.slot)
+            raise
+
+    def _send_apart(self, made: Made) -> None:
+        """Makes a job of several elements again, in halves, so that those which do not fail are sent."""
+        if made.job.elements == 1:
+            return
+        for part in self._jobs.again(made):
+            header = self._header(part)
+            if header is None:
+                self._send_apart(part)
+            else:
+                self._send_made(header, part.slot)
+
+    def _send_failure(self, first: int, error: BaseException) -> None:
+        if self._rebatcher is None:
+            self._sent = first + 1
+        else:
+            self._sent = self._rebatcher.skip() or self._sent
+        if not self._jobs.stopped:
+            self._client.send_error(self._generation, error, elements=1, position=self._sent)
+
+    def _send_made(self, header: BatchHeader, slot: Slot) -> None:
+        if self._rebatcher is None:
+            self._send_batch(slot, header)
+            return
+        columns = copied_table(slot.memory, header, (*self._plan.element.outputs, _KEPT))
+        self._slots.give(slot)
+        self._send_emissions(self._rebatcher.add(columns, header.num_elements))
+
+    def _send_batch(self, slot: Slot, header: BatchHeader) -> None:
+        self._slots.lend(slot)
+        self._client.send(
+            Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, body=header.pack())
+        )
+
+    def _send_emissions(self, emissions: Iterator[Emission]) -> bool:
+        """Sends elements made of rows that are left; False if the iteration was stopped meanwhile."""
+        for emission in emissions:
+            slot = self._jobs.wait_for_slot()
+            if slot is None:
+                return False
+            slot.memory.begin()
+            elements = 1 if self._plan.element.batched else emission.rows
+            header = write_table(
+                slot.memory, emission.columns, first_element=emission.position - elements, num_elements=elements
+            )
+            self._sent = emission.position
+            self._send_batch(slot, header)
+        return True

@@ -1,0 +1,197 @@
+"""`JobQueue`: the jobs of one iteration, started ahead in slots, and handed on in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from ..engine.read.fetch import fetch_threads
+from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
+from ..plan.plan import BasePlan
+from ..transport.processes.vital import start_vital
+from ..transport.sidecar.protocol import BatchHeader
+from ..transport.sidecar.runners import Slot
+from .prepared import Prepared
+from .slot_pool import SlotPool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A job that is made, or is being made, in a slot; ``first`` is the number of its first element."""
+
+    future: Future[BatchHeader]
+    job: Job
+    handles: list[Handle]
+    slot: Slot
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No job could be started any more."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """All jobs have been started."""
+
+
+class JobQueue:
+    """Jobs that a thread of its own starts as long as there are slots and memory.
+
+    All waits are on ``slots.changed``, which guards the queue as well, so a stop takes effect at once.
+
+    Args:
+        slots: where jobs are made.
+        prepared: what they run on.
+        plan: as the iteration follows it.
+        planner: the jobs.
+        first: the number of the first element.
+        most_slots: to be used at once.
+        private: whether the slots are none of the client's.
+    """
+
+    def __init__(
+        self,
+        slots: SlotPool,
+        prepared: Prepared,
+        plan: BasePlan,
+        planner: JobPlanner,
+        *,
+        first: int,
+        most_slots: int,
+        private: bool,
+    ) -> None:
+        self._slots = slots
+        self._runner = prepared.runner
+        self._planner = planner
+        self._first = first
+        self._most_slots = most_slots
+        self._private = private
+        self._ahead = max(min(2 * prepared.workers, most_slots - 2), 1)
+        self._store = BlockStore(
+            plan,
+            prepared.fetchers,
+            threads=fetch_threads(plan.remote, prepared.workers),
+            memory_limit=prepared.memory_limit,
+            finish=prepared.runner.finish,
+            discard=prepared.runner.discard,
+        )
+        self._pending: deque[Made | Failed | Over] = deque()
+        self._done: deque[list[Handle]] = deque()
+        self._in_flight = 0
+        self.stopped = False
+
+    def start(self) -> None:
+        """Begins to start jobs."""
+        self._producer = start_vital(self._produce, name="parquetry-produce")
+
+    def stop(self) -> None:
+        """Starts no more jobs; those that run give their slots back when they are done. Idempotent."""
+        with self._slots.changed:
+            self.stopped = True
+            self._slots.changed.notify_all()
+
+    def close(self) -> None:
+        """Stops, gives every slot back once its job is over, and frees the blocks."""
+        self.stop()
+        self._producer.join()  # it waits for nothing but `changed`
+        with self._slots.changed:
+            left = [item for item in self._pending if isinstance(item, Made)]
+            self._pending.clear()
+        self._store.close()
+        for made in left:
+            if made.future.cancel():
+                self._slots.give(made.slot)
+            else:
+                made.future.add_done_callback(partial(self._give_back, made.slot))
+
+    def next(self) -> Made | Failed | Over | None:
+        """The next item; ``None`` when stopped."""
+        with self._slots.changed:
+            while not self._pending and not self.stopped:
+                self._slots.changed.wait()
+            return None if self.stopped else self._pending.popleft()
+
+    def done(self, made: Made) -> None:
+        """The job is over: its blocks may go, and another job may begin."""
+        with self._slots.changed:
+            self._done.append(made.handles)
+            self._in_flight -= 1
+            self._slots.changed.notify_all()
+
+    def again(self, made: Made) -> Iterator[Made]:
+        """A job of several elements in halves, begun again one after the other; fewer when stopped."""
+        first = made.first
+        for half, draws in made.job.halves():
+            slot = self.wait_for_slot(self._ahead, private=self._private)
+            if slot is None:
+                return
+            yield self._begin(half, [made.handles[number] for number in draws], slot, first)
+            first += half.elements
+
+    def wait_for_slot(self, more: int = 0, *, private: bool = False) -> Slot | None:
+        """A slot; ``None`` when stopped.
+
+        ``more`` than usual may be made, so that jobs which hold theirs keep none from one before them.
+        """
+        with self._slots.changed:
+            while not self.stopped:
+                slot = self._slots.take_private() if private else self._slots.take(self._most_slots + more)
+                if slot is not None:
+                    return slot
+                self._slots.changed.wait()
+        return None
+
+    def _produce(self) -> None:
+        try:
+            first = self._first
+            for job in self._planner:
+                slot = self._wait_for_room(job)
+                if slot is None:
+                    return
+                self._put(self._submit(job, slot, first))
+                first += job.elements
+                self._store.read_ahead()
+            self._put(Over())
+        except BaseException as error:
+            self._put(Failed(error))
+
+    def _submit(self, job: Job, slot: Slot, first: int) -> Made:
+        try:
+            handles = self._store.acquire(job)
+            return self._begin(job, handles, slot, first)
+        except BaseException:
+            self._slots.give(slot)
+            raise
+
+    def _begin(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Made:
+        future = self._runner.submit(job, handles, slot, first)
+        return Made(future=future, job=job, handles=handles, slot=slot, first=first)
+
+    def _wait_for_room(self, job: Job) -> Slot | None:
+        changed = self._slots.changed
+        with changed:
+            while not self.stopped:
+                while self._done:
+                    self._store.release(self._done.popleft())
+                if self._in_flight < self._ahead and (self._in_flight == 0 or self._store.admits(job)):
+                    slot = self._slots.take_private() if self._private else self._slots.take(self._most_slots)
+                    if slot is not None:
+                        self._in_flight += 1
+                        return slot
+                changed.wait()
+        return None
+
+    def _put(self, item: Made | Failed | Over) -> None:
+        with self._slots.changed:
+            self._pending.append(item)
+            self._slots.changed.notify_all()
+
+    def _give_back(self, slot: Slot, _: Future[BatchHeader]) -> None:
+        self._slots.give(slot)

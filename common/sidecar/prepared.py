@@ -1,0 +1,78 @@
+"""The pipeline that a client asks a sidecar for, planned, with what its jobs run on."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine.read.fetch import Fetcher, fetchers_of
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import BasePlan
+from ..transport.sidecar.request import check_outputs, requested_versions
+from ..transport.sidecar.runners import Runner, make_runner
+from ..transport.sidecar.worker_process import WorkerProcess
+from ..transport.source import DEFAULT_MEMORY_BYTES, usable_processors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A planned pipeline.
+
+    Attributes:
+        versions: of the datasets that were found.
+        fetchers: one for each dataset.
+        runner: where jobs run; owned by whoever prepared it.
+        workers: jobs that run at once.
+        memory_limit: bytes in flight.
+    """
+
+    plan: BasePlan
+    versions: list[str]
+    fetchers: list[Fetcher]
+    runner: Runner
+    workers: int
+    memory_limit: int
+
+
+def prepare(pipeline: Pipeline, request: Mapping[str, Any], started: Sequence[WorkerProcess] = ()) -> Prepared:
+    """Plans a pipeline, and makes the runner of its jobs; ``started`` workers are taken over.
+
+    Raises:
+        ParquetryError: files that are not those of the request, fields that are not, or what planning raises.
+    """
+    versions = requested_versions(request)
+    if versions is not None:
+        pipeline.hold_to(versions)
+    plan = pipeline.plan()
+    check_outputs(request, plan.element)
+    workers = pipeline.workers or usable_processors()
+    fetchers = fetchers_of(plan)
+    strict_nulls = request.get("strict_nulls", True)
+    return Prepared(
+        plan=plan,
+        versions=pipeline.versions,
+        fetchers=fetchers,
+        runner=make_runner(fetchers, plan.program, workers=workers, strict_nulls=strict_nulls, started=started),
+        workers=workers,
+        memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+    )
+
+
+def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
+    """The pipeline of a request, with the shard and the URLs that were known only when it was sent.
+
+    Raises:
+        ParquetryError: a pipeline that makes no sense.
+    """
+    described = dict(request["pipeline"])
+    if "urls" in request:
+        described["urls"] = [base64.urlsafe_b64decode(url).decode() for url in request["urls"]]
+    if "shard" in request:
+        numbers = dict(zip(("num_shards", "index"), request["shard"], strict=True))
+        described["stages"] = [
+            {**stage, **numbers} if stage["verb"] in ("shard", "shard_row_groups") else stage
+            for stage in described["stages"]
+        ]
+    return Pipeline.from_json(described)
