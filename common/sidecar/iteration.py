@@ -16,14 +16,13 @@ from ..engine.run.rebatch import Emission, rebatcher_of
 from ..errors import ELEMENT_ERRORS
 from ..plan.state import resume, state_of
 from ..schema.element import OutputField
-from ..transport.processes.vital import start_vital
+from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, Start, Started
 from ..transport.sidecar.runners import Slot
 from ..transport.sidecar.slots import copied_table, write_table
-from .connection import ClientConnection
+from .connection import ClientConnection, SlotPool
 from .job_queue import Failed, JobQueue, Made, Over
 from .prepared import Prepared
-from .slot_pool import SlotPool
 
 _FEWEST_SLOTS = 3
 _KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())

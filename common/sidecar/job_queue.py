@@ -11,11 +11,11 @@ from functools import partial
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
 from ..plan.plan import BasePlan
-from ..transport.processes.vital import start_vital
+from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
 from ..transport.sidecar.runners import Slot
+from .connection import SlotPool
 from .prepared import Prepared
-from .slot_pool import SlotPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,10 +15,9 @@ from ..transport.sidecar.channel import Channel, read_request
 from ..transport.sidecar.protocol import Message, MessageType, Start
 from ..transport.sidecar.request import requested_versions
 from ..transport.sidecar.worker_process import WorkerProcess
-from .connection import ClientConnection
+from .connection import ClientConnection, SlotPool
 from .iteration import Iteration
 from .prepared import Prepared, prepare, requested_pipeline
-from .slot_pool import SlotPool
 
 
 class Server:

@@ -26,10 +26,13 @@ FAILED = 70
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module with this Python, isolated as far as this process is."""
+    """The command line that runs a module with this Python, isolated as far as this process is.
+
+    ``PARQUETRY_PYTHON`` names another Python, for a program that embeds this one.
+    """
     isolation = {"-I": sys.flags.isolated, "-E": sys.flags.ignore_environment, "-s": sys.flags.no_user_site}
     flags = [flag for flag, is_set in isolation.items() if is_set]
-    return [sys.executable or "python3", *flags, "-c", _RUN, module, *arguments]
+    return [os.environ.get("PARQUETRY_PYTHON") or sys.executable or "python3", *flags, "-c", _RUN, module, *arguments]
 
 
 def report() -> None:

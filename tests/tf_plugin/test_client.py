@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import accumulate
 from pathlib import Path
@@ -184,3 +185,12 @@ def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(driver: Path, nam
     assert re.fullmatch(r"error: sidecar: (expected|tensor|slot) .*[^.]\.\n", result.stdout)
     if name == "another version":
         assert "version 2, got one of version 1. Trainer and sidecar must run the same parquetry" in result.stdout
+
+
+def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_connection(driver: Path) -> None:
+    program = "import os, time\nif os.fork() == 0: [os.close(fd) for fd in (1, 2)]; time.sleep(20)\nos._exit(3)"
+    command = [driver, "read", "{}", sys.executable, "-c", program]
+    begin = time.monotonic()
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert "ended unexpectedly: exit status 3" in result.stdout
+    assert time.monotonic() - begin < 15

@@ -33,8 +33,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
-constexpr milliseconds kGraceToEnd{5000};     // for a sidecar that was told to end
-constexpr milliseconds kGraceToReport{1000};  // for the exit status of one whose connection has ended
+// As in the Python client. For a sidecar that was told to end, and for the exit status of one whose connection ended.
+constexpr milliseconds kGraceToEnd{2000};
+constexpr milliseconds kGraceToReport{2000};
 
 std::string ErrnoText() { return std::strerror(errno); }
 

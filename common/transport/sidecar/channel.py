@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import SidecarError
@@ -39,18 +40,24 @@ class Channel:
         else:
             socket.send_fds(self._connection, [packet], [message.descriptor])
 
-    def receive(self) -> Message | None:
+    def receive(self, is_over: Callable[[], bool] = lambda: False) -> Message | None:
         """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor.
+
+        Args:
+            is_over: whether nothing will come any more though the connection stands; asked a few times a second.
 
         Raises:
             SidecarError: bytes that are not a message of this version.
         """
+        over = False
         while True:
             try:
                 packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
                 break
             except BlockingIOError:  # the end of a slice: Python serves signals now
-                continue
+                if over:
+                    return None
+                over = is_over()  # its last words may have come meanwhile
             except OSError:
                 return None
         try:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import contextlib
 import ctypes
 import mmap
@@ -34,10 +35,11 @@ from .request import open_request
 from .slots import read_table
 
 IDLE_S = 30.0
+"""How long a sidecar waits for the next iteration, unless ``PARQUETRY_SIDECAR_IDLE_S`` says otherwise."""
 FEWEST_KEPT = 4
 """Idle sidecars that are kept however few are in use at once: training and validation take turns."""
 _DEATH_S = 2.0
-_STDERR_LINES = 20
+_TAIL_CHARACTERS = 8192
 
 
 class SidecarClient:
@@ -58,15 +60,22 @@ class SidecarClient:
         command = python_command("parquetry.common.sidecar", "--fd", str(theirs.fileno()))
         try:
             self._process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C reaches the trainer alone
             )
         except OSError as error:
             ours.close()
-            raise SidecarError(f"sidecar could not be started with {command}: {error}.") from error
+            raise SidecarError(
+                f"sidecar could not be started with {command}: {error}. Set PARQUETRY_PYTHON to a Python in which "
+                "parquetry is installed."
+            ) from error
         finally:
             theirs.close()
         self._channel = Channel(ours)
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr = ""
         self._drain = start_vital(self._drain_stderr, name="parquetry-stderr", failed=report)
         self._generation = 0
         self._most_slots = 0
@@ -159,7 +168,8 @@ class SidecarClient:
     def _receive(self, *wanted: MessageType) -> Message:
         """The next message of this generation that is not about slots."""
         while True:
-            message = self._channel.receive()
+            # Another process may hold the other end of the connection, whose end alone would not be noticed then.
+            message = self._channel.receive(lambda: self._process.poll() is not None)
             if message is None:
                 raise self._death()
             if message.type == MessageType.SLOT and message.descriptor is not None:
@@ -215,21 +225,21 @@ class SidecarClient:
         except subprocess.TimeoutExpired:
             how = "connection closed"
         self._drain.join(timeout=_DEATH_S)
-        lines = "\n".join(self._stderr)
         self.close()
         return SidecarError(
-            f"sidecar (process {self._process.pid}) died: {how}. Its last words:\n{lines or '(none)'}\n"
+            f"sidecar (process {self._process.pid}) died: {how}. Its last words:\n{self._stderr.rstrip() or '(none)'}\n"
             "Begin a new iteration to start another; resume from a saved state if you have one."
         )
 
     def _drain_stderr(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         assert self._process.stderr is not None
         with self._process.stderr as pipe:
-            for raw in pipe:
-                line = raw.decode(errors="replace").rstrip("\n")
-                self._stderr.append(line)
+            while chunk := os.read(pipe.fileno(), 4096):  # not by lines: a progress bar ends none
+                text = decoder.decode(chunk)
+                self._stderr = (self._stderr + text)[-_TAIL_CHARACTERS:]
                 with contextlib.suppress(Exception):
-                    print(line, file=sys.stderr)
+                    print(text, end="", file=sys.stderr, flush=True)
 
 
 class _MappedSlot:
@@ -260,6 +270,15 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def idle_seconds() -> float:
+    """How long a sidecar may wait for the next iteration."""
+    try:
+        seconds = float(os.environ.get("PARQUETRY_SIDECAR_IDLE_S", IDLE_S))
+    except ValueError:
+        return IDLE_S
+    return seconds if 0 <= seconds < threading.TIMEOUT_MAX else IDLE_S
+
+
 class RecentMost:
     """The largest of the numbers that were noted lately."""
 
@@ -280,8 +299,8 @@ class RecentMost:
 
 
 class IdlePool:
-    """Sidecars that wait for the next iteration of the same request; ended after `IDLE_S`, and the oldest of them when
-    more are idle than were in use at once lately.
+    """Sidecars that wait for the next iteration of the same request; ended after `idle_seconds`, and the oldest of them
+    when more are idle than were in use at once lately.
     """
 
     def __init__(self) -> None:
@@ -306,16 +325,17 @@ class IdlePool:
 
     def give(self, client: SidecarClient) -> None:
         """Keeps a sidecar for a while."""
+        idle_s = idle_seconds()
         with self._lock:
             self._most_used.note(len(self._used), time.monotonic())
             self._used.discard(client)
-        if not client.alive:
+        if not client.alive or not idle_s:
             client.close()
             return
         with self._lock:
             now = time.monotonic()
-            self._idle.append((now + IDLE_S, client))
-            surplus = max(0, len(self._idle) - max(FEWEST_KEPT, self._most_used.within(IDLE_S, now)))
+            self._idle.append((now + idle_s, client))
+            surplus = max(0, len(self._idle) - max(FEWEST_KEPT, self._most_used.within(idle_s, now)))
             dropped, self._idle = self._idle[:surplus], self._idle[surplus:]
             self._arm()
         for _, oldest in dropped:

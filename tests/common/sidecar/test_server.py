@@ -19,7 +19,7 @@ from sidecar_packets import packet
 
 from parquetry.common import Pipeline
 from parquetry.common.order.cursor import Cursor
-from parquetry.common.transport.processes.python_child import python_command
+from parquetry.common.transport.processes import python_command
 from parquetry.common.transport.sidecar.channel import Channel, memory_file
 from parquetry.common.transport.sidecar.protocol import Message, MessageType, RemoteError, Start
 

@@ -1,0 +1,110 @@
+"""What the environment says to the Python client; the C++ client heeds the same, see `tests/tf_plugin/test_iterators.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import SidecarError
+from parquetry.common.transport.sidecar import client
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Iterator[Pipeline]:
+    pq.write_table(pa.table({"a": range(10)}), tmp_path / "x.parquet")
+    client.IDLE.close()
+    yield Pipeline(tmp_path, executor="sidecar", workers=1).batch(4)
+    client.IDLE.close()
+
+
+def _sidecar_of(iterator: Any) -> psutil.Process:
+    return psutil.Process(iterator._steps._source._source._client._process.pid)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "ends"), [("0", True), ("0.2", True), ("60", False), ("-1", False), ("ever", False)]
+)
+def test_the_environment_says_how_long_a_sidecar_stays_idle(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, idle_s: str, ends: bool
+) -> None:
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", idle_s)
+    iterator = iter(pipeline)
+    next(iterator)
+    sidecar = _sidecar_of(iterator)
+    iterator.close()
+    gone, _ = psutil.wait_procs([sidecar], timeout=10 if ends else 0.5)
+    assert bool(gone) == ends
+
+
+def test_the_environment_chooses_the_python(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_PYTHON", "another-python")
+    with pytest.raises(
+        SidecarError, match=r"started with \['another-python', .*No such file.*Set PARQUETRY_PYTHON to a"
+    ):
+        next(iter(pipeline))
+
+
+def test_a_sidecar_inherits_nothing_but_its_socket(pipeline: Pipeline) -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    iterator = iter(pipeline)
+    next(iterator)
+    sidecar = _sidecar_of(iterator)
+    links = [os.readlink(f"/proc/{sidecar.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{sidecar.pid}/fd")]
+    assert os.readlink(f"/proc/self/fd/{reading}") not in links
+    os.close(reading)
+    os.close(writing)
+    assert os.getpgid(sidecar.pid) == sidecar.pid  # Ctrl-C reaches the trainer alone
+    iterator.close()
+
+
+@pytest.fixture
+def sidecar_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a program the sidecar; it finds its socket's number in ``fd``."""
+
+    def use(program: str) -> None:
+        path = tmp_path / "sidecar.py"
+        path.write_text("import os, sys, time\nfd = int(sys.argv[-1])\n" + textwrap.dedent(program))
+        monkeypatch.setattr(client, "python_command", lambda _, *arguments: [sys.executable, str(path), *arguments])
+
+    return use
+
+
+def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_connection(
+    pipeline: Pipeline, sidecar_program: Callable[[str], None]
+) -> None:
+    sidecar_program(
+        """
+        if os.fork() == 0:
+            for stream in (0, 1, 2):
+                os.close(stream)
+            time.sleep(20)
+            os._exit(0)
+        os._exit(3)
+        """
+    )
+    begin = time.monotonic()
+    with pytest.raises(SidecarError, match="died: exit status 3"):
+        next(iter(pipeline))
+    assert time.monotonic() - begin < 15
+
+
+def test_what_a_sidecar_writes_is_forwarded_though_it_ends_no_line(
+    pipeline: Pipeline, sidecar_program: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sidecar_program("os.write(2, b'x' * 20_000 + b'\\r 50 % \\xc3'); os.write(2, b'\\xa9'); os._exit(4)")
+    with pytest.raises(SidecarError, match=r"exit status 4. Its last words:\nx+\r 50 % é\nBegin a new") as caught:
+        next(iter(pipeline))
+    assert capsys.readouterr().err == "x" * 20_000 + "\r 50 % é"
+    assert len(str(caught.value)) < 10_000
