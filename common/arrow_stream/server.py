@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from typing import Any
 
@@ -124,7 +125,7 @@ class ArrowServer:
     def __repr__(self) -> str:
         return f"ArrowServer({self.address!r}, clients={self.clients})"
 
-    def _handle(self, connection: Any) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         Client(self, connection).serve()
 
 

@@ -84,7 +84,7 @@ def local_path(text: str) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
-def _given(filesystem: Any, text: str) -> tuple[pafs.FileSystem, str]:
+def _given(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str]:
     if isinstance(filesystem, pafs.LocalFileSystem):
         return filesystem, local_path(text)
     if isinstance(filesystem, pafs.FileSystem):

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from ..errors import DatasetError
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
@@ -252,7 +253,7 @@ class TableSource:
 
     url: str
     table: Table
-    filesystem: Any = None
+    filesystem: pafs.FileSystem = None
 
 
 def sorted_files(table: Table) -> Table:

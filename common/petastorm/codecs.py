@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import DTypeLike
 
 from ..errors import CodecUnavailableError, DecodeError, EncodeError, SchemaError
 from ..schema import codecs as core
@@ -268,7 +269,7 @@ def _plain(value: Any) -> Any:
     return moment.item()
 
 
-def _stored_scalar(stored: pa.DataType | None, dtype: Any, value: Any) -> Any:
+def _stored_scalar(stored: pa.DataType | None, dtype: DTypeLike, value: Any) -> Any:
     """What is stored for a plain value; raises ``ValueError``, ``TypeError`` or ``ArithmeticError`` if none is."""
     if stored is None:
         return value
@@ -286,7 +287,7 @@ def _stored_scalar(stored: pa.DataType | None, dtype: Any, value: Any) -> Any:
     return value
 
 
-def _stored_number(stored: pa.DataType, dtype: Any, value: Any) -> Any:
+def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Any) -> Any:
     if isinstance(value, str | bytes):
         raise TypeError("text is no number")
     made = (bool if pa.types.is_boolean(stored) else int if pa.types.is_integer(stored) else float)(value)
@@ -304,7 +305,7 @@ def _reads_back(value: Any, form: Any) -> bool:
     return bool(form == value)
 
 
-def as_scalar(dtype: Any, value: Any) -> Any:
+def as_scalar(dtype: DTypeLike, value: Any) -> Any:
     """A stored scalar in the field's own type: numpy scalars, ``numpy.str_``, ``numpy.bytes_``, ``Decimal``."""
     if value is None or dtype is None or not isinstance(dtype, type):
         return value

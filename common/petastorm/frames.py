@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
 from .values import column_array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def has_pandas() -> bool:
@@ -63,7 +66,7 @@ def _dtype_of(values: np.ndarray) -> Any:
     return object if values.dtype.kind in "UO" else None  # pandas 3 would make its own text of objects, with NaN
 
 
-def from_series(series: Any) -> np.ndarray:
+def from_series(series: pd.Series) -> np.ndarray:
     """A DataFrame's column as an array: masked where a nullable column has nulls."""
     if hasattr(series.array, "isna") and type(series.array).__name__ in ("IntegerArray", "BooleanArray"):
         missing = np.asarray(series.isna())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from .frames import from_series, to_frame
 from .transform import TransformSpec
 from .unischema import Unischema, UnischemaField
 from .values import column_array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, Any]) -> dict[str, Any]:
@@ -59,7 +62,9 @@ def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Tab
         return {name: values.copy() for name, values in columns.items()}
 
 
-def _checked_frame(spec: TransformSpec, schema: Unischema, table: pa.Table, frame: Any) -> dict[str, np.ndarray]:
+def _checked_frame(
+    spec: TransformSpec, schema: Unischema, table: pa.Table, frame: pd.DataFrame
+) -> dict[str, np.ndarray]:
     if not hasattr(frame, "columns"):
         raise TransformError(f"TransformSpec: expected the function to return a DataFrame, got {type(frame).__name__}.")
     _check_names(spec, schema, list(frame.columns), set(table.column_names))

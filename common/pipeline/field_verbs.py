@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from numpy.typing import DTypeLike
+
 from ..schema.field import Unischema, UnischemaField
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
 from ..stages.cast import Cast
@@ -63,7 +65,7 @@ class FieldVerbs:
         """
         return self._with_stage(Rename.of(names))
 
-    def cast(self, dtype: Any, *names: str) -> Self:
+    def cast(self, dtype: DTypeLike, *names: str) -> Self:
         """Numeric and bool fields in another dtype, also inside lists and windows.
 
             >>> batch = next(iter(drive.cast(np.float16, "id", "points").cast("int32", "speed").skip(1).batch(3)))
@@ -155,7 +157,7 @@ class FieldVerbs:
         """
         return self._with_stage(Decimals(form, required_names("decimals", names)))  # type: ignore[arg-type]  # checked there
 
-    def pack(self, name: str, fields: FieldNames, dtype: object = None, *, keep: bool = False) -> Self:
+    def pack(self, name: str, fields: FieldNames, dtype: DTypeLike | None = None, *, keep: bool = False) -> Self:
         """Many numeric fields (scalars or vectors of fixed length) as one vector field ``name``, ``[B, K]`` in a batch.
 
             >>> packed = drive.nulls("fill", "speed", value=0).pack("x", ["speed", "id"], np.float32)

@@ -228,7 +228,7 @@ class Pipeline(Verbs):
         return cls._from_table(source, fields, {"storage_options": storage_options, **options})
 
     @classmethod
-    def from_pandas(cls, frame: Any, fields: Any = None, **options: Any) -> Pipeline:
+    def from_pandas(cls, frame: object, fields: Any = None, **options: Any) -> Pipeline:
         """Rows of a pandas data frame (extra ``frames``), without its index.
 
         The frame is written once, under a name made of its content, to the cache directory, where other processes find
@@ -239,7 +239,7 @@ class Pipeline(Verbs):
         return cls(keep_pandas(frame), fields, **options)
 
     @classmethod
-    def from_polars(cls, frame: Any, fields: Any = None, **options: Any) -> Pipeline:
+    def from_polars(cls, frame: object, fields: Any = None, **options: Any) -> Pipeline:
         """Rows of a polars ``DataFrame`` or ``LazyFrame`` (extra ``frames``); see `from_pandas`."""
         from ..layout.tables.frames import keep_polars
 

@@ -38,7 +38,7 @@ class ColumnPredicate(PlainFields):
     def called(self) -> str:
         return f"{self.kind}('{self.field}')"
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         _KINDS[cls.kind] = cls
 

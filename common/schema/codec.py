@@ -61,7 +61,7 @@ class Codec(PlainFields):
     coded: ClassVar[bool] = True
     costly: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "kind" in cls.__dict__:
             _REGISTRY[cls.kind] = cls

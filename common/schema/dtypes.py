@@ -11,6 +11,7 @@ import decimal
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..errors import SchemaError
 
@@ -30,7 +31,7 @@ _ALIASES: dict[Any, np.dtype] = {
 }
 
 
-def normalise_dtype(dtype: Any, *, field: str) -> FieldDtype:
+def normalise_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
     """The one form of ``dtype`` that the rest of the code sees; raises `SchemaError` for what cannot be a tensor."""
     if dtype is decimal.Decimal or (isinstance(dtype, str) and dtype.lower() == "decimal"):
         return decimal.Decimal

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -23,6 +23,9 @@ from ..pipeline.pipeline import Pipeline
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOGGER = logging.getLogger(__name__)
 PARENT_CONF = "parquetry.spark.converter.parentCacheDirUrl"
@@ -152,7 +155,7 @@ def spark_converter(
     return converter
 
 
-def _parent(session: Any, given: str | os.PathLike[str] | None) -> str:
+def _parent(session: SparkSession, given: str | os.PathLike[str] | None) -> str:
     parent = os.fspath(given) if given is not None else session.conf.get(PARENT_CONF, None)
     if not parent:
         raise PipelineError(
@@ -172,7 +175,7 @@ def _is_there(converter: SparkConverter) -> bool:
     return bool(filesystem.get_file_info(path).type == pafs.FileType.Directory)
 
 
-def _write(df: Any, key: CacheKey, wait_s: float) -> SparkConverter:
+def _write(df: DataFrame, key: CacheKey, wait_s: float) -> SparkConverter:
     session = df.sparkSession
     url = new_directory(key.parent, session.sparkContext.applicationId)
     options = dict(key.storage_options) or None

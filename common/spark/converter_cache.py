@@ -11,11 +11,14 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _LOGGER = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -45,7 +48,7 @@ Kept = TypeVar("Kept", bound=Written)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    df: Any
+    df: DataFrame
     plan_hash: int
     key: CacheKey
     converter: Any  # as it was given to `keep`
@@ -65,7 +68,7 @@ class ConverterCache:
         self._lock = threading.Lock()
         self._registered = False
 
-    def find(self, df: Any, key: CacheKey, kind: type[Kept]) -> Kept | None:
+    def find(self, df: DataFrame, key: CacheKey, kind: type[Kept]) -> Kept | None:
         """The converter of a DataFrame with the same logical plan, by Spark's own comparison."""
         plan_hash = df.semanticHash()
         with self._lock:
@@ -79,7 +82,7 @@ class ConverterCache:
                 return entry.converter
         return None
 
-    def keep(self, df: Any, key: CacheKey, converter: Written, remove: Callable[[], None]) -> None:
+    def keep(self, df: DataFrame, key: CacheKey, converter: Written, remove: Callable[[], None]) -> None:
         """Notes what was written; it is removed at exit."""
         entry = _Entry(df=df, plan_hash=df.semanticHash(), key=key, converter=converter, remove=remove)
         with self._lock:

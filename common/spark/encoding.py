@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from ..schema.field import Unischema, UnischemaField
 from ..schema.spark_types import spark_arrow_type, spark_schema, to_spark
 from .session import require_pyspark, session_of
 from .vectors import vectors_to_arrays
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _STEP_BYTES = 64 << 20
 
@@ -66,7 +69,7 @@ def encode_dataframe(df: object, schema: Unischema) -> Any:
     return columns.mapInArrow(encode, spark_schema(schema))
 
 
-def checked_columns(df: Any, schema: Unischema) -> Any:
+def checked_columns(df: DataFrame, schema: Unischema) -> Any:
     """The DataFrame with arrays for vectors; see `encode_dataframe` for the errors."""
     unknown = [name for name in df.columns if name not in schema]
     missing = [field.name for field in schema if field.name not in df.columns and not field.nullable]

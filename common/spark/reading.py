@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import numpy as np
@@ -32,6 +32,9 @@ from ..selection.select import every_row
 from ..tools.copying import stored_schema, to_stored
 from .parts import DatasetPart
 from .session import context_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CHUNK_BYTES = 32 << 20
 _VARIABLE_BYTES = 1 << 20
@@ -64,7 +67,7 @@ def dataset_as_rdd(
 
 def dataset_as_dataframe(
     url: str | os.PathLike[str] | Sequence[str],
-    spark: Any,
+    spark: SparkSession,
     fields: str | Sequence[str] | None = None,
     *,
     decode: bool | str | Sequence[str] = True,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 FLOATS = ("float32", "float64")
 
 
-def vectors_to_arrays(df: Any, dtype: str | None = None) -> Any:
+def vectors_to_arrays(df: DataFrame, dtype: str | None = None) -> Any:
     """The DataFrame with an array for each dense or sparse vector; ``dtype=None`` keeps their doubles."""
     from pyspark.sql import functions
 
@@ -22,12 +25,12 @@ def vectors_to_arrays(df: Any, dtype: str | None = None) -> Any:
     return df.withColumns(converted)
 
 
-def vector_columns(df: Any) -> list[str]:
+def vector_columns(df: DataFrame) -> list[str]:
     """The columns that hold vectors of ``pyspark.ml`` or of the older ``pyspark.mllib``."""
     return [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
 
 
-def with_floats(df: Any, dtype: str | None) -> Any:
+def with_floats(df: DataFrame, dtype: str | None) -> Any:
     """The DataFrame with all its floats (columns, and elements of arrays) of one type; ``None`` changes nothing.
 
     Raises:

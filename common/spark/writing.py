@@ -12,7 +12,7 @@ import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,6 +29,10 @@ from ..write.row_groups import RowGroupLimit
 from ..write.writer import DatasetWriter
 from .encoding import checked_columns, core_schema, encoded_tables
 from .session import context_of, session_of
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
 
 _BATCH_CONF = "spark.sql.execution.arrow.maxRecordsPerBatch"
 Fill = Callable[[DatasetWriter, Any], None]
@@ -79,7 +83,7 @@ def write_dataframe(
 
 
 def write_rows(
-    rdd: Any,
+    rdd: RDD[Any],
     url: str | os.PathLike[str],
     schema: Unischema,
     *,
@@ -124,7 +128,7 @@ def _layout(
 
 
 @contextlib.contextmanager
-def _small_batches(session: Any) -> Iterator[None]:
+def _small_batches(session: SparkSession) -> Iterator[None]:
     """Spark sends 10,000 rows at a time unless told; of images that would be gigabytes."""
     before = session.conf.get(_BATCH_CONF)
     session.conf.set(_BATCH_CONF, str(min(int(before), CHUNK_ROWS) if int(before) > 0 else CHUNK_ROWS))

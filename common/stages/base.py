@@ -18,6 +18,7 @@ from pkgutil import iter_modules
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
 from ..predicates.column_predicates import ColumnPredicate
@@ -60,7 +61,7 @@ class Stage(PlainFields):
     verb: ClassVar[str]
     sendable: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "verb" in cls.__dict__:
             _KINDS[cls.verb] = cls
@@ -240,7 +241,7 @@ def required_names(verb: str, fields: FieldNames) -> tuple[str, ...]:
     return names
 
 
-def numeric_dtype(called: str, dtype: Any) -> str:
+def numeric_dtype(called: str, dtype: DTypeLike) -> str:
     """The name of a numeric or bool dtype; raises `PipelineError` for what is none."""
     try:
         found = None if dtype is None else np.dtype(dtype)

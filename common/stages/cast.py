@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
 from ..schema.element import OutputField
@@ -37,7 +38,7 @@ class Cast(Stage):
     patterns: tuple[str, ...]
 
     @classmethod
-    def of(cls, dtype: Any, names: tuple[str, ...]) -> Cast:
+    def of(cls, dtype: DTypeLike, names: tuple[str, ...]) -> Cast:
         """The stage; ``dtype`` is what numpy takes for one."""
         return cls(numeric_dtype("cast", dtype), required_names("cast", names))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..errors import PipelineError
 from ..schema.element import OutputField, Path
@@ -48,7 +49,7 @@ class Pack(Stage):
     keep: bool = False
 
     @classmethod
-    def of(cls, name: str, fields: FieldNames, dtype: Any, *, keep: bool) -> Pack:
+    def of(cls, name: str, fields: FieldNames, dtype: DTypeLike | None, *, keep: bool) -> Pack:
         """The stage; ``dtype`` is what numpy takes for one."""
         wanted = None if dtype is None else numeric_dtype(f"pack '{name}'", dtype)
         return cls(name, required_names("pack", fields), wanted, keep)

@@ -110,10 +110,10 @@ def _values(table: Any, schema: object, entry: Entry) -> tuple[tuple[str, str | 
 class _Storage:
     """Where the files of a table are: the file system that pyiceberg uses for them, where it is one of Arrow's."""
 
-    def __init__(self, what: str, table: Any, filesystem: Any) -> None:
+    def __init__(self, what: str, table: Any, filesystem: pafs.FileSystem) -> None:
         self._what = what
         self._io = table.io
-        self.filesystem: Any = filesystem
+        self.filesystem: pafs.FileSystem = filesystem
         self._scheme = _scheme_of(table.location())
         if filesystem is None and self._scheme not in ("", "file"):
             self.filesystem = self._own(table.location())

@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow.fs as pafs
+
 from ...errors import DatasetError
 from ..table import BITMAP, EQUALITY, POSITIONS, RowDeletes, TableColumn
 from .iceberg_columns import table_columns
@@ -118,7 +120,7 @@ class DeleteIndex:
             ) from error
 
 
-def _puffin_footer(filesystem: Any, path: str) -> dict[str, Any]:
+def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:
     """The footer of a Puffin file (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
     with filesystem.open_input_file(path) as file:
         end = file.size()

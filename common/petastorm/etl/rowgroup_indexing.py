@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow.fs as pafs
+
 from ...engine.read.fetch import Fetcher
 from ...errors import DatasetError
 from ...schema.field import UnischemaField
@@ -54,7 +56,7 @@ def build_rowgroup_index(
     indexers: Sequence[RowGroupIndexerBase],
     hdfs_driver: str | None = None,
     *,
-    filesystem: Any = None,
+    filesystem: pafs.FileSystem = None,
     storage_options: Any = None,
 ) -> None:
     """Builds indexes over a dataset and stores them beside those that it has.

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import PipelineError
 from ...layout.dataset import StoredDataset
 from ...spark.converter import SparkConverter, spark_converter
 from ...spark.converter_cache import CACHE
 from ..reader import make_batch_reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 DEFAULT_ROW_GROUP_SIZE_BYTES = 32 * 1024 * 1024
 _BATCH_SIZE = 32
@@ -177,7 +180,7 @@ def register_delete_dir_handler(handler: Callable[[str], Any] | None) -> None:
 
 
 def make_spark_converter(
-    df: Any,
+    df: DataFrame,
     parquet_row_group_size_bytes: int = DEFAULT_ROW_GROUP_SIZE_BYTES,
     compression_codec: str | None = None,
     dtype: str | None = "float32",

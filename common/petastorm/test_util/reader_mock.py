@@ -54,7 +54,7 @@ class ReaderMock:
     def __enter__(self) -> ReaderMock:
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
 
