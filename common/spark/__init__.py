@@ -40,7 +40,7 @@ _HOMES = {
     "copy": "copying",
     "dataset_as_dataframe": "reading",
     "dataset_as_rdd": "reading",
-    "dict_to_spark_row": "rows",
+    "dict_to_spark_row": "encoding",
     "encode_dataframe": "encoding",
     "materialize_dataset": "materialize",
     "spark_converter": "converter",
