@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -114,11 +115,15 @@ def test_the_end_of_a_trainer_is_the_end_of_all_it_started(built: Built, tmp_pat
     needs, (imports, elements), how = ENDS[case]
     if not importlib.util.find_spec(needs):
         pytest.skip(f"needs {needs}")
-    script, temporary = tmp_path / "trainer.py", tmp_path / "temporary"
+    script = tmp_path / "trainer.py"
     script.write_text(textwrap.dedent(TRAINER.format(imports=imports, elements=elements)))
-    temporary.mkdir()
+    with tempfile.TemporaryDirectory() as temporary:  # a fork server's socket needs a shorter path than `tmp_path`
+        _check_end(script, built.url, how, Path(temporary), of_torch="DataLoader(" in elements)
+
+
+def _check_end(script: Path, url: str, how: str, temporary: Path, *, of_torch: bool) -> None:
     trainer = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(script), built.url, how],
+        [sys.executable, "-W", "ignore", str(script), url, how],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -133,7 +138,6 @@ def test_the_end_of_a_trainer_is_the_end_of_all_it_started(built: Built, tmp_pat
     finally:
         trainer.kill()
     # A reader and two workers, or two workers of a loader, which look every 5 s whether their parent lives.
-    of_torch = "DataLoader(" in elements
     assert len(children) >= (2 if of_torch else 3), errors
     assert gone(children, (2 if of_torch else 1) * WITHIN_S) == []
     assert ("the training loop failed" in errors) == (how == "raise")
