@@ -129,7 +129,7 @@ class Fake:
     def obey(self, message) -> None:
         if message.type == P.MessageType.START:
             wanted = P.Start.unpack(message.body)
-            self.log({"iteration": wanted.cursor.iteration, "state": wanted.state})
+            self.log({"iteration": wanted.cursor.iteration, "state": wanted.state, "merge": wanted.merge})
             if self.spec.get("silent_start"):
                 return
             state = {"iteration": wanted.cursor.iteration, "consumed": 0}

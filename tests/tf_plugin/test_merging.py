@@ -47,7 +47,7 @@ def test_merged_messages_give_the_same_elements(fake_dataset: Callable[..., Any]
 def test_only_batches_are_asked_for_in_merged_messages(fake_dataset: Callable[..., Any], log: Any) -> None:
     list(fake_dataset(log=str(log.path)))
     list(fake_dataset(log=str(log.path), batched=False))
-    assert [start.get("merge") for start in log.starts] == [True, None]
+    assert [start["merge"] for start in log.starts] == [True, False]
 
 
 @pytest.mark.parametrize("taken", range(7))
