@@ -33,7 +33,7 @@ NEEDS = {"tensorflow": "tensorflow", "ParquetIterable": "torch", "ParquetPipe": 
 
 def faces(*chosen: Any) -> Any:
     """Parametrises ``face`` over those whose framework is installed."""
-    there = [face for face in chosen if importlib.util.find_spec(NEEDS.get(face.name, "numpy"))]
+    there = [face for face in chosen if importlib.util.find_spec(NEEDS.get(face.name.partition("-")[0], "numpy"))]
     return pytest.mark.parametrize("face", there, ids=lambda face: face.name)
 
 

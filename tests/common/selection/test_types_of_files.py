@@ -235,6 +235,7 @@ def test_windows_join_groups_and_times_of_files_of_different_types(tmp_path: Pat
 
 
 def test_a_widened_column_of_a_delta_table_is_asked_in_the_type_of_the_table(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
     table = tmp_path / "t"
     table.mkdir()
     commit(
