@@ -69,7 +69,7 @@ def test_small_tensors_are_copied(fake_dataset: Callable[..., Any], output: Any,
 
 
 def test_ops_never_write_into_a_slot(fake_dataset: Callable[..., Any], output: Any) -> None:
-    """Slots are mapped read-only: an op that takes its input's buffer for its output would end the process."""
+    """An op that took its input's buffer for its output would change the slot of a later batch."""
     dataset = fake_dataset(output("x", IMAGE, "float32"), rows=20)
     changed = dataset.map(lambda batch: tf.nn.relu(-batch["x"]) + 1)
     assert [batch.numpy().max() for batch in changed] == [1.0] * 5
