@@ -30,9 +30,20 @@ def check_value(field: UnischemaField, value: object) -> Any:
         return None
     if field.shape == ():
         return _check_scalar(field, value)
+    if field.storage.takes_encoded and isinstance(value, bytes | bytearray | memoryview):
+        return _check_encoded(field, value)
     array = _check_array(field, value)
     _check_shape(field, array.shape)
     return array
+
+
+def _check_encoded(field: UnischemaField, value: bytes | bytearray | memoryview) -> bytes:
+    if isinstance(value, np.bytes_):
+        raise EncodeError(
+            f"field '{field.name}': expected bytes, got {type(value).__name__}, which has lost the zeros at its end. "
+            "Put the images into a list, or into an array of dtype object."
+        )
+    return bytes(value)
 
 
 def wrong_type(field: UnischemaField, value: object) -> EncodeError:

@@ -54,12 +54,14 @@ class Codec(PlainFields):
         coded: whether a stored value is a byte string that `decode` must turn into an array; otherwise the column holds
             plain Arrow values (scalars, strings, lists).
         costly: whether decoding costs far more than a copy (compressed images, zip), so that it pays to spread it.
+        takes_encoded: whether a row may be written as the ``bytes`` that are to be stored.
     """
 
     refusal: ClassVar[type[ParquetryError]] = SchemaError
     kind: ClassVar[str]
     coded: ClassVar[bool] = True
     costly: ClassVar[bool] = False
+    takes_encoded: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -85,6 +87,12 @@ class Codec(PlainFields):
     def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
         """The shape of the stored value, read from its header; raises `DecodeError`-compatible ``ValueError``."""
         raise NotImplementedError
+
+    def check_stored(self, field: CodedField, data: memoryview) -> None:
+        """Raises ``ValueError``, which says what was found, unless a stored value's header fits the field."""
+        shape = self.shape_of(field, data)
+        if len(shape) != len(field.shape) or any(w not in (None, s) for w, s in zip(field.shape, shape, strict=True)):
+            raise ValueError(f"a value of shape {shape}")
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         """Writes the value into ``out``, which has the value's shape and the field's dtype.

@@ -211,6 +211,10 @@ class TensorCodec(Codec):
     def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
         return field.shape  # type: ignore[return-value]  # check_field refuses None
 
+    def check_stored(self, field: CodedField, data: memoryview) -> None:
+        if len(data) != self.value_bytes(field):
+            raise ValueError(f"{len(data)} bytes")
+
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         if len(data) != out.nbytes:
             raise ValueError(f"expected {out.nbytes} bytes of {out.dtype} {out.shape}, got {len(data)}")

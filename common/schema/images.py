@@ -6,19 +6,28 @@ PNG of more than one 16-bit channel through imagecodecs, because Pillow reads it
 
 from __future__ import annotations
 
-import contextlib
 import io
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import CodecUnavailableError, SchemaError
+from ..errors import SchemaError
 from .codec import Codec, CodedField
 from .dtypes import dtype_to_json
+from .image_files import (
+    JPEG_MAGIC,
+    MODES,
+    PNG_MAGIC,
+    ImageHeader,
+    check_mode,
+    imagecodecs,
+    opened,
+    pillow,
+    pixels,
+    read_header,
+)
 
 try:
     import simplejpeg
@@ -27,10 +36,8 @@ except ImportError:
 
 _FORMATS = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg", "webp": "webp"}
 _CHANNELS = {"png": (1, 2, 3, 4), "jpeg": (1, 3), "webp": (3, 4)}
-_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _JPEG_COLORS = {1: "GRAY", 3: "RGB"}
-_JPEG_MAGIC = b"\xff\xd8"
-_PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,21 @@ class CompressedImageCodec(Codec):
     Args:
         image_codec: ``"png"`` (uint8 or uint16, lossless), ``"jpeg"`` (uint8) or ``"webp"`` (uint8).
         quality: 1 to 100, for JPEG and WebP.
+        convert: what happens to files of other channels or depth than the field's, where they are decoded. ``True``
+            converts them: grey, colours, CMYK, palettes; an alpha channel is dropped, or added opaque; 16 bits become 8
+            and back. ``False`` makes them an error. ``None`` converts what decoders convert by themselves: JPEGs (grey,
+            colours, CMYK) and palettes; others are an error. No image is turned by its EXIF orientation.
+
+    Rows may be written as arrays, or as the ``bytes`` of a file, which are stored as they are: a file of this format,
+    whose header fits the field. With ``convert=True`` files of all three formats are taken.
     """
 
     kind: ClassVar[str] = "image"
     costly: ClassVar[bool] = True
+    takes_encoded: ClassVar[bool] = True
     image_codec: str = "png"
     quality: int = 80
+    convert: bool | None = None
 
     def check(self) -> None:
         name = _FORMATS.get(str(self.image_codec).lower().lstrip("."))
@@ -74,6 +90,12 @@ class CompressedImageCodec(Codec):
             )
 
     def encode(self, field: CodedField, value: object) -> bytes:
+        if isinstance(value, bytes):
+            try:
+                self.check_stored(field, memoryview(value))
+            except ValueError as error:
+                raise ValueError(f"expected the bytes of an image of shape {field.shape}, got {error}") from error
+            return value
         image = np.ascontiguousarray(value, dtype=field.dtype)  # also turns big-endian pixels round
         channels = _channels_of(image)
         if self.image_codec == "jpeg" and simplejpeg is not None:
@@ -92,19 +114,34 @@ class CompressedImageCodec(Codec):
         height, width = _image_size(field, data)
         return (height, width, *field.shape[2:])  # type: ignore[arg-type]  # check_field refuses a variable channel axis
 
+    def check_stored(self, field: CodedField, data: memoryview) -> None:
+        header = self._header(field, data.cast("B"))
+        if header.format != self.image_codec and not (self.convert and header.format in _CHANNELS):
+            raise ValueError(
+                f"a {header.format} file, in a field of {self.image_codec} files. Decode it and write the array, or "
+                "declare the field with convert=True in its codec"
+            )
+        super().check_stored(field, data)
+        check_mode(header, np.dtype(field.dtype), channel_count(field.shape) or 0, self.convert)
+
+    def _header(self, field: CodedField, data: memoryview) -> ImageHeader:
+        if bytes(data[:2]) == JPEG_MAGIC and simplejpeg is not None:
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            return ImageHeader(format="jpeg", height=height, width=width, mode=_JPEG_MODES.get(colours, "RGB"))
+        return read_header(field, data)
+
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         data = data.cast("B")  # an Arrow buffer has signed bytes, which the decoders refuse
         channels = _channels_of(out)
         fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
-        if bytes(data[:2]) == _JPEG_MAGIC and simplejpeg is not None and fits_buffer:
+        if bytes(data[:2]) == JPEG_MAGIC and simplejpeg is not None and fits_buffer:
+            if self.convert is False:
+                check_mode(self._header(field, data), out.dtype, channels, self.convert)
             image = simplejpeg.decode_jpeg(data, _JPEG_COLORS[channels], buffer=out)
             if image.shape[:2] != out.shape[:2]:
                 raise ValueError(f"expected an image of shape {out.shape}, got {image.shape}")
             return
-        if out.dtype == np.uint16 and channels > 1:
-            image = _decode_with_imagecodecs(field, data)
-        else:
-            image = _decode_with_pillow(field, data, out.dtype, channels)
+        image = pixels(field, data, out.dtype, channels, self.convert)
         if image.dtype != out.dtype:
             raise ValueError(f"expected an image of dtype {out.dtype}, got {image.dtype}")
         if image.size != out.size or image.shape[:2] != out.shape[:2]:
@@ -113,14 +150,17 @@ class CompressedImageCodec(Codec):
 
     def decode_reduced_into(self, data: memoryview, factor: int, out: np.ndarray) -> bool:
         """Decodes a JPEG at ``1 / factor`` (2, 4 or 8) of its size, rounded up, in the DCT domain: much of the work is
-        never done. False, and nothing done, where the image is no JPEG or ``out`` no plain uint8 buffer.
+        never done. False, and nothing done, where the image is no JPEG, is not to be converted, or ``out`` is no plain
+        uint8 buffer.
         """
         data = data.cast("B")
         channels = _channels_of(out)
         fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
-        if bytes(data[:2]) != _JPEG_MAGIC or simplejpeg is None or not fits_buffer:
+        if bytes(data[:2]) != JPEG_MAGIC or simplejpeg is None or not fits_buffer:
             return False
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        if self.convert is False and _JPEG_MODES.get(colours, "RGB") != MODES[channels]:
+            return False
         if (-(-height // factor), -(-width // factor)) != out.shape[:2]:
             raise ValueError(f"expected an image of 1 / {factor} of {height} x {width}, got room for {out.shape}")
         least = {"min_height": out.shape[0], "min_width": out.shape[1], "min_factor": factor}
@@ -130,7 +170,8 @@ class CompressedImageCodec(Codec):
         return True
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, "image_codec": self.image_codec, "quality": self.quality}
+        stored = {"kind": self.kind, "image_codec": self.image_codec, "quality": self.quality}
+        return stored if self.convert is None else {**stored, "convert": self.convert}
 
 
 def channel_count(shape: tuple[int | None, ...]) -> int | None:
@@ -142,78 +183,13 @@ def _channels_of(image: np.ndarray) -> int:
     return image.shape[2] if image.ndim == 3 else 1
 
 
-def pillow(field: CodedField) -> ModuleType:
-    """Pillow's ``Image`` module, or an error that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise CodecUnavailableError(
-            f"codec of field '{field.name}': images need Pillow, which is not installed. Run: pip install pillow"
-        ) from error
-    return Image
-
-
-def imagecodecs(field: CodedField) -> ModuleType:
-    """The imagecodecs module, or an error that says how to get it."""
-    try:
-        import imagecodecs
-    except ImportError as error:
-        raise CodecUnavailableError(
-            f"codec of field '{field.name}': 16-bit images of several channels need imagecodecs, which is not "
-            "installed. Run: pip install imagecodecs"
-        ) from error
-    return imagecodecs
-
-
 def _image_size(field: CodedField, data: memoryview) -> tuple[int, int]:
     data = data.cast("B")
-    if bytes(data[:8]) == _PNG_MAGIC and len(data) >= 24:
+    if bytes(data[:8]) == PNG_MAGIC and len(data) >= 24:
         width, height = struct.unpack(">II", data[16:24])
         return height, width
-    if bytes(data[:2]) == _JPEG_MAGIC and simplejpeg is not None:
+    if bytes(data[:2]) == JPEG_MAGIC and simplejpeg is not None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
         return height, width
-    with _opened(field, data) as image:
+    with opened(field, data) as image:
         return image.height, image.width
-
-
-@contextlib.contextmanager
-def _opened(field: CodedField, data: memoryview) -> Iterator[Any]:
-    """The Pillow image; Pillow's errors for broken and truncated files become ``ValueError``."""
-    module = pillow(field)
-    try:
-        with module.open(io.BytesIO(data)) as image:
-            yield image
-    except (OSError, EOFError, SyntaxError, struct.error, module.DecompressionBombError) as error:
-        raise ValueError(str(error)) from error
-
-
-def _decode_with_pillow(field: CodedField, data: memoryview, dtype: np.dtype[Any], channels: int) -> np.ndarray:
-    with _opened(field, data) as image:
-        if dtype == np.uint16:
-            if not image.mode.startswith("I"):
-                raise ValueError(f"expected a 16-bit grey image, got mode {image.mode}")
-            return np.asarray(image).astype(np.uint16)
-        mode = _MODES[channels]
-        if _is_same_picture(image, mode):
-            image = image.convert(mode)
-        if image.mode != mode:
-            raise ValueError(f"expected an image of mode {mode} ({channels} channels), got {image.mode}")
-        return np.asarray(image)
-
-
-def _is_same_picture(image: Any, mode: str) -> bool:
-    """Whether ``mode`` is only another way to hold what is stored."""
-    if image.format == "JPEG":
-        return image.mode in ("L", "RGB")  # as libjpeg-turbo does: colours to grey and back on demand
-    if image.format == "WEBP":
-        return image.mode == "RGB" and mode == "RGBA"  # libwebp drops an alpha channel that hides nothing
-    return image.mode == "P" and mode in ("RGB", "RGBA")
-
-
-def _decode_with_imagecodecs(field: CodedField, data: memoryview) -> np.ndarray:
-    try:
-        result: np.ndarray = imagecodecs(field).png_decode(data)
-        return result
-    except RuntimeError as error:  # imagecodecs' own error for broken files
-        raise ValueError(str(error)) from error

@@ -143,23 +143,16 @@ def _encode_values(field: UnischemaField, column: pa.Array, first_row: int) -> p
 
 def _checked(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
     """Stored bytes as they are, if the header of each says the field's shape."""
-    wanted = field.shape
     for number, cell in enumerate(column, first_row):
         if not cell.is_valid:
             continue
         data = memoryview(cell.as_buffer())
         try:
-            shape = field.storage.shape_of(field, data)
-            fits = len(shape) == len(wanted) and all(w in (None, s) for w, s in zip(wanted, shape, strict=True))
-            size = getattr(field.storage, "value_bytes", None)
-            if not fits:
-                raise ValueError(f"a value of shape {shape}")
-            if size is not None and size(field) != len(data):
-                raise ValueError(f"{len(data)} bytes")
+            field.storage.check_stored(field, data)
         except (ValueError, OSError) as error:
             raise EncodeError(
                 f"row {number}, field '{field.name}': expected bytes that {type(field.storage).__name__} stores, of "
-                f"shape {wanted}, got: {error}."
+                f"shape {field.shape}, got: {error}."
             ) from error
     return column.cast(field.storage.arrow_type(field))
 

@@ -1,0 +1,167 @@
+"""Image files: what their headers say, and their pixels in the channels and dtype of a field.
+
+In: the bytes of a JPEG, PNG or WebP file (Pillow may know more formats). Out: sizes, modes, arrays. Always holds: a
+broken file is a ``ValueError``, and pixels are never turned by EXIF orientation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..errors import CodecUnavailableError
+from .codec import CodedField
+
+MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+JPEG_MAGIC = b"\xff\xd8"
+PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
+_DEEP = ";16"
+_PHOTOGRAPHS = ("L", "RGB", "CMYK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageHeader:
+    """What the header of an image file says.
+
+    Attributes:
+        format: ``"jpeg"``, ``"png"``, ``"webp"``, or another format that Pillow knows.
+        mode: Pillow's name of the channels: ``"L"`` is grey, ``"P"`` a palette; ``"RGB;16"`` has 16 bits for each.
+    """
+
+    format: str
+    height: int
+    width: int
+    mode: str
+
+    def is_same_picture(self, mode: str) -> bool:
+        """Whether decoders give this file in ``mode`` without being asked to convert it."""
+        if self.format == "jpeg":  # as libjpeg-turbo does, on demand
+            return self.mode in _PHOTOGRAPHS and mode in ("L", "RGB")
+        if self.format == "webp":  # libwebp drops an alpha channel that hides nothing
+            return self.mode == "RGB" and mode == "RGBA"
+        return (self.mode == "P" and mode in ("RGB", "RGBA")) or (self.mode != "L;16" and self.mode == f"{mode}{_DEEP}")
+
+
+def wanted_mode(dtype: np.dtype[Any], channels: int) -> str:
+    """What `ImageHeader.mode` is of a file that holds exactly this."""
+    return MODES[channels] + (_DEEP if dtype == np.uint16 else "")
+
+
+def check_mode(header: ImageHeader, dtype: np.dtype[Any], channels: int, convert: bool | None) -> None:
+    """Raises ``ValueError`` for a mode that may not be converted; see `CompressedImageCodec`."""
+    wanted = wanted_mode(dtype, channels)
+    if convert or header.mode == wanted or (convert is None and header.is_same_picture(wanted)):
+        return
+    if wanted == "L;16":
+        expected = f"expected a 16-bit grey image, got mode {header.mode}"
+    else:
+        expected = f"expected an image of mode {wanted} ({channels} channels), got {header.mode}"
+    raise ValueError(f"{expected}. Declare the field with convert=True in its codec to convert such images")
+
+
+def read_header(field: CodedField, data: memoryview) -> ImageHeader:
+    """The header of an image file.
+
+    Raises:
+        ValueError: bytes that are no image.
+    """
+    with opened(field, data) as image:
+        return _header_of(image, data)
+
+
+def _header_of(image: Any, data: memoryview) -> ImageHeader:
+    mode = image.mode
+    if image.format == "PNG" and data[24] == 16:
+        mode = ("L" if mode.startswith("I") else mode) + _DEEP
+    name = "jpeg" if image.format == "MPO" else str(image.format).lower()  # several JPEGs, as some cameras write them
+    return ImageHeader(format=name, height=image.height, width=image.width, mode=mode)
+
+
+def pixels(
+    field: CodedField, data: memoryview, dtype: np.dtype[Any], channels: int, convert: bool | None
+) -> np.ndarray:
+    """The image as ``(H, W)`` or ``(H, W, channels)`` of ``dtype`` (uint8 or uint16).
+
+    Raises:
+        ValueError: bytes that do not decode, or a mode that may not be converted.
+    """
+    with opened(field, data) as image:
+        header = _header_of(image, data)
+        check_mode(header, dtype, channels, convert)
+        if header.mode.endswith(_DEEP) and dtype == np.uint16:
+            grey = channels == 1 and header.mode == "L;16"
+            return np.asarray(image).astype(np.uint16) if grey else _with_channels(_deep(field, data), channels)
+        if header.mode == "L;16":
+            image = pillow(field).fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        if image.mode != MODES[channels]:
+            image = image.convert(MODES[channels])
+        array = np.asarray(image)
+    return array.astype(np.uint16) * 257 if dtype == np.uint16 else array
+
+
+def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
+    """Colours to grey by brightness (ITU-R 601), grey to colours; an alpha channel is dropped, or added opaque."""
+    image = image.reshape(*image.shape[:2], -1)
+    if image.shape[2] == channels:
+        return image
+    has_alpha = image.shape[2] in (2, 4)
+    colours = image[..., :-1] if has_alpha else image
+    if channels < 3 and colours.shape[2] == 3:
+        mixed = (colours.astype(np.uint32) * np.array([299, 587, 114], np.uint32)).sum(axis=2, keepdims=True)
+        colours = ((mixed + 500) // 1000).astype(image.dtype)
+    elif channels >= 3 and colours.shape[2] == 1:
+        colours = colours.repeat(3, axis=2)
+    if channels in (1, 3):
+        return colours
+    opaque = np.full((*image.shape[:2], 1), np.iinfo(image.dtype).max, image.dtype)
+    return np.concatenate([colours, image[..., -1:] if has_alpha else opaque], axis=2)
+
+
+def pillow(field: CodedField) -> ModuleType:
+    """Pillow's ``Image`` module, or an error that says how to get it."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise CodecUnavailableError(
+            f"codec of field '{field.name}': images need Pillow, which is not installed. Run: pip install pillow"
+        ) from error
+    return Image
+
+
+def imagecodecs(field: CodedField) -> ModuleType:
+    """The imagecodecs module, or an error that says how to get it."""
+    try:
+        import imagecodecs
+    except ImportError as error:
+        raise CodecUnavailableError(
+            f"codec of field '{field.name}': 16-bit images of several channels need imagecodecs, which is not "
+            "installed. Run: pip install imagecodecs"
+        ) from error
+    return imagecodecs
+
+
+@contextlib.contextmanager
+def opened(field: CodedField, data: memoryview) -> Iterator[Any]:
+    """The Pillow image; Pillow's errors for broken and truncated files become ``ValueError``."""
+    module = pillow(field)
+    try:
+        with module.open(io.BytesIO(data)) as image:
+            yield image
+    except (OSError, EOFError, SyntaxError, struct.error, module.DecompressionBombError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _deep(field: CodedField, data: memoryview) -> np.ndarray:
+    """A PNG of 16 bits as it is stored, which Pillow would read at 8."""
+    try:
+        result: np.ndarray = imagecodecs(field).png_decode(data)
+        return result
+    except RuntimeError as error:  # imagecodecs' own error for broken files
+        raise ValueError(str(error)) from error
