@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, wi
 from ..stages.columns import ResolveFields
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
+from .items import RowItems, by_block, distinct
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
 
@@ -48,7 +48,6 @@ _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
-_FEW_BLOCKS = 8  # to look for in turn; finding the distinct ones of more takes a sort
 
 
 INFINITE = -1
@@ -259,7 +258,7 @@ class Plan(BasePlan):
     def program(self) -> ElementProgram:  # type: ignore[override]  # computed once
         """How rows become elements."""
         program = build_program(self.order.fields, self.resolve, self.seed)
-        for stage in self.order.selection:
+        for stage in (*self.order.selection, *([self.order.join] if self.order.join else [])):
             stage.check_fields(self.resolve)
         return program
 
@@ -289,7 +288,7 @@ class Plan(BasePlan):
     @cached_property
     def whole_selection(self) -> Selection:
         """What the selection's steps leave, before ``shard().take()`` cuts a fixed part of it."""
-        return self._select(self.dataset, self.order.selection, self.resolve)
+        return self._select(self.dataset, self.order.selected, self.resolve)
 
     def _fixed_part(self, selection: Selection) -> Selection:
         """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
@@ -300,12 +299,17 @@ class Plan(BasePlan):
         view = _row_view(self.order.part, selection.num_items, spec)
         _, index = view.resolve(np.arange(view.length or 0, dtype=np.int64))
         items = np.empty(len(index), dtype=np.int64)
-        for stream, block, local, places in _by_block(epoch, index):
+        for stream, block, local, places in by_block(epoch, index):
             items[slice(None) if places is None else places] = epoch.block_items(stream, block)[local]
         items.sort()
         return replace(selection, starts=items if selection.starts is None else selection.starts[items])
 
     # --- the order ---
+
+    @cached_property
+    def items(self) -> RowItems:
+        """Which items an epoch has, and which rows they are made of."""
+        return RowItems(self.selection)
 
     @cached_property
     def order_spec(self) -> OrderSpec:
@@ -325,7 +329,7 @@ class Plan(BasePlan):
     @cached_property
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
         """The rows of this rank, over all passes, before batching."""
-        return _row_view(self.order.row_views, self.selection.num_items, self.order_spec)
+        return _row_view(self.order.row_views, self.items.num_items, self.order_spec)
 
     def check_not_empty(self) -> None:
         """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
@@ -367,13 +371,13 @@ class Plan(BasePlan):
         return self._epoch_order(epoch)
 
     def _make_epoch_order(self, epoch: int) -> EpochOrder:
-        return EpochOrder(self._items_before, self.order_spec, epoch)
+        return self.items.order(self.order_spec, epoch)
 
     def rows_from(self, origin: Origin) -> RowView:
         if origin == START:
             return self.row_view
         shard = self._elastic_shard()
-        epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
+        epoch = Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
         passes = self.row_view.passes
         left = None if passes is None else passes - origin.passes - 1
         # Past the last pass nothing is left.
@@ -385,7 +389,7 @@ class Plan(BasePlan):
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
         self._elastic_shard()
-        epoch = Epoch(self.selection.num_items, self.order_spec.streams, self.order_spec.even)
+        epoch = Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
         even = "none" if self.order.shard is None else self.order.shard.even
         first = ShardView(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
         if rows < first:
@@ -413,10 +417,6 @@ class Plan(BasePlan):
             )
         return shard
 
-    @cached_property
-    def _items_before(self) -> np.ndarray:
-        return self.selection.items_before
-
     def epoch_of(self, iteration: int, passes: int) -> int:
         """The epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
         shuffle = self.order.shuffle
@@ -437,70 +437,24 @@ class Plan(BasePlan):
         """
         result = []
         for number, chosen in distinct(passes):
-            epoch = self.epoch_of(iteration, number)
-            part = index if chosen is None else index[chosen]
-            for stream, block, local, places in _by_block(self.epoch_order(epoch), part):
-                key = BlockKey(epoch=epoch, stream=stream, block=block)
-                where = _some_of(chosen, places)
-                result.append(Draw(key=key, items=local, places=where, turn=self._turn(iteration, number)))
+            order = self.epoch_order(self.epoch_of(iteration, number))
+            turn = self._turn(iteration, number)
+            if chosen is None:
+                result += self.items.draws(order, turn, index)
+                continue
+            for draw in self.items.draws(order, turn, index[chosen]):
+                result.append(replace(draw, places=chosen if draw.places is None else chosen[draw.places]))
         return result
 
     def block_rows(self, key: BlockKey) -> BlockRows:
         """The rows that a block needs; each once, in storage order."""
-        order = self.epoch_order(key.epoch)
-        if self.selection.starts is None:
-            return self._rows_of_segments(order, key)
-        items = order.block_items(key.stream, key.block)
-        cells = self.selection.cells(items)
-        positions, inverse = np.unique(cells, return_inverse=True)
-        row_group, row = self.selection.rows.locate(positions)
-        bounds = np.flatnonzero(np.diff(row_group, prepend=-1, append=-1))
-        return BlockRows(
-            row_groups=tuple(row_group[bounds[:-1]].tolist()),
-            rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
-            cells=inverse.reshape(cells.shape),
-        )
-
-    def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:
-        """The rows of a block whose items are rows: whole stretches of row groups, found without sorting rows."""
-        row_group, first, length = order.block_segments(key.stream, key.block)
-        by_place = np.argsort(first)
-        ends = np.cumsum(length)
-        count = int(ends[-1]) if len(ends) else 0
-        permutation = order.block_permutation(key.stream, key.block, count)
-        if permutation is not None and (np.diff(by_place) == 1).all():  # laid as stored: an item's number is its row's
-            cells, permutation = permutation, None
-        else:
-            begins = np.empty_like(length)
-            begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
-            cells = np.repeat(begins - (ends - length), length)
-            cells += np.arange(count)
-        rows = self.selection.rows
-        skipped = (first - rows.before[row_group]).tolist()
-        chosen = [
-            (u, rows.of(u)[s : s + n]) for u, s, n in zip(row_group.tolist(), skipped, length.tolist(), strict=True)
-        ]
-        return BlockRows(
-            row_groups=tuple(chosen[place][0] for place in by_place),
-            rows=tuple(chosen[place][1] for place in by_place),
-            cells=(cells if permutation is None else cells[permutation])[:, None],
-        )
+        return self.items.block_rows(self.epoch_order(key.epoch), key)
 
     def block_bytes(self, key: BlockKey) -> int:
         """About how much memory the encoded columns of a block take."""
-        stream = self.epoch_order(key.epoch).stream(key.stream)
-        lo, hi = stream.block_segment[key.block], stream.block_segment[key.block + 1]
-        items = self._items_before
-        total = 0
-        for row_group, taken in zip(
-            stream.row_group[lo:hi].tolist(), np.diff(stream.position[lo : hi + 1]).tolist(), strict=True
-        ):
-            share = min(1.0, taken / max(int(items[row_group + 1] - items[row_group]), 1))
-            wanted = int(self.selection.rows.before[row_group + 1] - self.selection.rows.before[row_group])
-            total += int(
-                self._row_group_bytes(row_group) * share * wanted / max(int(self.dataset.row_groups.rows[row_group]), 1)
-            )
-        return total
+        rows = self.dataset.row_groups.rows
+        shares = self.items.block_shares(self.epoch_order(key.epoch), key)
+        return sum(int(self._row_group_bytes(found) * wanted / max(int(rows[found]), 1)) for found, wanted in shares)
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
         """The block after this one in its stream and epoch."""
@@ -513,44 +467,3 @@ class Plan(BasePlan):
 
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
     return rows_viewed(stages, Epoch(items, spec.streams, spec.even))
-
-
-def _by_block(epoch: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
-    """Groups global positions by block: ``(stream, block, item numbers in the block, places in index)``.
-
-    Places are ``None`` where all of ``index`` lies in one block.
-    """
-    stream, position = epoch.locate(index)
-    result: list[tuple[int, int, np.ndarray, np.ndarray | None]] = []
-    for number, mine in distinct(stream):
-        own = position if mine is None else position[mine]
-        starts = epoch.stream(number).block_position
-        first, last = (np.searchsorted(starts, (own.min(), own.max()), side="right") - 1).tolist()
-        if first == last:
-            result.append((number, first, own - starts[first], mine))
-            continue
-        block = np.searchsorted(starts, own, side="right") - 1
-        for found in range(first, last + 1) if last - first < _FEW_BLOCKS else np.unique(block).tolist():
-            places = np.flatnonzero(block == found)
-            if not len(places):
-                continue
-            result.append((number, found, own[places] - starts[found], _some_of(mine, places)))
-    return result
-
-
-def distinct(numbers: np.ndarray) -> list[tuple[int, np.ndarray | None]]:
-    """Each distinct number, ascending, with its places (ascending; ``None`` = all of them)."""
-    if not len(numbers):
-        return []
-    lowest = int(numbers.min())
-    if lowest == int(numbers.max()):  # the usual case, without sorting
-        return [(lowest, None)]
-    return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
-
-
-def _some_of(chosen: np.ndarray | None, places: np.ndarray | None) -> np.ndarray | None:
-    """Places among chosen places; ``None`` = all."""
-    if chosen is None or places is None:
-        return chosen if places is None else places
-    result: np.ndarray | None = chosen[places]
-    return result

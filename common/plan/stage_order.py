@@ -22,7 +22,14 @@ from ..stages.nulls import Nulls
 from ..stages.shard import Shard
 from ..stages.shuffle import Shuffle
 
-_NOT_ON_A_MIX = (Decision.ITEMS, Decision.WINDOWS, Decision.ORDER, Decision.BYTES)
+_NOT_ON_A_MIX = (
+    Decision.ITEMS,
+    Decision.WINDOWS,
+    Decision.JOINS,
+    Decision.WEIGHTS,
+    Decision.ORDER,
+    Decision.BYTES,
+)
 
 
 @dataclass(kw_only=True)
@@ -38,6 +45,7 @@ class StageOrder:
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
         stored: all stages in call order; filters and windows in the names that fields have in storage.
         fields: all stages in call order, each of which says what it does to fields.
+        join: the one stage that forms items out of several rows, or draws rows by weight; it needs a measure of each.
         batch: the one batch.
         cache: the last ``cache``.
         mixed: the rows come from a mix of pipelines, whose items and order are decided.
@@ -51,6 +59,7 @@ class StageOrder:
     views: list[Stage] = field(default_factory=list)
     stored: list[Stage] = field(default_factory=list)
     fields: list[Stage] = field(default_factory=list)
+    join: Stage | None = None
     batch: Batch | None = None
     cache: Cache | None = None
     mixed: bool = False
@@ -73,11 +82,13 @@ class StageOrder:
                 self._add_row_group_shard(stage)
             case Decision.PART:
                 self._add_shard(stage)
+            case Decision.JOINS | Decision.WEIGHTS:
+                self._add_join(stage)
             case Decision.ORDER:
                 self._add_shuffle(stage)
             case Decision.BATCHES:
                 self._add_batch(stage)
-            case Decision.CUT if self.shuffle is None and not self.views and not self.mixed:
+            case Decision.CUT if not (self.shuffle or self.views or self.mixed or self.join):
                 self.selection.append(stage)
             case Decision.CUT | Decision.PASSES:
                 self.views.append(stage)
@@ -113,12 +124,33 @@ class StageOrder:
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self._selects(Decision.WINDOWS):
             raise _misplaced(stage, "ngram", "windows are formed from the rows that a filter leaves")
+        if self.join is not None:
+            raise _misplaced(stage, self.join.verb, "it takes the rows that a filter leaves")
         self._select(self._as_stored(stage))
 
     def _add_windows(self, stage: Stage) -> None:
         self._refuse_twice(stage, self._selects(Decision.WINDOWS))
+        if self.join is not None:
+            raise _misplaced(stage, self.join.verb, "it takes rows, not windows")
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         self._select(self._as_stored(stage))
+
+    def _add_join(self, stage: Stage) -> None:
+        """Items made of several rows, like windows, are formed from what filters leave, below the order."""
+        if self.join is not None:
+            raise _misplaced(stage, self.join.verb, "one stage at most forms items or draws rows")
+        if self._selects(Decision.WINDOWS):
+            raise _misplaced(stage, "ngram", "windows are items already")
+        self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
+        if self.part:
+            raise _misplaced(stage, "shard().take", "a fixed part is cut from rows")
+        self.join = self.stored[-1] = self._as_stored(stage)
+
+    @property
+    def selected(self) -> list[Stage]:
+        """The stages of the selection, and what is measured of the rows that they leave."""
+        measure = None if self.join is None else self.join.measure
+        return self.selection if measure is None else [*self.selection, measure]
 
     def _select(self, stage: Stage) -> None:
         """Puts a filter or window into the selection, before a shard of row groups, which deals what they leave."""
@@ -129,6 +161,8 @@ class StageOrder:
     def _add_row_group_shard(self, stage: Stage) -> None:
         self._refuse_twice(stage, self._selects(Decision.ROW_GROUPS) or self.shard is not None)
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
+        if self.join is not None:
+            raise _misplaced(stage, self.join.verb, "its items span row groups")
         if self.mixed:
             raise _misplaced(stage, "mix", "a mix has no row groups of its own")
         self.selection.append(stage)
@@ -137,6 +171,8 @@ class StageOrder:
         assert isinstance(stage, Shuffle)
         self._refuse_twice(stage, self.shuffle is not None)
         self._refuse_after(stage, Decision.BATCHES)
+        if self.join is not None:
+            raise _misplaced(stage, self.join.verb, "it takes rows in the order of the shuffle")
         cuts = self._has_view(Decision.CUT)
         if cuts and self._has_view(Decision.PASSES):
             raise _misplaced(stage, "repeat().take", "a pass that is cut off cannot be shuffled as a whole")

@@ -21,6 +21,7 @@ from ..predicates.expression import Call, FieldRef, Node, field_names, parse_exp
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
 from ..stages.base import Stage
+from ..stages.measure import Measure
 from ..stages.ngram import Ngram
 from ..stages.nulls import Nulls
 from ..stages.shard import ShardRowGroups
@@ -72,6 +73,7 @@ class Selection:
         steps: offsets of a window's steps from its first row, int64; ``[0]`` for rows.
         reports: what each step did.
         matched: items before any ``take`` or ``skip`` cut them.
+        measured: a number of each wanted row, where a stage needs one (`stages.measure`).
     """
 
     rows: RowSet
@@ -79,6 +81,7 @@ class Selection:
     steps: np.ndarray
     reports: tuple[Report, ...]
     matched: int
+    measured: np.ndarray | None = None
 
     @property
     def num_items(self) -> int:
@@ -116,6 +119,8 @@ def evaluate(
 ) -> Selection:
     """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
 
+    A `Measure` comes last.
+
     Args:
         begin: what earlier steps, none of them ``take`` or ``skip``, have left; ``None`` = every row.
 
@@ -144,6 +149,8 @@ def evaluate(
             selection = _ngram(dataset, selection, step, read, threads)
         elif isinstance(step, ShardRowGroups):
             selection = _shard_row_groups(selection, step)
+        elif isinstance(step, Measure):
+            selection = replace(selection, measured=_measured(dataset, selection.rows, step, read, threads))
         elif isinstance(step, Take):
             selection = selection.slice(0, step.count)
         else:
@@ -245,6 +252,21 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
         rows_after=selection.num_items,
     )
     return replace(selection, reports=(*selection.reports, report))
+
+
+def _measured(dataset: StoredDataset, rows: RowSet, step: Measure, read: ReadStored, threads: int) -> np.ndarray:
+    """The numbers of all wanted rows, in storage order."""
+    fields = [dataset.schema[name] for name in step.reads]
+
+    def numbers(row_group: int) -> np.ndarray:
+        wanted = rows.of(row_group)
+        table = read(row_group, fields)
+        if not rows.whole[row_group]:
+            table = take_rows(table, pa.array(wanted))
+        return step.numbers(table, lambda row: dataset.describe_row(row_group, int(wanted[row])))
+
+    row_groups = np.flatnonzero(rows.counts > 0).tolist()
+    return np.concatenate([np.zeros(0, np.int64), *in_parallel(numbers, row_groups, "measuring rows", threads)])
 
 
 def _not_null(name: str) -> Where:

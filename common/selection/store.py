@@ -54,6 +54,7 @@ def load_selection(key: str) -> Selection | None:
             meta = json.loads(str(arrays["meta"]))
             starts = arrays["starts"] if meta["windows"] else None
             steps = arrays["steps"]
+            measured = arrays.get("measured")
         reports = tuple(Report(row_groups=report.pop("units"), **report) for report in meta["reports"])
     except FileNotFoundError:
         return None
@@ -61,7 +62,7 @@ def load_selection(key: str) -> Selection | None:
         _LOGGER.warning("selection %s: kept file is damaged (%s); computing it again.", path, error)
         return None
     os.utime(path)
-    return Selection(rows=rows, starts=starts, steps=steps, reports=reports, matched=meta["matched"])
+    return Selection(rows=rows, starts=starts, steps=steps, reports=reports, matched=meta["matched"], measured=measured)
 
 
 def save_selection(key: str, selection: Selection) -> None:
@@ -82,6 +83,7 @@ def save_selection(key: str, selection: Selection) -> None:
         values=selection.rows.values,
         starts=selection.starts if selection.starts is not None else np.zeros(0, np.int64),
         steps=selection.steps,
+        **({} if selection.measured is None else {"measured": selection.measured}),
         meta=np.array(json.dumps(meta)),
     )
     raw = stream.getvalue()

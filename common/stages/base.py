@@ -45,6 +45,8 @@ class Decision(Enum):
     ORDER = "in which order items come"
     PART = "which items belong to this rank"
     PASSES = "how often the items come"
+    WEIGHTS = "how often each row comes in an epoch"
+    JOINS = "which rows form one item together"
     BATCHES = "how many rows an element has"
     FIELDS = "what a row holds"
     BYTES = "where bytes come from"
@@ -122,6 +124,11 @@ class Stage(PlainFields):
     def declared(self) -> tuple[UnischemaField, ...]:
         """Fields that say how stored columns are decoded, instead of the dataset's schema."""
         return ()
+
+    @property
+    def measure(self) -> Stage | None:
+        """What must be known of each wanted row before the order is (a `Measure`)."""
+        return None
 
     # --- what nobody chose ---
 

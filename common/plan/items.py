@@ -1,0 +1,135 @@
+"""`RowItems`: which items an epoch has, and which rows the items of a block are made of.
+
+In: the selection. Out: the order of an epoch, and for each of its blocks the rows to fetch. Pure; reads nothing.
+Items are rows or n-gram windows here. Stages that form other items have a class of their own with the same methods.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from ..order.epoch import EpochOrder, OrderSpec
+from ..selection.select import Selection
+from .draws import BlockKey, BlockRows, Draw
+
+_FEW_BLOCKS = 8  # to look for in turn; finding the distinct ones of more takes a sort
+
+
+class RowItems:
+    """Rows or windows, each once in an epoch.
+
+    Args:
+        selection: the wanted rows, and the first rows of windows.
+    """
+
+    are_batches = False
+    """Whether an item is a batch of rows, which `draws` then names one by one."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+
+    @property
+    def num_items(self) -> int:
+        """Items in one epoch; the same in each."""
+        return self._selection.num_items
+
+    @cached_property
+    def _items_before(self) -> np.ndarray:
+        return self._selection.items_before
+
+    def order(self, spec: OrderSpec, epoch: int) -> EpochOrder:
+        """The global order of an epoch."""
+        return EpochOrder(self._items_before, spec, epoch)
+
+    def draws(self, order: EpochOrder, turn: int, index: np.ndarray) -> list[Draw]:
+        """Where the items at global positions ``index`` of an epoch come from; places count from 0 in ``index``."""
+        return [
+            Draw(key=BlockKey(epoch=order.epoch, stream=stream, block=block), items=items, places=places, turn=turn)
+            for stream, block, items, places in by_block(order, index)
+        ]
+
+    def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:
+        """The rows that a block needs; each once, in storage order."""
+        if self._selection.starts is None:
+            return self._rows_of_segments(order, key)
+        return self.rows_at(self._selection.cells(order.block_items(key.stream, key.block)))
+
+    def rows_at(self, cells: np.ndarray) -> BlockRows:
+        """The rows at positions ``[items, T]`` among the wanted rows; several items may need the same row."""
+        positions, inverse = np.unique(cells, return_inverse=True)
+        row_group, row = self._selection.rows.locate(positions)
+        bounds = np.flatnonzero(np.diff(row_group, prepend=-1, append=-1))
+        return BlockRows(
+            row_groups=tuple(row_group[bounds[:-1]].tolist()),
+            rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
+            cells=inverse.reshape(cells.shape),
+        )
+
+    def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:
+        """The rows of a block whose items are rows: whole stretches of row groups, found without sorting rows."""
+        row_group, first, length = order.block_segments(key.stream, key.block)
+        by_place = np.argsort(first)
+        ends = np.cumsum(length)
+        count = int(ends[-1]) if len(ends) else 0
+        permutation = order.block_permutation(key.stream, key.block, count)
+        if permutation is not None and (np.diff(by_place) == 1).all():  # laid as stored: an item's number is its row's
+            cells, permutation = permutation, None
+        else:
+            begins = np.empty_like(length)
+            begins[by_place] = np.cumsum(length[by_place]) - length[by_place]
+            cells = np.repeat(begins - (ends - length), length)
+            cells += np.arange(count)
+        rows = self._selection.rows
+        skipped = (first - rows.before[row_group]).tolist()
+        chosen = [
+            (u, rows.of(u)[s : s + n]) for u, s, n in zip(row_group.tolist(), skipped, length.tolist(), strict=True)
+        ]
+        return BlockRows(
+            row_groups=tuple(chosen[place][0] for place in by_place),
+            rows=tuple(chosen[place][1] for place in by_place),
+            cells=(cells if permutation is None else cells[permutation])[:, None],
+        )
+
+    def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
+        """The row groups that a block touches, and about how many wanted rows of each it needs."""
+        row_group, _, taken = order.block_segments(key.stream, key.block)
+        before, rows_before = self._items_before, self._selection.rows.before
+        items = np.maximum(before[row_group + 1] - before[row_group], 1)
+        wanted = rows_before[row_group + 1] - rows_before[row_group]
+        return list(zip(row_group.tolist(), (np.minimum(1.0, taken / items) * wanted).tolist(), strict=True))
+
+
+def by_block(order: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
+    """Groups global positions by block: ``(stream, block, item numbers in the block, places in index)``.
+
+    Places are ``None`` where all of ``index`` lies in one block.
+    """
+    stream, position = order.locate(index)
+    result: list[tuple[int, int, np.ndarray, np.ndarray | None]] = []
+    for number, mine in distinct(stream):
+        own = position if mine is None else position[mine]
+        starts = order.stream(number).block_position
+        first, last = (np.searchsorted(starts, (own.min(), own.max()), side="right") - 1).tolist()
+        if first == last:
+            result.append((number, first, own - starts[first], mine))
+            continue
+        block = np.searchsorted(starts, own, side="right") - 1
+        for found in range(first, last + 1) if last - first < _FEW_BLOCKS else np.unique(block).tolist():
+            places = np.flatnonzero(block == found)
+            if not len(places):
+                continue
+            result.append((number, found, own[places] - starts[found], places if mine is None else mine[places]))
+    return result
+
+
+def distinct(numbers: np.ndarray) -> list[tuple[int, np.ndarray | None]]:
+    """Each distinct number, ascending, with its places (ascending; ``None`` = all of them)."""
+    if not len(numbers):
+        return []
+    lowest = int(numbers.min())
+    if lowest == int(numbers.max()):  # the usual case, without sorting
+        return [(lowest, None)]
+    return [(number, np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
