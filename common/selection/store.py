@@ -74,16 +74,17 @@ def save_selection(key: str, selection: Selection) -> None:
         "matched": selection.matched,
         "reports": [_stored_report(report) for report in selection.reports],
     }
+    measured: dict[str, Any] = {} if selection.measured is None else {"measured": selection.measured}
     stream = io.BytesIO()
     np.savez_compressed(
         stream,
+        **measured,
         before=selection.rows.before,
         whole=selection.rows.whole,
         start=selection.rows.start,
         values=selection.rows.values,
         starts=selection.starts if selection.starts is not None else np.zeros(0, np.int64),
         steps=selection.steps,
-        **({} if selection.measured is None else {"measured": selection.measured}),
         meta=np.array(json.dumps(meta)),
     )
     raw = stream.getvalue()

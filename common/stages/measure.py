@@ -31,4 +31,4 @@ class Measure(Stage):
         raise NotImplementedError
 
     def to_json(self) -> dict[str, object]:
-        return {"measure": type(self).__name__, **{item.name: getattr(self, item.name) for item in fields(self)}}
+        return {"measure": type(self).__name__, **{item.name: getattr(self, item.name) for item in fields(self)}}  # type: ignore[arg-type]  # subclasses are dataclasses
