@@ -12,7 +12,9 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
 
 from ..engine.run.selecting import select_rows
 from ..errors import DatasetError, PipelineError
@@ -32,7 +34,10 @@ from ..stages.select import Select
 from ..stages.shard import Even, Shard
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
-from .iteration import IterationCounter, PipelineIterator
+from ..transport.source import usable_processors
+from .image_verbs import seed_or_drawn
+from .iteration import IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
+from .numbered import KEPT_BYTES, ElementForms, ElementReader, NumberedElements
 from .verbs import Verbs
 
 if TYPE_CHECKING:
@@ -406,6 +411,76 @@ class Pipeline(Verbs):
         """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
         return PipelineIterator(self, self._iterations.take(), self._iterations)
 
+    # --- elements by number ---
+
+    @overload
+    def __getitem__(self, index: int) -> dict[Any, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[dict[Any, Any]]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows (or batches) by number, in the order of epoch 0, read without those before them.
+
+            >>> int(drive[3]["id"]), [int(row["id"]) for row in drive[-2:]]
+            (3, [38, 39])
+            >>> [int(row["id"]) for row in drive.shuffle(40, seed=7)[[5, 0]]]
+            [21, 30]
+
+        Each is what ``list(pipeline)`` has there, random crops included; see `at_epoch`.
+
+        Raises:
+            IndexError: there is no such row.
+            PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no numbers.
+        """
+        return self.at_epoch(0)[index]
+
+    def at_epoch(self, epoch: int) -> NumberedElements[dict[Any, Any]]:
+        """The elements of the ``epoch``-th iterator by number: ``pipeline.at_epoch(2)[:10]``.
+
+        Everything runs in this process, functions too. An element costs the row groups that it lies in; those read last
+        are kept, up to ``memory_limit`` bytes (here ``None`` = 256 MiB).
+
+        Raises:
+            PipelineError: a number below 0; elements that have no numbers.
+        """
+        number = integer(epoch, least=0)
+        if number is None:
+            raise PipelineError(f"at_epoch: expected an integer >= 0, got {epoch!r}.")
+        if self.address is not None:
+            raise PipelineError(
+                "rows by number: expected a pipeline over files, got one that is served, which gives rows in order. "
+                "Iterate it, or open the files here."
+            )
+        key = f"reader {self.memory_limit} {os.getpid()}"  # a forked child has no locks and threads of its parent's
+        if key not in self._plans:
+            self._plans[key] = ElementReader(
+                self.plan(),
+                ElementForms(batch=batch_to_numpy, rows=rows_to_numpy, strict_nulls=False),
+                threads=self.workers or usable_processors(),
+                memory_limit=self.memory_limit or KEPT_BYTES,
+            )
+        return NumberedElements(self._plans[key], number)
+
+    def head(self, count: int = 5) -> list[dict[Any, Any]]:
+        """The first elements of epoch 0, fewer if there are not as many.
+
+        Raises:
+            PipelineError: a number below 0; elements that have no numbers.
+        """
+        return self.at_epoch(0)[: _count("head", count)]
+
+    def sample(self, count: int, seed: int | None = None) -> list[dict[Any, Any]]:
+        """``count`` different elements of epoch 0, drawn uniformly; the same ones for the same ``seed``.
+
+        Raises:
+            PipelineError: there are fewer; elements that have no numbers; a seed that is no integer.
+        """
+        chosen = plain(seed_or_drawn(seed)[0])
+        if type(chosen) is not int:
+            raise PipelineError(f"sample: expected an integer seed or None, got {seed!r}.")
+        return self.at_epoch(0).sample(_count("sample", count), chosen)
+
     def explain(self) -> str:
         """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
         plan = None if self.address is None else self.plan()
@@ -593,6 +668,13 @@ class _Constant:
 
     def __call__(self) -> Any:
         return self._value
+
+
+def _count(verb: str, count: object) -> int:
+    number = integer(count, least=0)
+    if number is None:
+        raise PipelineError(f"{verb}: expected an integer >= 0, got {count!r}.")
+    return number
 
 
 def _copy(source: Pipeline, target: Pipeline) -> None:

@@ -1,0 +1,370 @@
+"""Elements by number: rows or batches of a pipeline read in any order, each at the cost of the row groups it lies in.
+
+In: a plan and numbers. Out: what an iteration gives at these places. The plan says which rows an element takes, and the
+engine makes it, so there is no second order that could differ. Always holds: what is kept is bounded in bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+
+from ..engine.columns.arena import Heap
+from ..engine.columns.batch import Column
+from ..engine.read.fetch import fetch_threads, fetchers_of
+from ..engine.read.file_cells import RowGroupColumns
+from ..engine.run.assemble import assemble
+from ..engine.run.block import LoadedBlock
+from ..engine.steps.source import Source
+from ..errors import PipelineError
+from ..order.keyed import permutation, raw_words
+from ..plan.draws import BlockKey, BlockRows, Draw
+from ..plan.items import distinct
+from ..plan.plan import BasePlan
+from ..schema.element import Element
+
+KEPT_BYTES = 256 << 20
+_SAMPLE_KEY = 6
+Given = TypeVar("Given")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class NumberedElements(Generic[Given]):
+    """The elements of one epoch by number: ``elements[3]`` is one, ``elements[[3, 1]]`` and ``elements[:9]`` are lists.
+
+    What a list needs of a row group is read once, whatever the order of the numbers, and the row groups that were read
+    last are kept.
+    """
+
+    def __init__(self, reader: ElementReader[Given], epoch: int) -> None:
+        self._reader = reader
+        self._epoch = epoch
+
+    def __len__(self) -> int:
+        """How many; raises `TypeError` if they never end."""
+        if self._reader.length is None:
+            raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
+        return self._reader.length
+
+    @overload
+    def __getitem__(self, index: int) -> Given: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
+
+    def __getitem__(self, index: object) -> Any:
+        """An element, or a list of them.
+
+        Raises:
+            IndexError: there is no such element; a number that counts from the end of what never ends.
+            TypeError: neither an integer, a slice, nor a list of integers or bools.
+        """
+        numbers = numbers_of(index, self._reader.length)
+        found = self._reader.read(self._epoch, np.atleast_1d(numbers))
+        return found if numbers.ndim else found[0]
+
+    def sample(self, count: int, seed: int) -> list[Given]:
+        """``count`` different elements, drawn uniformly.
+
+        Raises:
+            PipelineError: there are fewer, or they never end.
+        """
+        length = self._reader.length
+        if length is None or count > length:
+            there = "a pipeline that repeats for ever" if length is None else f"{length}"
+            raise PipelineError(f"sample: expected at least {count} elements to draw from, got {there}.")
+        return self._reader.read(self._epoch, drawn_numbers(length, count, seed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementForms(Generic[Given]):
+    """What becomes of columns: one batch, or one element for each row; ``strict_nulls``: whether nulls are errors."""
+
+    batch: Callable[[Element, Sequence[Column]], Given]
+    rows: Callable[[Element, list[Column]], Iterator[Given]]
+    strict_nulls: bool
+
+
+class ElementReader(Generic[Given]):
+    """Makes the elements of a plan by their numbers. Thread-safe; a forked child needs one of its own.
+
+    Args:
+        threads: row groups that are read at once.
+        memory_limit: bytes of row groups that are kept; those that one element needs are read in any case.
+
+    Raises:
+        PipelineError: a plan whose elements have no numbers.
+    """
+
+    def __init__(self, plan: BasePlan, forms: ElementForms[Given], *, threads: int, memory_limit: int) -> None:
+        if plan.program.drops:
+            raise PipelineError(
+                "rows by number: expected a pipeline whose rows can be counted, got transform(drops=True): nobody "
+                "knows which rows the function leaves. Use where(function, fields=[...]), or iterate."
+            )
+        self._plan = plan
+        self._forms = forms
+        self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
+        self._block_rows: _Recent[BlockKey, BlockRows] = _Recent(plan.block_rows, _block_rows_bytes, memory_limit // 4)
+
+    @property
+    def length(self) -> int | None:
+        """How many elements; ``None`` = endless."""
+        return self._plan.length
+
+    def read(self, epoch: int, numbers: np.ndarray) -> list[Given]:
+        """The elements of an epoch with these numbers (int64, from 0), in this order.
+
+        Raises:
+            EmptySelectionError: the pipeline has nothing, whatever the numbers.
+            DecodeError, NullValueError, TransformError: an element fails.
+        """
+        self._plan.check_not_empty()
+        batches = self._plan.batch_view
+        if batches is not None:
+            return [self._batch(self._plan.draws(epoch, *batches.rows(number))) for number in numbers.tolist()]
+        return self._rows(self._plan.draws(epoch, *self._plan.row_view.resolve(numbers)), len(numbers))
+
+    def _batch(self, draws: Sequence[Draw]) -> Given:
+        taken = [each for draw in draws for each in self._taken(draw)]
+        loaded = self._row_groups.load([each.run for each in taken])
+        sources = [each.source(rows) for each, rows in zip(taken, loaded, strict=True)]
+        return self._forms.batch(self._plan.element, self._made(sources, sum(map(len, taken))))
+
+    def _rows(self, draws: Sequence[Draw], count: int) -> list[Given]:
+        result: list[Any] = [None] * count
+        taken = sorted((each for draw in draws for each in self._taken(draw)), key=lambda each: each.run)
+        at_once, chunk_rows = self._row_groups.threads, self._plan.chunk_rows
+        for few in (taken[first : first + at_once] for first in range(0, len(taken), at_once)):
+            for each, rows in zip(few, self._row_groups.load([each.run for each in few]), strict=True):
+                source = each.source(rows)
+                for first in range(0, len(each), chunk_rows):
+                    part = slice(first, first + chunk_rows)
+                    cells, places = source.cells[part], each.places[part]
+                    columns = self._made([replace(source, cells=cells, places=None)], len(cells))
+                    made = self._forms.rows(self._plan.element, columns)
+                    for place, row in zip(places.tolist(), made, strict=True):
+                        result[place] = row
+        return result
+
+    def _made(self, sources: Sequence[Source], count: int) -> list[Column]:
+        return assemble(self._plan.program, sources, count, Heap(), strict_nulls=self._forms.strict_nulls)
+
+    def _taken(self, draw: Draw) -> Iterator[_Taken]:
+        """What a draw takes, by the row groups that its items lie in."""
+        block = self._block_rows(draw.key)
+        starts = np.cumsum([0, *map(len, block.rows)])
+        cells = block.cells[draw.items]
+        parts = np.searchsorted(starts, cells, side="right") - 1
+        several = len(starts)
+        for span, found in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
+            first, last = divmod(span, several)
+            mine = np.arange(len(cells)) if found is None else found
+            yield _Taken(
+                run=_Run(draw.key.source, block.row_groups[first : last + 1]),
+                parts=parts[mine] - first,
+                rows=np.concatenate(block.rows[first : last + 1])[cells[mine] - starts[first]],
+                places=mine if draw.places is None else draw.places[mine],
+                turn=draw.turn,
+            )
+
+
+class _Run(NamedTuple):
+    """Row groups that follow each other, of one source of a mix."""
+
+    source: int
+    row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """Items that lie in the same row groups.
+
+    Attributes:
+        parts, rows: int64 ``[items, T]``: which row group of the run each of their rows is in, and its number there.
+        places: which items of the element they are.
+        turn: as `Draw.turn`.
+    """
+
+    run: _Run
+    parts: np.ndarray
+    rows: np.ndarray
+    places: np.ndarray
+    turn: int
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def source(self, loaded: _Loaded) -> Source:
+        """The items as rows of the row groups."""
+        cells = np.empty_like(self.rows)
+        before = 0
+        for number, rows in enumerate(loaded.rows):
+            mine = self.parts == number
+            cells[mine] = np.searchsorted(rows, self.rows[mine]) + before
+            before += len(rows)
+        return Source(block=loaded.block, cells=cells, places=self.places, source=self.run.source, turn=self.turn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """The wanted rows of some row groups."""
+
+    block: LoadedBlock
+    rows: list[np.ndarray]
+    num_bytes: int
+
+
+class _RowGroups:
+    """Loads the wanted rows of row groups, several at once, and keeps what was loaded last."""
+
+    def __init__(self, plan: BasePlan, threads: int, memory_limit: int) -> None:
+        self.threads = threads
+        self._parts = plan.parts
+        self._fetchers = fetchers_of(plan, partly=True)
+        self._columns: _Recent[tuple[int, int], RowGroupColumns] = _Recent(
+            self._fetch, lambda columns: columns.nbytes, memory_limit // 2
+        )
+        self._loaded: _Recent[_Run, _Loaded] = _Recent(self._load, lambda loaded: loaded.num_bytes, memory_limit // 2)
+
+    def load(self, runs: Sequence[_Run]) -> list[_Loaded]:
+        """The rows of each run."""
+        if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
+            return [self._loaded(run) for run in runs]
+        with ThreadPoolExecutor(min(self.threads, len(runs)), thread_name_prefix="parquetry-fetch") as pool:
+            return list(pool.map(self._loaded, runs))
+
+    def _load(self, run: _Run) -> _Loaded:
+        columns = [self._columns((run.source, row_group)) for row_group in run.row_groups]
+        rows = [self._wanted(run.source, row_group) for row_group in run.row_groups]
+        block = LoadedBlock(
+            columns,
+            self._fetchers[run.source].places(run.row_groups),
+            rows,
+            self._parts[run.source].program.fields,
+            row_groups=run.row_groups,
+        )
+        return _Loaded(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
+
+    def _fetch(self, key: tuple[int, int]) -> RowGroupColumns:
+        return self._fetchers[key[0]].fetch(key[1], self._wanted(*key))
+
+    def _wanted(self, source: int, row_group: int) -> np.ndarray:
+        return self._parts[source].selection.rows.of(row_group)
+
+
+class _Recent(Generic[Key, Value]):
+    """Values by key, of which those asked for last are kept, up to a number of bytes but at least one. Thread-safe."""
+
+    def __init__(self, make: Callable[[Key], Value], size_of: Callable[[Value], int], max_bytes: int) -> None:
+        self._make = make
+        self._size_of = size_of
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
+
+    def __call__(self, key: Key) -> Value:
+        """The value, made if it is not kept; two threads may make it at once."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        value = self._make(key)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = value
+                self._bytes += self._size_of(value)
+            while self._bytes > self._max_bytes and len(self._kept) > 1:
+                self._bytes -= self._size_of(self._kept.popitem(last=False)[1])
+        return value
+
+
+def numbers_of(index: object, length: int | None) -> np.ndarray:
+    """The numbers (int64, from 0) that an index stands for: a scalar for an integer, else a vector.
+
+    Args:
+        index: what stands in the brackets: an integer, a slice, or a list of integers or bools.
+        length: of what is indexed; ``None`` = endless.
+
+    Raises:
+        IndexError, TypeError: as `NumberedElements.__getitem__`.
+    """
+    if isinstance(index, slice):
+        return _sliced(index, length)
+    wrong = TypeError(
+        f"row numbers: expected an integer, a slice, or a list of integers or bools, got {index!r:.200}. "
+        "For several rows write pipeline[[3, 1]]."
+    )
+    if isinstance(index, str | bytes | tuple | bool | np.bool_):
+        raise wrong
+    if np.ndim(index) == 0:  # type: ignore[arg-type]  # whatever it is
+        try:
+            number = operator.index(index)  # type: ignore[arg-type]
+        except TypeError:
+            raise wrong from None
+        return np.asarray(_checked(number, length), np.int64)
+    values = np.asarray(index)
+    if values.dtype == bool:
+        if length is None or values.shape != (length,):
+            raise IndexError(f"row numbers: expected a mask of {_shown(length)}, got one of shape {values.shape}.")
+        return np.flatnonzero(values)
+    if values.ndim != 1 or (values.dtype.kind not in "iu" and len(values)):
+        raise wrong
+    if not len(values):
+        return np.zeros(0, np.int64)
+    for extreme in (int(values.min()), int(values.max())):
+        _checked(extreme, length)
+    numbers = values.astype(np.int64)
+    return numbers if length is None else np.where(numbers < 0, numbers + length, numbers)
+
+
+def _checked(number: int, length: int | None) -> int:
+    """A number that counts from the start; raises `IndexError` if there is no such element."""
+    if number < 0 if length is None else not -length <= number < length:
+        raise IndexError(f"row {number}: there is no such row in {_shown(length)}.")
+    return number + length if number < 0 and length is not None else number
+
+
+def _sliced(index: slice, length: int | None) -> np.ndarray:
+    if length is not None:
+        return np.arange(*index.indices(length), dtype=np.int64)
+    step = 1 if index.step is None else operator.index(index.step)
+    begin, end = (None if bound is None else operator.index(bound) for bound in (index.start, index.stop))
+    from_end = any(bound is not None and bound < 0 for bound in (begin, end))
+    if from_end or (end if step > 0 else begin) is None:
+        raise IndexError(f"rows {index}: there is no such stretch in {_shown(None)}. Give bounds that count from 0.")
+    first, last = (0 if begin is None else begin), (-1 if end is None else end)
+    return np.arange(first, last, step, dtype=np.int64)
+
+
+def _shown(length: int | None) -> str:
+    return "a pipeline that repeats for ever" if length is None else f"a pipeline of {length}"
+
+
+def drawn_numbers(length: int, count: int, seed: int) -> np.ndarray:
+    """``count`` different numbers below ``length`` in random order, a pure function of the arguments."""
+    if 4 * count >= length:
+        return permutation(length, _SAMPLE_KEY, seed)[:count]
+    words = 2 * count + 64
+    while True:
+        drawn = (raw_words(words, _SAMPLE_KEY, seed) % np.uint64(length)).astype(np.int64)
+        _, first = np.unique(drawn, return_index=True)
+        if len(first) >= count:
+            return drawn[np.sort(first)[:count]]
+        words *= 2
+
+
+def _block_rows_bytes(rows: BlockRows) -> int:
+    return rows.cells.nbytes + sum(part.nbytes for part in rows.rows)
