@@ -48,6 +48,7 @@ VERBS = (
     "cache",
     "rename",
     "cast",
+    "as_tuple",
 )
 CASTS: dict[str, list[Any]] = {
     "speed": [np.float64, "int32"],
@@ -163,6 +164,14 @@ def _padded(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
         return {**row, name: value + [[0.0] * 3] * (4 - len(value)), f"{name}__length": len(value)}
 
     return padded
+
+
+def _keeping(names: Collection[str]) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
+    def keep(row: dict[Any, Any]) -> dict[Any, Any]:
+        parts = {key: keep(value) if isinstance(value, dict) else value for key, value in row.items()}
+        return {key: part for key, part in parts.items() if (part if isinstance(part, dict) else key in names)}
+
+    return keep
 
 
 def _cast(name: str, dtype: Any) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
@@ -331,6 +340,12 @@ class Chain:
         dtype = self.draw(st.sampled_from(CASTS[self.was(name)]))
         self.cast_fields = {*self.cast_fields, self.was(name)}
         return call("cast", dtype, name, model=_cast(name, dtype))
+
+    def as_tuple(self) -> Call:
+        others = self.draw(st.lists(st.sampled_from(self.names), max_size=3))
+        self.names = [name for name in self.names if name in ("id", *others)]
+        forms: list[Any] = [[*others, "id"], ["id", tuple(others) or "id"], [{"x": "id", "y": others or "id"}, "id"]]
+        return call("as_tuple", *self.draw(st.sampled_from(forms)), model=_keeping(self.names))
 
     def shard(self) -> Call:
         ranks = self.draw(st.integers(1, 4))

@@ -23,7 +23,7 @@ from parquetry.common.transport.served.cells import Cell, cells_of, last_variabl
 from parquetry.common.transport.served.wire import SocketReader
 
 from .arrow_versions import Reader
-from .elements import Leaf, assemble, leaves_of, nest_leaves
+from .elements import Leaf, assemble, leaves_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def arrow_dataset(element: Element, endpoint: Endpoint, reader: Reader) -> tf.da
             rows = tf.identity(rows)
         parts = {(cell.field, cell.part, cell.axis): column for cell, column in zip(cells, kept, strict=True)}
         values = [_value(leaf, number, element, rows, parts) for number, leaf in enumerate(leaves)]
-        return nest_leaves(leaves, values)
+        return element.nest(values)
 
     source = _tensorflow_io(endpoint, specs) if reader == "tensorflow-io" else _pyarrow(endpoint, specs, element)
     return source.map(to_element)

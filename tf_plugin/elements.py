@@ -1,8 +1,8 @@
 """From a pipeline's element to tf.data's: the flat components of the source op, and the structure made of them.
 
 In: an `Element` (what a pipeline hands out). Out: the op's attributes, and a `tf.data.Dataset` whose elements are
-nested dicts of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis (a batch, or
-the steps of a window), and a dense tensor of the row's own shape where there is none.
+nested dicts (or tuples) of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis
+(a batch, or the steps of a window), and a dense tensor of the row's own shape where there is none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.errors import SchemaError
-from parquetry.common.schema.element import Element, OutputField, nest
+from parquetry.common.schema.element import Element, OutputField
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,6 @@ class Leaf:
     """One field of the element: its flat components, and how they become one value.
 
     Attributes:
-        path: where the value stands in the element.
         components: the flat tensors it is made of; a single one is the value itself.
         shape: of one value, for a ragged leaf.
         window: steps of the window axis, for a ragged leaf.
@@ -39,7 +38,6 @@ class Leaf:
         batched: whether rows are the first axis.
     """
 
-    path: tuple[str | int, ...]
     components: tuple[Component, ...]
     shape: tuple[int | None, ...] = ()
     window: int | None = None
@@ -62,7 +60,7 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
     if not output.ragged or not lead:
         kind = "cell" if output.ragged else "string" if output.kind != "dense" else "dense"
         spec = tf.TensorSpec((*lead, *output.shape), dtype)
-        return Leaf(path=output.path, components=(Component(kind=f"{number}:{kind}", spec=spec),))
+        return Leaf(components=(Component(kind=f"{number}:{kind}", spec=spec),))
     last = _last_variable_axis(output.shape)
     values = tf.TensorSpec((None, *output.shape[last + 1 :]), dtype)
     components = [Component(kind=f"{number}:values", spec=values)]
@@ -73,7 +71,6 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
             length = cells + 1 if axis == 0 and cells is not None else None
             components.append(Component(kind=f"{number}:splits:{axis}", spec=tf.TensorSpec((length,), tf.int64)))
     return Leaf(
-        path=output.path,
         components=tuple(components),
         shape=output.shape,
         window=output.window,
@@ -97,7 +94,7 @@ def leaves_of(element: Element) -> tuple[Leaf, ...]:
 
 
 def _refuse_mixed_keys(element: Element) -> None:
-    keys = {output.path[0]: output for output in element.outputs}
+    keys = {} if element.form is not None else {output.path[0]: output for output in element.outputs}
     if any(isinstance(key, int) for key in keys):
         for key, output in keys.items():
             if isinstance(key, str):
@@ -125,8 +122,8 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
     return value
 
 
-def structured(leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset of nested dicts from the source's flat tuples, by a native ``map``."""
+def structured(element: Element, leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset of elements from the source's flat tuples, by a native ``map``."""
 
     @tf.autograph.experimental.do_not_convert  # nothing to convert, and converted code goes through a temporary file
     def to_element(*tensors: tf.Tensor) -> Any:
@@ -134,30 +131,25 @@ def structured(leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Datas
         for leaf in leaves:
             values.append(assemble(leaf, tensors[at : at + len(leaf.components)]))
             at += len(leaf.components)
-        return nest_leaves(leaves, values)
+        return element.nest(values)
 
     return source.map(to_element)
 
 
-def structure_of_specs(leaves: Sequence[Leaf]) -> Any:
+def structure_of_specs(element: Element, leaves: Sequence[Leaf]) -> Any:
     """The element spec of leaves that have one component each."""
-    return nest_leaves(leaves, [leaf.components[0].spec for leaf in leaves])
+    return element.nest(leaf.components[0].spec for leaf in leaves)
 
 
-def flat_components(leaves: Sequence[Leaf]) -> list[Component]:
+def flat_components(element: Element, leaves: Sequence[Leaf]) -> list[Component]:
     """The components in the order in which the source op is to give them.
 
     Without ragged leaves the source gives the structure itself, whose flat order is tf.nest's (by sorted key).
     """
     if any(leaf.ragged for leaf in leaves):
         return [component for leaf in leaves for component in leaf.components]
-    return list(tf.nest.flatten(nest_leaves(leaves, [leaf.components[0] for leaf in leaves])))
+    return list(tf.nest.flatten(element.nest(leaf.components[0] for leaf in leaves)))
 
 
 def _last_variable_axis(shape: tuple[int | None, ...]) -> int:
     return max(axis for axis, size in enumerate(shape) if size is None)
-
-
-def nest_leaves(leaves: Sequence[Leaf], values: Sequence[Any]) -> Any:
-    """Puts one value for each leaf into the element's nested dict."""
-    return nest(leaves, values)  # type: ignore[arg-type]  # it asks for nothing but a path

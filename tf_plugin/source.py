@@ -56,7 +56,7 @@ def source_dataset(
         command: the sidecar's command line, instead of `sidecar_command`.
     """
     leaves = leaves_of(element)
-    components = flat_components(leaves)
+    components = flat_components(element, leaves)
     ragged = any(leaf.ragged for leaf in leaves)
     variant = load_ops().parquetry_parquet_dataset(
         request=request,
@@ -70,8 +70,9 @@ def source_dataset(
         output_shapes=[component.spec.shape for component in components],
     )
     if ragged:
-        return structured(leaves, _Source(variant, tuple(component.spec for component in components)))
-    return _Source(variant, structure_of_specs(leaves))
+        specs = tuple(component.spec for component in components)
+        return structured(element, leaves, _Source(variant, specs))
+    return _Source(variant, structure_of_specs(element, leaves))
 
 
 class _Source(tf.data.Dataset):

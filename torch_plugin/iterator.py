@@ -98,12 +98,12 @@ class ElementIterator:
         self._packs = sent and not self._maps
         self._by_rows = by_rows
         self._steps = self._open(worker, workers)
-        self._rows: Iterator[dict[Any, Any]] = iter(())
+        self._rows: Iterator[Any] = iter(())
 
     def __iter__(self) -> ElementIterator:
         return self
 
-    def __next__(self) -> dict[Any, Any]:
+    def __next__(self) -> Any:
         self.begun = True
         row = next(self._rows, None)
         while row is None:
@@ -127,7 +127,7 @@ class ElementIterator:
         self.progress.consumed += 0 if self._by_rows else 1
         return row
 
-    def _batch(self, element: Element, columns: Sequence[Column] | tuple[np.ndarray, ...]) -> dict[Any, Any]:
+    def _batch(self, element: Element, columns: Sequence[Column] | tuple[np.ndarray, ...]) -> Any:
         if isinstance(columns, tuple):
             if not self._maps:
                 return arrays_to_torch(element, columns)

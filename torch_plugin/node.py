@@ -45,7 +45,7 @@ class ParquetNode(PipelineCarrier, BaseNode):
         """
         self._reset(initial_state, strict=True)
 
-    def next(self) -> dict[Any, Any]:
+    def next(self) -> Any:
         """The next element."""
         assert self._iterator is not None  # BaseNode resets first
         return next(self._iterator)

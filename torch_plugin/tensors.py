@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, split_array, split_columns
-from parquetry.common.schema.element import Element, OutputField, nest
+from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
 
 Jagged: Any
@@ -43,10 +43,10 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor = as_tensor) -> dict[Any, Any]:
-    """A batch as a dict of tensors, nested tensors and lists; ``tensor`` makes a tensor of an array."""
+def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor = as_tensor) -> Any:
+    """A batch of tensors, nested tensors and lists; ``tensor`` makes a tensor of an array."""
     values = [_batch_value(output, column, tensor) for output, column in zip(element.outputs, columns, strict=True)]
-    return nest(element.outputs, values)
+    return element.nest(values)
 
 
 def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> Iterable[Any]:
@@ -54,28 +54,21 @@ def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> 
     tensors may look into, because many small tensors cost most by what is done for each; else the columns of each.
     """
     arrays = [column.values for column in columns if isinstance(column, Dense)]
-    plain = len(arrays) == len(columns) and all(len(output.path) == 1 for output in element.outputs)
-    if not plain or not all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
+    if len(arrays) < len(columns) or not all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
         return split_columns(columns, count)
     return zip(*(split_array(array, count) for array in arrays), strict=True)
 
 
-def arrays_to_torch(
-    element: Element, arrays: tuple[np.ndarray, ...], tensor: ToTensor = torch.from_numpy
-) -> dict[Any, Any]:
-    """One batch of `split_for_torch` as a dict of tensors. Tensors are made late: the garbage collector counts them."""
-    names = [output.path[0] for output in element.outputs]
-    return dict(zip(names, map(tensor, arrays), strict=True))
+def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...], tensor: ToTensor = torch.from_numpy) -> Any:
+    """One batch of `split_for_torch` as tensors. They are made late: the garbage collector counts them."""
+    return element.nest(map(tensor, arrays))
 
 
-def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[dict[Any, Any]]:
-    """The rows of a chunk as dicts, made as they are taken; tensors are views of the chunk."""
+def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[Any]:
+    """The rows of a chunk, made as they are taken; tensors are views of the chunk."""
     group = max(1, _LIVE_TENSORS // len(columns))
-    fields = [_row_values(output, column, group) for output, column in zip(element.outputs, columns, strict=True)]
-    if all(len(output.path) == 1 for output in element.outputs):
-        names = [output.path[0] for output in element.outputs]
-        return (dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True))
-    return (nest(element.outputs, values) for values in zip(*fields, strict=True))
+    pairs = zip(element.outputs, columns, strict=True)
+    return element.each([_row_values(output, column, group) for output, column in pairs])
 
 
 def to_list(values: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from numpy.typing import DTypeLike
 
 from ..schema.field import Unischema, UnischemaField
+from ..stages.as_tuple import AsTuple
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
 from ..stages.cast import Cast
 from ..stages.decimals import Decimals
@@ -174,6 +175,31 @@ class FieldVerbs:
             NullValueError, DecodeError: a null, or a number that ``dtype`` cannot hold; names file and row.
         """
         return self._with_stage(Pack.of(name, fields, dtype, keep=keep))
+
+    def as_tuple(self, *parts: object) -> Self:
+        """Rows (or batches) as tuples instead of dicts, with these fields only: what ``model.fit`` and training loops
+        take apart.
+
+            >>> speed, number = next(iter(drive.as_tuple("speed", "id").skip(1).batch(2)))
+            >>> speed.tolist(), number.tolist()
+            ([0.5, 1.0], [1, 2])
+            >>> inputs, number = next(iter(drive.as_tuple({"v": "speed", "who": "name"}, "id").skip(4)))
+            >>> float(inputs["v"]), str(inputs["who"]), int(number)
+            (2.0, 'n4', 4)
+
+        What is batched, shuffled, dealt or repeated afterwards stays a tuple. Verbs that add, remove or rename fields,
+        and functions of rows by name, belong before it.
+
+        Args:
+            parts: names of fields, tuples of them, or dicts ``{key: name}``, to any depth; a name may come twice. In
+                windows with fields for each offset, a name stands for the field at its only offset, or for ``{offset:
+                value}`` if there are several, and ``"1.name"`` for the one at offset 1.
+
+        Raises:
+            PipelineError: no name, or something that is none.
+            FieldNotFoundError: a name that no field has (raised when the element is first needed).
+        """
+        return self._with_stage(AsTuple.of(parts))
 
     def transform(
         self,

@@ -16,7 +16,7 @@ from ..errors import ELEMENT_ERRORS, StateError
 from ..order.cursor import Cursor
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
-from ..schema.element import Element, OutputField, nest
+from ..schema.element import Element, OutputField
 from ..stages.base import Stage
 from ..transport.open import open_source
 from ..transport.served.address import ServerAddress
@@ -203,19 +203,19 @@ class StepIterator(Generic[Source]):
 
 
 class PipelineIterator:
-    """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows)."""
+    """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows), or as ``as_tuple`` says."""
 
     def __init__(self, pipeline: Iterated, iteration: int, iterations: IterationCounter | None = None) -> None:
         self._iterations = iterations or IterationCounter()
         form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
         self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
-        self._rows: Iterator[dict[Any, Any]] = iter(())
+        self._rows: Iterator[Any] = iter(())
         self._consumed = 0
 
     def __iter__(self) -> PipelineIterator:
         return self
 
-    def __next__(self) -> dict[Any, Any]:
+    def __next__(self) -> Any:
         element = self._steps.element
         while True:
             row = next(self._rows, None)
@@ -229,8 +229,7 @@ class PipelineIterator:
                 raise
             if element.batched:
                 self._consumed = self._steps.position
-                result: dict[Any, Any] = step
-                return result
+                return step
             self._consumed = self._steps.position - count
             self._rows = rows_to_numpy(element, step)
 
@@ -259,21 +258,17 @@ class PipelineIterator:
         self._steps.close()
 
 
-def batch_to_numpy(element: Element, columns: Sequence[Column]) -> dict[Any, Any]:
-    """A batch as the nested dict of numpy arrays."""
+def batch_to_numpy(element: Element, columns: Sequence[Column]) -> Any:
+    """A batch as numpy arrays."""
     return batches_to_numpy(element, columns, 1)[0]
 
 
-def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> list[dict[Any, Any]]:
+def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> list[Any]:
     """``count`` batches whose rows follow each other in the columns, cut in one go: many small arrays cost most by
     what is done for each of them.
     """
-    outputs = element.outputs
-    values = [_batch_values(output, column, count) for output, column in zip(outputs, columns, strict=True)]
-    if all(len(output.path) == 1 for output in outputs):
-        names = [output.path[0] for output in outputs]
-        return [dict(zip(names, batch, strict=True)) for batch in zip(*values, strict=True)]
-    return [nest(outputs, batch) for batch in zip(*values, strict=True)]
+    pairs = zip(element.outputs, columns, strict=True)
+    return list(element.each([_batch_values(output, column, count) for output, column in pairs]))
 
 
 def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
@@ -282,15 +277,10 @@ def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
     return [to_numpy(part, text=output.kind == "text") for part in split_column(column, count)]
 
 
-def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[dict[Any, Any]]:
-    """The rows of a chunk as nested dicts."""
-    lists = [
-        rows_of(column, text=output.kind == "text") for output, column in zip(element.outputs, columns, strict=True)
-    ]
-    if all(len(output.path) == 1 for output in element.outputs):
-        names = [output.path[0] for output in element.outputs]
-        return (dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True))
-    return (nest(element.outputs, values) for values in zip(*lists, strict=True))
+def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[Any]:
+    """The rows of a chunk."""
+    pairs = zip(element.outputs, columns, strict=True)
+    return element.each([rows_of(column, text=output.kind == "text") for output, column in pairs])
 
 
 def executor_of(pipeline: Iterated) -> str:

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..errors import PipelineError, SchemaError
-from ..schema.element import OutputField
+from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
+from ..stages.as_tuple import numbered
 from ..stages.base import Stage
 from ..stages.columns import Columns, ResolveFields
 from ..stages.image_base import ImageStep
@@ -20,7 +21,7 @@ from ..stages.pack import PackStep
 from ..stages.pad import PadStep
 from ..stages.select import Projection
 from ..stages.steps import Step
-from .program import ElementProgram, Input
+from .program import ElementProgram, Input, MixedProgram
 
 
 def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> ElementProgram:
@@ -44,18 +45,28 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
         item_steps=tuple(columns.item_steps),
         outputs=tuple(columns.outputs),
         inputs=(),
+        form=_form(columns),
     )
     return _with_inputs(_without_unused(program))
 
 
-def mixed_steps(
-    stages: Sequence[Stage], outputs: tuple[OutputField, ...], seed: int | None
-) -> tuple[tuple[Step, ...], tuple[OutputField, ...]]:
-    """The steps that follow a mix whose sources give ``outputs``, and what comes out of them."""
+def mixed_program(
+    stages: Sequence[Stage], sources: tuple[ElementProgram, ...], outputs: tuple[OutputField, ...], seed: int | None
+) -> MixedProgram:
+    """The program of a mix whose sources give ``outputs``, and of the stages that follow it."""
     columns = Columns(resolve=lambda patterns: [], fields=[], outputs=list(outputs), seed=seed)
     for stage in stages:
         stage.apply(columns)
-    return (*columns.row_steps, *columns.item_steps), tuple(columns.outputs)
+    return MixedProgram(
+        sources=sources,
+        item_steps=(*columns.row_steps, *columns.item_steps),
+        outputs=tuple(columns.outputs),
+        form=_form(columns),
+    )
+
+
+def _form(columns: Columns) -> Form:
+    return None if columns.form is None else numbered(columns.form, columns.outputs)
 
 
 def _with_inputs(program: ElementProgram) -> ElementProgram:
@@ -86,6 +97,9 @@ def _refuse_open_padding(columns: Columns, stages: Sequence[Stage]) -> None:
 
 def _without_unused(program: ElementProgram) -> ElementProgram:
     """Folds leading projections into what is read, so that unused columns are neither fetched nor decoded."""
+    if not program.row_steps:
+        count = len(program.fields if program.window is None else program.window.leaves)
+        program = replace(program, item_steps=_projected_first(program.item_steps, count))
     while program.item_steps and isinstance(program.item_steps[0], Projection) and not program.row_steps:
         keep = program.item_steps[0].keep
         if program.window is None:
@@ -104,6 +118,42 @@ def _without_unused(program: ElementProgram) -> ElementProgram:
         fields=tuple(program.fields[number] for number in used),
         window=replace(program.window, leaves=leaves),
     )
+
+
+def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
+    """The steps on ``count`` columns, with those columns left out first that neither the first projection keeps nor a
+    step before it works on.
+    """
+    place = next((place for place, step in enumerate(steps) if isinstance(step, Projection)), 0)
+    before, last = steps[:place], steps[place:]
+    if not all(isinstance(step, PackStep) or step.changes_one_column or step.adds_column for step in before):
+        return steps
+    counts = [count]
+    for step in before:
+        counts.append(len(step.keep) + 1 if isinstance(step, PackStep) else counts[-1] + step.adds_column)
+    needed = set(last[0].keep) if last and isinstance(last[0], Projection) else set(range(counts[-1]))
+    for step, size in zip(reversed(before), reversed(counts[:-1]), strict=True):
+        if isinstance(step, PackStep):
+            needed = {step.keep[number] for number in needed if number < len(step.keep)} | set(step.numbers)
+        else:
+            needed = {number for number in needed if number < size} | {step.number}  # type: ignore[attr-defined]
+    if not before or len(needed) == count:
+        return steps
+    first = left = sorted(needed)
+    moved = []
+    for step, size in zip(before, counts, strict=False):
+        new = {number: place for place, number in enumerate(left)}
+        if isinstance(step, PackStep):
+            left = [place for place, number in enumerate(step.keep) if number in new] + [len(step.keep)]
+            keep = tuple(new[number] for number in step.keep if number in new)
+            step = replace(step, numbers=tuple(new[number] for number in step.numbers), keep=keep)
+        else:
+            left = [*left, *([size] if step.adds_column else [])]
+            step = replace(step, number=new[step.number])  # type: ignore[attr-defined, type-var]  # these have one
+        moved.append(step)
+    assert isinstance(last[0], Projection)
+    keep = tuple(left.index(number) for number in last[0].keep)
+    return (Projection(keep=tuple(first)), *moved, Projection(keep=keep), *last[1:])
 
 
 def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:

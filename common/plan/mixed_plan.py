@@ -15,9 +15,9 @@ from ..order.keyed import raw_words
 from ..order.mixing import SOURCE_SHIFT, MixView, Stop
 from ..order.positions import RowView, rows_viewed
 from ..schema.element import OutputField
-from ..stages.base import Stage, positive_integer, with_canonical_shards
+from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
 from .draws import BlockKey, BlockRows, Draw
-from .fields import mixed_steps
+from .fields import mixed_program
 from .plan import BasePlan, Plan
 from .program import MixedProgram
 from .stage_order import order_stages
@@ -57,6 +57,8 @@ class Mixture:
         for source in self.sources:
             if any(stage.verb == "batch" for stage in source.stages):
                 raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
+            if any(stage.decides is Decision.FORM for stage in source.stages):
+                raise PipelineError("mix: expected rows by name, got as_tuple(). Call as_tuple() on the mix.")
             if source.mixture is not None:
                 raise PipelineError("mix: expected pipelines of files, got another mix. Mix all sources at once.")
 
@@ -100,8 +102,8 @@ class MixedPlan(BasePlan):
             _check_same(outputs, source.outputs, number)
         nullable = [any(source.outputs[k].nullable for source in sources) for k in range(len(outputs))]
         outputs = tuple(replace(output, nullable=flag) for output, flag in zip(outputs, nullable, strict=True))
-        steps, outputs = mixed_steps(self.order.fields, outputs, self.mixture.drawn_seed or self.mixture.seed)
-        return MixedProgram(sources=sources, item_steps=steps, outputs=outputs)
+        seed = self.mixture.drawn_seed or self.mixture.seed
+        return mixed_program(self.order.fields, sources, outputs, seed)
 
     @cached_property
     def mix_view(self) -> MixView:

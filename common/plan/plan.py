@@ -73,12 +73,13 @@ class BasePlan:
         """What one step gives."""
         batch = self.order.batch
         if batch is None:
-            return Element(outputs=self.program.outputs)
+            return Element(outputs=self.program.outputs, form=self.program.form)
         endless = False
         for view in self.order.row_views:
             endless = view.endless_after(endless)
         static = batch.drop_remainder or endless
-        return Element(outputs=self.program.outputs, batch_size=batch.batch_size, static_batch=static)
+        outputs, form = self.program.outputs, self.program.form
+        return Element(outputs=outputs, batch_size=batch.batch_size, static_batch=static, form=form)
 
     @cached_property
     def batch_view(self) -> BatchView | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..schema.element import OutputField
+from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.image_base import ImageStep
 from ..stages.pack import PackStep
@@ -28,7 +28,8 @@ class Input:
 class ElementProgram:
     """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``.
 
-    ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any).
+    ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any); ``form`` says how
+    ``outputs`` are put together, see `Element`.
     """
 
     fields: tuple[UnischemaField, ...]
@@ -37,6 +38,7 @@ class ElementProgram:
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
     inputs: tuple[Input, ...]
+    form: Form = None
 
     @property
     def drops(self) -> bool:
@@ -87,6 +89,7 @@ class MixedProgram:
     sources: tuple[ElementProgram, ...]
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
+    form: Form = None
 
     @property
     def drops(self) -> bool:

@@ -69,6 +69,9 @@ class StageOrder:
         if self.mixed and stage.decides in _NOT_ON_A_MIX:
             raise _misplaced(stage, "mix", "a mix has the order that its sources give it")
         self._check_lengths(stage)
+        formed = next((done for done in self.fields if done.decides is Decision.FORM), None)
+        if formed is not None and stage.changes_names:
+            raise _misplaced(stage, formed.verb, "fields have places there, not names")
         if stage.declared and any(done.new_names is not None for done in self.fields):
             raise _misplaced(stage, "rename", "it says how stored fields are decoded, by their stored names")
         self.fields.append(stage)

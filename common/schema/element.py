@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,8 @@ from .field import Shape, UnischemaField
 
 Kind = Literal["dense", "text", "bytes"]
 Path = tuple[str | int, ...]
+Form = Any
+"""A leaf (an output's number, or a field's name), or ``("tuple", *forms)``, or ``("dict", (key, form), ...)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class OutputField:
         return self.shape if self.window is None else (self.window, *self.shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Element:
     """What one step of the pipeline gives.
 
@@ -64,16 +67,34 @@ class Element:
         outputs: the leaves, in the order of the protocol's field numbers.
         batch_size: rows in a full batch; ``None`` for unbatched rows.
         static_batch: whether every batch is full.
+        form: how the outputs, by their numbers, are put together; ``None``: as dicts, by their paths.
     """
 
     outputs: tuple[OutputField, ...]
     batch_size: int | None = None
     static_batch: bool = False
+    form: Form = None
 
     @property
     def batched(self) -> bool:
         """Whether an element is a batch."""
         return self.batch_size is not None
+
+    @cached_property
+    def _keys(self) -> list[str | int] | None:
+        """The keys of the dict that an element is, if it is a flat one."""
+        flat = self.form is None and all(len(output.path) == 1 for output in self.outputs)
+        return [output.path[0] for output in self.outputs] if flat else None
+
+    def nest(self, values: Iterable[Any]) -> Any:
+        """The element of one value for each output."""
+        if self._keys is not None:
+            return dict(zip(self._keys, values, strict=True))
+        return nest(self.outputs, list(values)) if self.form is None else _put_together(self.form, list(values))
+
+    def each(self, columns: Sequence[Iterable[Any]]) -> Iterator[Any]:
+        """The elements of equally many values for each output."""
+        return map(self.nest, zip(*columns, strict=True))
 
 
 def output_of(field: UnischemaField, *, window: int | None = None, offset: int | None = None) -> OutputField:
@@ -110,3 +131,20 @@ def flatten(outputs: Sequence[OutputField], element: Mapping[Any, Any]) -> list[
             value = value[part]
         values.append(value)
     return values
+
+
+def leaves_of(form: Form) -> list[Any]:
+    """The leaves of a form, in order."""
+    if not isinstance(form, tuple):
+        return [form]
+    kind, *parts = form
+    return [leaf for part in parts for leaf in leaves_of(part if kind == "tuple" else part[1])]
+
+
+def _put_together(form: Form, values: Sequence[Any]) -> Any:
+    if not isinstance(form, tuple):
+        return values[form]
+    kind, *parts = form
+    if kind == "tuple":
+        return tuple(_put_together(part, values) for part in parts)
+    return {key: _put_together(part, values) for key, part in parts}

@@ -49,6 +49,7 @@ class Decision(Enum):
     JOINS = "which rows form one item together"
     BATCHES = "how many rows an element has"
     FIELDS = "what a row holds"
+    FORM = "how the fields of a row are put together"
     BYTES = "where bytes come from"
 
 
@@ -110,6 +111,11 @@ class Stage(PlainFields):
 
     def apply(self, columns: Columns) -> None:
         """Does its work on the columns, as far as the schema tells; adds the steps that do the rest."""
+
+    @property
+    def changes_names(self) -> bool:
+        """Whether fields may come, go, or be called otherwise behind it, or are given to a function by name."""
+        return False
 
     @property
     def new_names(self) -> NewNames | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..schema.element import OutputField, output_of
+from ..schema.element import Form, OutputField, output_of
 from ..schema.field import UnischemaField, match_names
 from .steps import Step, WindowStep
 
@@ -33,6 +33,7 @@ class Columns:
         item_steps: steps on items, after that.
         batched: whether ``batch`` has come.
         seed: of the pipeline, for stages that were given none.
+        form: how the columns are put together, by their names; ``None`` = as a dict.
         calls: how many image stages there were, so that each draws its own numbers.
     """
 
@@ -45,6 +46,7 @@ class Columns:
     item_steps: list[Step] = field(default_factory=list)
     batched: bool = False
     seed: int | None = None
+    form: Form = None
     calls: int = 0
 
     def open(self) -> list[UnischemaField]:

@@ -61,6 +61,10 @@ class Ngram(Stage):
         return Decision.WINDOWS
 
     @property
+    def changes_names(self) -> bool:
+        return bool(self.offsets)
+
+    @property
     def reads(self) -> tuple[str, ...]:
         return (*self.group_by, *([self.timestamp] if self.timestamp else []))
 

@@ -32,6 +32,10 @@ class NullStep(Step):
     def changes_one_column(self) -> bool:
         return self.policy != "mask"
 
+    @property
+    def adds_column(self) -> bool:
+        return self.policy == "mask"
+
 
 @dataclass(frozen=True)
 class Nulls(Stage):
@@ -62,6 +66,10 @@ class Nulls(Stage):
 
     def changes(self, name: str) -> bool:
         return self.policy == "fill" and matches(self.patterns, name)
+
+    @property
+    def changes_names(self) -> bool:
+        return self.policy == "mask"
 
     def apply(self, columns: Columns) -> None:
         columns.open()

@@ -67,6 +67,10 @@ class Pack(Stage):
     def changes(self, name: str) -> bool:
         return self.name == name
 
+    @property
+    def changes_names(self) -> bool:
+        return True
+
     def apply(self, columns: Columns) -> None:
         columns.open()
         names = columns.named(self.patterns)

@@ -35,6 +35,10 @@ class PadStep(Step):
         return not self.lengths
 
     @property
+    def adds_column(self) -> bool:
+        return self.lengths
+
+    @property
     def needs_whole_batch(self) -> bool:
         return None in self.shape
 
@@ -53,6 +57,10 @@ class Pad(Stage):
     @classmethod
     def sample(cls) -> Stage:
         return cls(("x",))
+
+    @property
+    def changes_names(self) -> bool:
+        return self.lengths
 
     def apply(self, columns: Columns) -> None:
         columns.open()

@@ -44,6 +44,10 @@ class Rename(Stage):
             raise PipelineError(f"rename: expected a name of its own for each field, got '{twice}' for several.")
 
     @property
+    def changes_names(self) -> bool:
+        return True
+
+    @property
     def new_names(self) -> NewNames:
         return NewNames(self.names)
 

@@ -55,6 +55,10 @@ class Select(Stage):
         if not self.patterns or not all(isinstance(name, str) for name in self.patterns):
             raise PipelineError(f"select: expected one field name or regex or more, got {self.patterns!r}.")
 
+    @property
+    def changes_names(self) -> bool:
+        return True
+
     def apply(self, columns: Columns) -> None:
         if columns.fields is None:
             columns.patterns.append(self.patterns)

@@ -18,6 +18,11 @@ class Step:
         return False
 
     @property
+    def adds_column(self) -> bool:
+        """Whether it puts one more column, which tells about column ``number``, at the end."""
+        return False
+
+    @property
     def needs_whole_batch(self) -> bool:
         """Whether what it gives depends on which rows share a batch."""
         return False

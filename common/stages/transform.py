@@ -92,6 +92,10 @@ class Transform(Stage):
     def changes(self, name: str) -> bool:
         return self.output is None or any(field.name == name for field in self.output)
 
+    @property
+    def changes_names(self) -> bool:
+        return True
+
     def apply(self, columns: Columns) -> None:
         columns.open()
         removed = set(columns.named(self.remove))

@@ -166,3 +166,11 @@ def test_the_callback_wants_the_dataset_itself(url: str, tmp_path: Path) -> None
         ResumeTraining(rows(url).map(to_xy), tmp_path)
     with pytest.raises(PipelineError, match="expected save_every to be >= 1 or None, got 0"):
         ResumeTraining(rows(url), tmp_path, save_every=0)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_tuples_are_what_fit_takes(url: str, weighted: bool) -> None:
+    names = ("x", "y", "y") if weighted else ("x", "y")
+    history = new_model().fit(rows(url).as_tuple(*names), epochs=1, verbose=0, shuffle=False).history
+    wanted = new_model().fit(rows(url).map(to_xy), epochs=1, verbose=0, shuffle=False).history
+    assert (history["loss"] == wanted["loss"]) is not weighted

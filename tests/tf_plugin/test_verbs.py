@@ -296,3 +296,19 @@ def test_the_seed_of_a_mix_follows_set_seed(url: str) -> None:
         assert seed() == first
     finally:
         tf.compat.v1.set_random_seed(None)
+
+
+def test_tuples_nest_in_specs_and_values_and_what_follows_keeps_them(url: str) -> None:
+    parts: tuple[Any, ...] = ({"b": "image", "a": ("tags", "points")}, "id", "id")
+    for dataset in (ParquetDataset(url).as_tuple(*parts).batch(5), ParquetDataset(url).as_tuple("image", "id", "id")):
+        spec = dataset.element_spec
+        for element in dataset.shuffle(7, seed=1).repeat(2).skip(1).take(3).prefetch(1):
+            assert type(element) is tuple
+            tf.nest.assert_same_structure(spec, element)
+            assert tf.reduce_all(element[1] == element[2])
+    values = next(iter(ParquetDataset(url).as_tuple(*parts).batch(4)))
+    assert values[0]["a"][0].to_list() == [[b"even"], [b"odd", b"n1"], [b"even"], [b"odd", b"n3"]]
+    assert values[0]["b"].shape == (4, 2, 3, 1)
+    windows = ParquetDataset(url).ngram({0: ["id"], 1: ["id", "image"]}).as_tuple("id", "image", "1.id").batch(3)
+    ids_by_offset, image, later = next(iter(windows))
+    assert (ids_by_offset[0].numpy().tolist(), later.numpy().tolist(), image.shape[0]) == ([0, 1, 2], [1, 2, 3], 3)

@@ -19,7 +19,7 @@ from parquetry.common import Unischema, UnischemaField, write_dataset
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError, StateError
 from parquetry.common.pipeline.iteration import PipelineIterator
-from parquetry.torch_plugin import ParquetNode, ParquetPipe, mix
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe, mix
 
 FACES = [ParquetPipe, ParquetNode]
 OPTIONS: dict[str, Any] = {"executor": "threads"}
@@ -187,3 +187,23 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
     for face, name in itertools.product(FACES, sorted(verbs - values)):
         missing = signature(getattr(Pipeline, name)).parameters.keys() - signature(getattr(face, name)).parameters
         assert not missing, f"{face.__name__}.{name} does not take {missing}"
+
+
+@pytest.mark.parametrize("face", [*FACES, ParquetIterable])
+def test_tuples_come_out_of_every_face(frames: str, face: Any) -> None:
+    made = face(frames).as_tuple("frame", {"v": ("values", "id")}).batch(4)
+    batches = list(made)
+    assert all(type(batch) is tuple for batch in batches)
+    assert [batch[0].shape for batch in batches] == [(4, 4, 5, 3), (4, 4, 5, 3), (2, 4, 5, 3)]
+    assert [number for batch in batches for number in batch[1]["v"][1].tolist()] == list(range(10))
+    row = next(iter(face(frames).as_tuple("id", "frame")))
+    assert (type(row), row[0].item(), row[1].shape) == (tuple, 0, (4, 5, 3))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tuples_pass_through_loaders_as_batches_and_as_rows(frames: str, workers: int) -> None:
+    pairs = ParquetIterable(frames).as_tuple("frame", "id")
+    for frame, ids in DataLoader(pairs.batch(4), batch_size=None, num_workers=workers):
+        assert torch.equal(frame[:, 0, 0, 0], ids.to(torch.uint8))
+    numbers = [n for _, ids in DataLoader(pairs, batch_size=3, num_workers=workers) for n in ids.tolist()]
+    assert sorted(numbers) == list(range(10))

@@ -18,6 +18,7 @@ import numpy as np
 from ...errors import SidecarError, StateError
 from ...order.cursor import Cursor, Origin
 from ...schema.element import Element, OutputField
+from ...schema.plain import plain
 
 MAGIC = b"PQA1"
 VERSION = 1
@@ -167,7 +168,8 @@ def element_to_json(element: Element) -> dict[str, Any]:
         {**asdict(output), "dtype": output.dtype.str if output.kind == "dense" else "object"}
         for output in element.outputs
     ]
-    return {"batch_size": element.batch_size, "static_batch": element.static_batch, "fields": fields}
+    batches = {"batch_size": element.batch_size, "static_batch": element.static_batch}
+    return {**batches, "form": element.form, "fields": fields}
 
 
 def element_from_json(value: dict[str, Any]) -> Element:
@@ -177,4 +179,9 @@ def element_from_json(value: dict[str, Any]) -> Element:
         known = {name: field[name] for name in OutputField.__dataclass_fields__}  # a later server may say more
         known |= {name: tuple(known[name]) for name in ("path", "shape", "dims") if known[name] is not None}
         outputs.append(OutputField(**{**known, "dtype": np.dtype(known["dtype"])}))
-    return Element(outputs=tuple(outputs), batch_size=value["batch_size"], static_batch=value["static_batch"])
+    return Element(
+        outputs=tuple(outputs),
+        batch_size=value["batch_size"],
+        static_batch=value["static_batch"],
+        form=plain(value.get("form")),
+    )

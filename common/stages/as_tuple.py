@@ -1,0 +1,107 @@
+"""``as_tuple``: rows as tuples, the form that a training loop takes apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..errors import FieldNotFoundError, PipelineError
+from ..schema.element import Form, OutputField, leaves_of
+from ..schema.field import UnischemaField, no_such_field
+from .base import Decision, Stage
+from .columns import Columns
+from .select import Projection
+
+
+@dataclass(frozen=True)
+class AsTuple(Stage):
+    """Rows are put together as ``form`` says, whose leaves are names of fields; the other fields are left out."""
+
+    verb: ClassVar[str] = "as_tuple"
+    sendable: ClassVar[bool] = True
+    form: Any
+
+    @classmethod
+    def of(cls, parts: Sequence[object]) -> AsTuple:
+        """The stage of names, and tuples, lists and dicts of them."""
+        return cls(("tuple", *(_form_of(part) for part in parts)))
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(("tuple", "x"))
+
+    def check(self) -> None:
+        if not leaves_of(self.form):
+            raise PipelineError("as_tuple: expected one field or more, got none.")
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.FORM
+
+    @property
+    def decides_order(self) -> bool:
+        return False
+
+    @property
+    def changes_names(self) -> bool:
+        return True
+
+    def apply(self, columns: Columns) -> None:
+        columns.form = self.form
+        if columns.fields is None:
+            columns.patterns.append(tuple(leaves_of(self.form)))
+            return
+        keep = tuple(sorted(set(leaves_of(numbered(self.form, columns.outputs)))))
+        columns.steps.append(Projection(keep=keep))
+        columns.outputs = [columns.outputs[number] for number in keep]
+
+    def __str__(self) -> str:
+        return f"as_tuple{shown(self.form)}"
+
+
+def _form_of(part: object) -> Form:
+    """A part in the form that goes to JSON."""
+    if isinstance(part, UnischemaField):
+        return part.name
+    if isinstance(part, Mapping) and part and all(isinstance(key, str) for key in part):
+        return ("dict", *((str(key), _form_of(value)) for key, value in part.items()))
+    if isinstance(part, tuple | list) and part:
+        return ("tuple", *map(_form_of, part))
+    if isinstance(part, str) and part:
+        return str(part)
+    raise PipelineError(
+        f"as_tuple: expected names of fields, and tuples and dicts {{text: name}} of them, got {part!r}."
+    )
+
+
+def numbered(form: Form, outputs: Sequence[OutputField]) -> Form:
+    """A form with the numbers of columns in place of their names.
+
+    In windows with fields for each offset, a name stands for the column at its only offset, or for the columns at all
+    of its offsets, by offset; ``"1.name"`` for the one at offset 1.
+
+    Raises:
+        FieldNotFoundError: a name that no column has.
+    """
+    if isinstance(form, tuple):
+        kind, *parts = form
+        if kind == "tuple":
+            return (kind, *(numbered(part, outputs) for part in parts))
+        return (kind, *((key, numbered(part, outputs)) for key, part in parts))
+    found = [number for number, output in enumerate(outputs) if output.path[-1] == form]
+    found = found or [number for number, output in enumerate(outputs) if output.name == form]
+    if not found:
+        names = (str(output.path[-1]) for output in outputs)
+        raise FieldNotFoundError(f"as_tuple: {no_such_field(form, dict.fromkeys(names))}")
+    return found[0] if len(found) == 1 else ("dict", *((outputs[number].path[0], number) for number in found))
+
+
+def shown(form: Form) -> str:
+    """A form as Python shows the tuples and dicts that it stands for."""
+    if not isinstance(form, tuple):
+        return repr(form)
+    kind, *parts = form
+    if kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {shown(part)}" for key, part in parts) + "}"
+    return "(" + ", ".join(map(shown, parts)) + (",)" if len(parts) == 1 else ")")
