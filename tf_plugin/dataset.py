@@ -20,8 +20,10 @@ import tensorflow as tf
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
+from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.pipeline.iteration import sidecar_request
+from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.predicates.column_predicates import ColumnPredicate
@@ -51,7 +53,7 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 
 
 @_plain
-class ParquetDataset(Verbs, tf.data.Dataset):
+class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     """Rows of a Parquet dataset as nested dicts of tensors, by field name.
 
     Args:
@@ -104,6 +106,12 @@ class ParquetDataset(Verbs, tf.data.Dataset):
     def from_pipeline(cls, pipeline: Pipeline, *, transport: Transport = "native") -> ParquetDataset:
         """The dataset of a pipeline, for example of one made by `mix`."""
         return _carrying(cls, pipeline, transport=transport)
+
+    @classmethod
+    def _over(
+        cls, url: str, table: Table | None, fields: Fields, options: Mapping[str, Any], **storage: Any
+    ) -> ParquetDataset:
+        return cls(Pipeline._over(url, table, fields, {}, **storage), **options)
 
     def _with(self, pipeline: Pipeline, **changes: Any) -> ParquetDataset:
         kept = {"transport": self._transport, "options": self._options_attr, "deferred": self._deferred}

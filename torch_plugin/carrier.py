@@ -9,7 +9,9 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import PipelineError
+from parquetry.common.layout.table import Table
 from parquetry.common.pipeline.pipeline import Urls
+from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
@@ -18,7 +20,7 @@ from parquetry.common.stages.shard import Even, Shard
 from .meshes import has_model_parallel, part_of
 
 
-class PipelineCarrier(Verbs):
+class PipelineCarrier(Sources, Verbs):
     """Carries a pipeline; each verb returns a new carrier. A subclass adds to ``_start`` what it needs beside it."""
 
     _pipeline: Pipeline
@@ -54,6 +56,10 @@ class PipelineCarrier(Verbs):
         result = cls.__new__(cls)
         result._start(pipeline)
         return result
+
+    @classmethod
+    def _over(cls, url: str, table: Table | None, fields: Fields, options: Mapping[str, Any], **storage: Any) -> Self:
+        return cls(Pipeline._over(url, table, fields, {}, **storage), **options)
 
     @property
     def pipeline(self) -> Pipeline:

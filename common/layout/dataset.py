@@ -20,7 +20,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
-from ..schema.field import Unischema, match_names
+from ..schema.dtypes import is_bytes
+from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.infer import flatten_fields, infer_fields
 from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
@@ -121,7 +122,18 @@ class StoredDataset:
         else:
             types = {path: _without_view(column.type) for path, column in self._unified[0]}
         declared = {f.name: f.storage.arrow_type(f) for f in self.schema if f.name not in types}
-        return {**types, **declared, **{name: values.type for name, values in self.partitions.items()}}
+        images = {name: types[stored] for name, stored in self.image_bytes.items()}
+        return {**types, **declared, **images, **{name: values.type for name, values in self.partitions.items()}}
+
+    @cached_property
+    def image_bytes(self) -> dict[str, str]:
+        """Structs of ``bytes`` and ``path``, which is how Hugging Face stores images, each with the name of its bytes.
+
+        Such a name selects a field that is declared with a codec; it is no field of the schema.
+        """
+        fields = self.schema.fields
+        found = [name.removesuffix(".bytes") for name, field in fields.items() if is_bytes(field.dtype)]
+        return {name: f"{name}.bytes" for name in found if f"{name}.path" in fields and name not in fields}
 
     @cached_property
     def _unified(self) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
@@ -211,7 +223,10 @@ class StoredDataset:
     @cached_property
     def columns(self) -> dict[str, TableColumn]:
         """The columns of the table by name; empty if the dataset is not a table."""
-        return {} if self.table is None else {column.name: column for column in self.table.columns}
+        if self.table is None:
+            return {}
+        columns = {column.name: column for column in self.table.columns}
+        return columns | {name: replace(columns[stored], name=name) for name, stored in self.image_bytes.items()}
 
     def values_of(self, file: int) -> dict[str, str | None]:
         """Values of columns in one file that the table knows, as text."""
@@ -239,8 +254,15 @@ class StoredDataset:
         """Whether files lie beyond a network, so that many reads must be under way at once."""
         return bool(self.filesystem.type_name != "local")
 
+    def field(self, name: str) -> UnischemaField:
+        """A field that can be read: of the schema, or the bytes of `image_bytes` under the name of their struct."""
+        stored = self.image_bytes.get(name)
+        return self.schema[name] if stored is None else self.schema[stored].replace(name=name)
+
     def match(self, patterns: Sequence[str] | None) -> list[str]:
         """The fields that the patterns select, in schema order; all of them for ``None``.
+
+        A regex selects fields of the schema alone; names of `image_bytes` are given in full.
 
         Raises:
             FieldNotFoundError: a pattern that matches nothing.
@@ -255,12 +277,17 @@ class StoredDataset:
         for pattern in patterns:
             if isinstance(pattern, str) and pattern in self.refused:
                 raise SchemaError(self.refused[pattern])
+            if isinstance(pattern, str) and pattern in self.image_bytes:
+                wanted.add(pattern)
+                continue
             found = match_names(pattern, names)
             usable = [name for name in found if name not in self.refused]
             if not usable:
                 raise SchemaError(self.refused[found[0]])
             wanted.update(usable)
-        return [name for name in self.schema.fields if name in wanted]
+        structs = {stored: name for name, stored in self.image_bytes.items() if name in wanted}
+        ordered = [part for name in self.schema.fields for part in (structs.get(name, name), name)]
+        return [name for name in dict.fromkeys(ordered) if name in wanted]
 
     def describe_row(self, row_group: int, row: int) -> str:
         """A row's place in words, for messages."""

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import get_spawning_popen
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -38,10 +38,8 @@ from ..transport.source import usable_processors
 from .image_verbs import seed_or_drawn
 from .iteration import IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .numbered import KEPT_BYTES, ElementForms, ElementReader, NumberedElements
+from .sources import Fields, Sources
 from .verbs import Verbs
-
-if TYPE_CHECKING:
-    from ..layout.table import TableSource
 
 _LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -57,7 +55,7 @@ class _Opened:
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline(Verbs):
+class Pipeline(Sources, Verbs):
     """Rows of a Parquet dataset, and what is to be done with them.
 
     Args:
@@ -94,7 +92,7 @@ class Pipeline(Verbs):
     def __init__(
         self,
         url_or_urls: Urls | Pipeline | None = None,
-        fields: Iterable[str | UnischemaField] | None = None,
+        fields: Fields = None,
         *,
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -137,122 +135,19 @@ class Pipeline(Verbs):
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    # --- tables ---
-
     @classmethod
-    def from_delta(
+    def _over(
         cls,
-        uri: str | os.PathLike[str],
-        version: Any = None,
-        fields: object = None,
+        url: str,
+        table: Table | None,
+        fields: Fields,
+        options: Mapping[str, Any],
         *,
-        filesystem: Any = None,
-        storage_options: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> Pipeline:
-        """Rows of a Delta table (extra ``delta``): its file list, partition values, deletion vectors, column mapping.
-
-        Args:
-            version: a number, or a time (``datetime`` or ISO text); ``None`` = the newest version now. The pipeline
-                keeps the version that it found.
-            filesystem: where to read files instead of the table's own storage.
-            storage_options: options for deltalake.
-            options: ``workers``, ``memory_limit``, ``executor``.
-
-        Raises:
-            DatasetError: no such table or version, or a feature that cannot be honoured.
-        """
-        from ..layout.tables.delta import open_delta
-
-        source = open_delta(uri, version, filesystem=filesystem, storage_options=storage_options)
-        return cls._from_table(source, fields, options)
-
-    @classmethod
-    def from_iceberg(
-        cls,
-        table: object,
-        snapshot_id: int | None = None,
-        fields: object = None,
-        *,
-        catalog_options: Mapping[str, Any] | None = None,
-        filesystem: object = None,
-        **options: Any,
-    ) -> Pipeline:
-        """Rows of an Iceberg table (extra ``iceberg``): its files, deletes of every kind, columns by field id.
-
-        Args:
-            table: a ``pyiceberg`` table, or ``"catalog.namespace.table"``.
-            snapshot_id: ``None`` = the current snapshot now. The pipeline keeps the snapshot that it found.
-            catalog_options: properties for the catalog of a name.
-            filesystem: where to read files instead of the table's own storage.
-            options: ``workers``, ``memory_limit``, ``executor``.
-
-        Raises:
-            DatasetError: no such table or snapshot, or a feature that cannot be honoured.
-        """
-        from ..layout.tables.iceberg import open_iceberg
-
-        source = open_iceberg(table, snapshot_id, catalog_options=catalog_options, filesystem=filesystem)
-        return cls._from_table(source, fields, options)
-
-    @classmethod
-    def from_huggingface_parquet(
-        cls,
-        path: str | os.PathLike[str],
-        split: str | None = None,
-        fields: object = None,
-        *,
-        config: str | None = None,
-        image_shape: Sequence[int | None] = (None, None, 3),
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
-        **options: Any,
     ) -> Pipeline:
-        """Rows of a folder of Parquet files as Hugging Face lays it out; images decode.
-
-        Args:
-            path: a local folder, or a URL such as ``hf://datasets/user/name``.
-            split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be left out where there is only one.
-            config: the folder of the configuration, where there are several.
-            image_shape: of the fields with the feature ``Image``.
-            options: ``workers``, ``memory_limit``, ``executor``.
-
-        Raises:
-            DatasetError: a folder, split or configuration that is not there, or is not the only one.
-        """
-        from ..layout.tables.huggingface import open_huggingface
-
-        source = open_huggingface(
-            path,
-            split,
-            config=config,
-            image_shape=tuple(image_shape),
-            filesystem=filesystem,
-            storage_options=storage_options,
-        )
-        return cls._from_table(source, fields, {"storage_options": storage_options, **options})
-
-    @classmethod
-    def from_pandas(cls, frame: object, fields: Any = None, **options: Any) -> Pipeline:
-        """Rows of a pandas data frame (extra ``frames``), without its index.
-
-        The frame is written once, under a name made of its content, to the cache directory, where other processes find
-        it; equal frames have equal fingerprints.
-        """
-        from ..layout.tables.frames import keep_pandas
-
-        return cls(keep_pandas(frame), fields, **options)
-
-    @classmethod
-    def from_polars(cls, frame: object, fields: Any = None, **options: Any) -> Pipeline:
-        """Rows of a polars ``DataFrame`` or ``LazyFrame`` (extra ``frames``); see `from_pandas`."""
-        from ..layout.tables.frames import keep_polars
-
-        return cls(keep_polars(frame), fields, **options)
-
-    @classmethod
-    def _from_table(cls, source: TableSource, fields: Any, options: Mapping[str, Any]) -> Pipeline:
-        return cls(source.url, fields, filesystem=source.filesystem, **options)._replace(table=source.table)
+        made = cls(url, fields, filesystem=filesystem, storage_options=storage_options, **options)
+        return made._replace(table=table)
 
     # --- copies with something else ---
 

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ..errors import EmptySelectionError, StateError
+from ..errors import EmptySelectionError, FieldNotFoundError, StateError
 from ..layout.dataset import StoredDataset
 from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec
@@ -269,9 +269,15 @@ class Plan(BasePlan):
 
     def _field(self, name: str) -> UnischemaField:
         """A field as the pipeline declares it, else as the dataset does."""
-        stored = self.dataset.schema[name]
+        stored = self.dataset.field(name)
         given = [item for stage in self.stages for item in stage.declared]
         declared = next((item for item in given if item.name == name), None)
+        if declared is None and name in self.dataset.image_bytes:
+            raise FieldNotFoundError(
+                f"field '{name}': expected a codec, because it is a struct of bytes and a path, got its name alone. "
+                f"Give fields=[UnischemaField('{name}', np.uint8, (None, None, 3), CompressedImageCodec('jpeg'))], or "
+                f"name '{name}.bytes'."
+            )
         return stored if declared is None else declared_as(stored, self.dataset.types[name], declared)
 
     # --- the selection ---

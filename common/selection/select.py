@@ -137,7 +137,8 @@ def evaluate(
             selection = replace(selection, rows=rows, reports=(*selection.reports, report))
         elif isinstance(step, Nulls):
             for name in dataset.match(step.patterns):
-                rows, report = _where(dataset, selection.rows, _not_null(name), read, threads)
+                stored = dataset.image_bytes.get(name, name)
+                rows, report = _where(dataset, selection.rows, _not_null(stored), read, threads)
                 selection = replace(selection, rows=rows, reports=(*selection.reports, report))
         elif isinstance(step, WhereColumn):
             rows, report = _where_column(dataset, selection.rows, step, read, threads)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from ..layout.table import Table
 from ..pipeline import Pipeline
+from ..pipeline.sources import Sources
 
 __all__ = ["class_names"]
 
 
-def class_names(pipeline: Pipeline) -> dict[str, tuple[str, ...]]:
+def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
     """For each integer field that stands for classes, their names: ``names[row["label"]]``.
 
-    Known for what `Pipeline.from_huggingface_parquet` made; empty for other pipelines.
+    Args:
+        pipeline: or a dataset, pipe or node that carries one.
+
+    Known for what `from_huggingface_parquet` made; empty for others.
     """
-    return {} if pipeline.table is None else dict(pipeline.table.labels)
+    table: Table | None = getattr(pipeline, "pipeline", pipeline).table
+    return {} if table is None else dict(table.labels)

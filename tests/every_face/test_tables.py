@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from faces import THREADS, TorchFace, installed_faces
+from faces import THREADS, TorchFace, import_framework, installed_faces
 
 from parquetry.common import Pipeline
+from parquetry.common.pipeline.sources import Sources
 
 FACES = installed_faces()[1:]  # threads are held to the tables' own packages
 LOADERS = [TorchFace(2)] if any(isinstance(face, TorchFace) for face in FACES) else []
@@ -61,3 +64,33 @@ def test_a_data_frame(face: Any) -> None:
 def test_a_folder_of_hugging_face(tmp_path: Path, face: Any) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "train-00000-of-00001.parquet")
     assert face.elements(Pipeline.from_huggingface_parquet(tmp_path, "train")) == [{"id": 1}, {"id": 2}]
+
+
+def face_classes() -> list[Any]:
+    """The class of each installed face, which has the constructors of `Pipeline`."""
+    found: list[Any] = []
+    for framework, package, names in (
+        ("tensorflow", "tf_plugin", ["ParquetDataset"]),
+        ("torch", "torch_plugin", ["ParquetIterable", "ParquetPipe", "ParquetNode"]),
+    ):
+        if find_spec(framework) is not None:
+            import_framework(framework)
+            module = import_module(f"parquetry.{package}")
+            found += [getattr(module, name) for name in names]
+    return found
+
+
+@pytest.mark.parametrize("kind", face_classes(), ids=lambda kind: kind.__name__)
+def test_every_class_has_the_constructors_of_a_pipeline(tmp_path: Path, kind: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    pq.write_table(pa.table({"id": [1, 2], "x": [3, 4]}), tmp_path / "train-00000-of-00001.parquet")
+    made = kind.from_huggingface_parquet(tmp_path, "train", ["id"], workers=3)
+    assert isinstance(made, kind)
+    assert made.pipeline == Pipeline.from_huggingface_parquet(tmp_path, "train", ["id"], workers=3)
+    assert [int(row["id"]) for row in made.where([("id", ">", 1)])] == [2]
+    frame = pd.DataFrame({"id": [5, 6]})
+    assert kind.from_pandas(frame, "id").pipeline == Pipeline.from_pandas(frame, "id")
+    with pytest.raises(TypeError, match="no_such_option"):
+        kind.from_pandas(frame, no_such_option=1)
+    names = {name for name in vars(Sources) if name.startswith("from_")}
+    assert all(getattr(kind, name).__func__ is getattr(Pipeline, name).__func__ for name in names)

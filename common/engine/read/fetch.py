@@ -220,7 +220,8 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
         ):
             arrow = reader.schema_arrow
             top = set(arrow.names)
-            wanted = sorted({field.name if field.name in top else _top(field.name, arrow) for field in fields} - {""})
+            paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
+            wanted = sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
             table = reader.read_row_group(int(groups.group[row_group]), columns=wanted, use_threads=False)
             check_counts(table, int(groups.rows[row_group]), place)
     except DatasetError:
@@ -237,7 +238,7 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
     except DecodeError as error:
         raise DecodeError(f"{place}: {error}") from error
     rows = int(groups.rows[row_group])
-    columns = [_column(table, field, rows, place) for field in fields]
+    columns = [_column(table, path, field, rows, place) for path, field in zip(paths, fields, strict=True)]
     return pa.table(columns, names=[field.name for field in fields])
 
 
@@ -253,10 +254,10 @@ def _top(name: str, arrow: pa.Schema) -> str:
     return path
 
 
-def _column(table: pa.Table, field: UnischemaField, rows: int, place: str) -> pa.ChunkedArray:
-    if field.name in table.column_names:
-        return without_views(table.column(field.name))
-    top, *path = _path(field.name, pa.struct(list(table.schema))) or [""]
+def _column(table: pa.Table, name: str, field: UnischemaField, rows: int, place: str) -> pa.ChunkedArray:
+    if name in table.column_names:
+        return without_views(table.column(name))
+    top, *path = _path(name, pa.struct(list(table.schema))) or [""]
     if top:
         column = table.column(top)
         for part in path:

@@ -96,6 +96,14 @@ def test_large_frames_have_row_groups_that_can_be_shuffled(monkeypatch: pytest.M
     assert sorted(row["n"] for row in pipeline.shuffle(50, seed=1)) == list(range(1000))
 
 
+def test_a_pipeline_goes_on_when_an_equal_frame_is_made_again() -> None:
+    frame = pd.DataFrame({"a": [1, 2]})
+    pipeline = Pipeline.from_pandas(frame)
+    assert len(list(pipeline)) == 2
+    Pipeline.from_pandas(frame)
+    assert len(list(pipeline)) == 2
+
+
 def test_old_frames_go_when_there_are_too_many_but_not_those_of_today(monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [frames.keep_table(pa.table({"n": [number]})) for number in range(3)]
     monkeypatch.setattr(frames, "_MOST_BYTES", 1)

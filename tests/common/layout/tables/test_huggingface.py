@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from parquetry.common import Pipeline
-from parquetry.common.errors import DatasetError, PipelineError, SchemaError
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
+from parquetry.common.errors import DatasetError, FieldNotFoundError, PipelineError, SchemaError
 from parquetry.common.layout.tables import huggingface
 from parquetry.common.layout.tables.huggingface import split_of
 from parquetry.common.tables import class_names
@@ -190,3 +190,43 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(DatasetError, match="pip install huggingface_hub"):
         Pipeline.from_huggingface_parquet("hf://datasets/user/faces")
+
+
+def images_without_features(folder: Path) -> UnischemaField:
+    """A folder of images as structs, without a footer that tells; and how they are to be read."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    cells = [{"bytes": picture(10 * n, "jpeg"), "path": f"{n}.jpg"} for n in range(4)] + [None]
+    write(folder / "a.parquet", pa.table({"id": range(5), "image": pa.array(cells, kind), "n": range(5)}))
+    return UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
+
+
+def test_images_decode_without_their_feature_if_the_field_is_named_with_a_codec(tmp_path: Path) -> None:
+    image = images_without_features(tmp_path)
+    pipeline = Pipeline(tmp_path, ["n", image, "id"])
+    rows = list(pipeline)
+    assert [list(row) for row in rows] == [["id", "image", "n"]] * 5  # in the order of the file
+    assert [round(row["image"][..., 0].mean() / 10) for row in rows[:4]] == [0, 1, 2, 3]
+    assert rows[4]["image"] is None
+    kept = pipeline.nulls("drop", "image").resize("image", (2, 2), interpolation="nearest").shuffle(3, seed=1)
+    assert [batch["image"].shape for batch in kept.select("image").batch(2)] == [(2, 2, 2, 3)] * 2
+    assert all(set(row) == {"image", "image.path"} for row in Pipeline(tmp_path, [image, "image.path"]))
+    again = Pipeline.from_json(json.loads(json.dumps(pipeline.to_json())))
+    assert all(map(np.array_equal, (row["image"] for row in list(again)[:4]), (row["image"] for row in rows)))
+    cached = pipeline.select("image").cache(str(tmp_path / "cache"))
+    for _ in range(2):
+        assert np.array_equal(list(cached)[2]["image"], rows[2]["image"])
+
+
+def test_images_of_a_table_decode_if_the_field_is_named_with_a_codec(tmp_path: Path) -> None:
+    image = images_without_features(tmp_path)
+    rows = list(Pipeline.from_huggingface_parquet(tmp_path, fields=[image, "id"]))
+    assert [row["image"] is None for row in rows] == [False] * 4 + [True]
+
+
+def test_a_struct_of_an_image_is_no_field_by_its_name_alone(tmp_path: Path) -> None:
+    images_without_features(tmp_path)
+    assert "image" not in Pipeline(tmp_path).schema
+    with pytest.raises(FieldNotFoundError, match=r"field 'image': expected a codec, .* or name 'image.bytes'"):
+        _ = Pipeline(tmp_path, ["image"]).element
+    with pytest.raises(FieldNotFoundError, match="field 'imag'"):
+        _ = Pipeline(tmp_path, [UnischemaField("imag", np.uint8, (1, 1, 3), CompressedImageCodec())]).element
