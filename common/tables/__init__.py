@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..layout.table import Table
 from ..pipeline import Pipeline
 from ..pipeline.sources import Sources
@@ -17,5 +19,6 @@ def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
 
     Known for what `from_huggingface_parquet` made; empty for others.
     """
-    table: Table | None = getattr(pipeline, "pipeline", pipeline).table
+    made: Any = pipeline
+    table: Table | None = getattr(made, "pipeline", made).table
     return {} if table is None else dict(table.labels)

@@ -97,6 +97,7 @@ def test_large_frames_have_row_groups_that_can_be_shuffled(monkeypatch: pytest.M
 
 
 def test_a_pipeline_goes_on_when_an_equal_frame_is_made_again() -> None:
+    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": [1, 2]})
     pipeline = Pipeline.from_pandas(frame)
     assert len(list(pipeline)) == 2
