@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         write_dataset,
     )
     from .tf_plugin import ParquetDataset
-    from .torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
+    from .torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
 
 __all__ = [
     "CompressedImageCodec",
@@ -42,6 +42,7 @@ __all__ = [
     "NdarrayCodec",
     "ParquetDataset",
     "ParquetIterable",
+    "ParquetMap",
     "ParquetNode",
     "ParquetPipe",
     "ParquetryError",
@@ -60,6 +61,7 @@ __all__ = [
 _FACES = {
     "ParquetDataset": "tf_plugin",
     "ParquetIterable": "torch_plugin",
+    "ParquetMap": "torch_plugin",
     "ParquetNode": "torch_plugin",
     "ParquetPipe": "torch_plugin",
 }

@@ -196,6 +196,42 @@ class NodeFace:
         return iter(ParquetNode.from_pipeline(pipeline).load_state_dict(node.state_dict()))
 
 
+class MapFace:
+    """`ParquetMap`, read by number, alone, or in a ``DataLoader`` with workers."""
+
+    nulls = False
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.name = "map" if workers is None else f"map-{workers}"
+        self.workers = workers
+
+    def over(self, url: str) -> Any:
+        """What has the verbs."""
+        from parquetry.torch_plugin import ParquetMap
+
+        return ParquetMap(url)
+
+    def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
+        from torch.utils.data import DataLoader
+
+        from parquetry.torch_plugin import ParquetMap
+
+        rows = ParquetMap.from_pipeline(pipeline)
+        rows.set_epoch(iteration)
+        loader: Any = rows if self.workers is None else DataLoader(rows, batch_size=None, num_workers=self.workers)
+        found = [plain_element(pipeline.element, value, _check_dtype) for value in loader]
+        listed = [plain_element(pipeline.element, value) for value in rows[:]]
+        assert listed == found
+        return found
+
+    def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
+        from torch.utils.data import DataLoader
+
+        from parquetry.torch_plugin import ParquetMap
+
+        return DataLoader(ParquetMap.from_pipeline(pipeline), batch_size=None, num_workers=self.workers or 0).__iter__
+
+
 THREADS = NumpyFace("threads")
 SIDECAR = NumpyFace("sidecar")
 
@@ -362,7 +398,7 @@ def run_on_faces(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None
         if not face.nulls and holds_null(expected):
             expected = "null"
         # torch waits seconds for the workers of a loader that an error broke off; that has tests of its own.
-        assume(not (isinstance(expected, str) and isinstance(face, TorchFace) and face.workers))
+        assume(not (isinstance(expected, str) and isinstance(face, TorchFace | MapFace) and face.workers))
         pipeline = pipeline.with_options(memory_limit=data.draw(st.sampled_from([None, 1]), "memory_limit"))
         found = outcome(lambda: face.elements(pipeline, iteration))
         assert found == expected, f"{face.name}: expected {expected}, got {found}"

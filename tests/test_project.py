@@ -30,7 +30,7 @@ PACKAGES = {
         "write_dataset",
     ],
     "tf_plugin": ["ParquetDataset"],
-    "torch_plugin": ["ParquetIterable", "ParquetNode", "ParquetPipe"],
+    "torch_plugin": ["ParquetIterable", "ParquetMap", "ParquetNode", "ParquetPipe"],
 }
 FRAMEWORKS = {"tf_plugin": {"tensorflow", "keras"}, "torch_plugin": {"torch", "torchdata"}}
 

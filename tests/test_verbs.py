@@ -27,6 +27,7 @@ VERBS = sorted({METHODS.get(kind, kind) for kind in kinds()} | SHORTHANDS)
 FACES: dict[str, tuple[str, set[str]]] = {
     "Pipeline": ("common", set()),
     "ParquetIterable": ("torch_plugin", {"shard"}),  # by a mesh or a process group
+    "ParquetMap": ("torch_plugin", {"shard"}),
     "ParquetNode": ("torch_plugin", {"shard"}),
     "ParquetPipe": ("torch_plugin", {"shard", "shuffle", "batch"}),  # or torch's own DataPipe
     "ParquetDataset": ("tf_plugin", {"shard", "shuffle", "batch", "cache", "repeat", "take", "skip"}),  # or tf.data's

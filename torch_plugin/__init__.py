@@ -1,4 +1,5 @@
-"""Parquet as a native PyTorch source: `ParquetIterable` (dataset), `ParquetPipe` (DataPipe), `ParquetNode` (node).
+"""Parquet as a native PyTorch source: `ParquetIterable` and `ParquetMap` (datasets), `ParquetPipe` (DataPipe),
+`ParquetNode` (node).
 
 `ParquetNode` needs torchdata, and `ParquetPipe` torch's DataPipes; each is imported when it is first used.
 """
@@ -12,13 +13,24 @@ from .dealers import as_is
 from .functional import mix, read_parquet
 from .iterable import ParquetIterable
 from .loader_state import rank_state
+from .map import ParquetMap
 from .tensors import to_list
 
 if TYPE_CHECKING:
     from .node import ParquetNode
     from .pipe import ParquetPipe
 
-__all__ = ["ParquetIterable", "ParquetNode", "ParquetPipe", "as_is", "mix", "rank_state", "read_parquet", "to_list"]
+__all__ = [
+    "ParquetIterable",
+    "ParquetMap",
+    "ParquetNode",
+    "ParquetPipe",
+    "as_is",
+    "mix",
+    "rank_state",
+    "read_parquet",
+    "to_list",
+]
 
 _LAZY = {"ParquetNode": ".node", "ParquetPipe": ".pipe"}
 

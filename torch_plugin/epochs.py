@@ -17,6 +17,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from .dealers import TrainerEpoch
 from .passes import Pass
 
 _WORDS = struct.Struct("<qqq")
@@ -91,6 +92,7 @@ class EpochCounter:
         self._awaited: int | None = None  # the epoch of a pass in this process whose iterator has not come yet
         self._in_workers: int | None = None  # the epoch that loader workers are in
         self._loader = 0  # of that pass
+        self._trainer: TrainerEpoch | None = None
         self._known: Told | None = None  # in a worker: the pass that it counts from
         self._owner = os.getpid()
         self._cell: EpochCell | None = None
@@ -117,6 +119,12 @@ class EpochCounter:
     def upcoming(self) -> int:
         """The epoch of the next iterator, or the one that loader workers are in."""
         return next(epoch for epoch in (self._in_workers, self._awaited, self._next) if epoch is not None)
+
+    @property
+    def current(self) -> int:
+        """The epoch that this process reads rows of, where no iterator begins one."""
+        told = None if self.is_owner else self._latest()
+        return self.upcoming if told is None else told.epoch
 
     def announce(self, begun: Pass) -> int | None:
         """A loader begins a pass; returns the shuffle seed that a worker restored meanwhile, if any."""
@@ -154,9 +162,12 @@ class EpochCounter:
             self._cell.take()
         self._next, self._awaited, self._in_workers = epoch, None, None
 
-    def follow(self, epoch: int, *, again: bool) -> None:
-        """A trainer says which epoch of its own the next pass is, or that it is one more of the latest."""
-        self.set(self._next - 1 if again else max(self._next, epoch))
+    def follow(self, trainer: TrainerEpoch | None) -> None:
+        """The next pass is the trainer's epoch, though the dataset may have been made for it alone."""
+        if trainer is not None and not trainer.cycling:
+            again = trainer.is_same(self._trainer)
+            self.set(self._next - 1 if again else max(self._next, trainer.number))
+            self._trainer = trainer
 
     def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
         """An iterator was restored; a worker tells the training process, unless that one gave the state."""
@@ -180,7 +191,7 @@ class EpochCounter:
 
     def __getstate__(self) -> dict[str, Any]:
         path = self._travelled if self._cell is None else self._cell.path
-        return {**self.__dict__, "_cell": None, "_travelled": path or ""}
+        return {**self.__dict__, "_cell": None, "_trainer": None, "_travelled": path or ""}
 
     def _arrive(self) -> None:
         """Settles a counter that was forked or unpickled: only then is it known whether this is a loader worker."""

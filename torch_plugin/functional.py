@@ -17,6 +17,7 @@ from parquetry.common.errors import PipelineError
 from parquetry.common.order.mixing import Stop
 
 from .iterable import ParquetIterable
+from .map import ParquetMap
 
 if TYPE_CHECKING:
     from .pipe import ParquetPipe
@@ -59,13 +60,13 @@ def mix(
         stop: ``"first"`` ends where a drawn pipe has no more rows, ``"all"`` when every one is used up.
 
     Returns:
-        What the first of them is: a `ParquetIterable`, or a `ParquetPipe`, also of nodes and pipelines.
+        What the first of them is: a `ParquetIterable` or `ParquetMap`, or a `ParquetPipe`, also of nodes and pipelines.
 
     Raises:
         PipelineError: batched pipes, weights that do not fit.
     """
     mixed = mix_pipelines(pipes, weights, seed, stop)
-    if isinstance(pipes[0], ParquetIterable):
+    if isinstance(pipes[0], ParquetIterable | ParquetMap):
         return type(pipes[0]).from_pipeline(mixed)
     from . import ParquetPipe
 

@@ -26,7 +26,7 @@ from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_h
 
 from . import passes
 from .carrier import PipelineCarrier
-from .dealers import Dealer, TrainerEpoch, length_for_dealer
+from .dealers import Dealer, length_for_dealer
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
@@ -78,7 +78,6 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         self._canonical_shards: int | None = None  # of a state, where nobody chose how many
         self._parts: dict[Any, Pipeline] = {}
         self._dealer: Dealer | None = None  # of the pass that a loader has announced
-        self._trainer: TrainerEpoch | None = None
         self._warned_of_batches = False
 
     def __iter__(self) -> ElementIterator:
@@ -131,7 +130,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         raise PipelineError(
             f"{type(self).__name__}: expected to be iterated, got row {index!r} asked for. To split it, write "
             'dataset.hash_split("id", [0.8, 0.2], 0) and (..., 1), with a field that tells rows apart, in place of '
-            "random_split(); or take() and skip() in place of Subset()."
+            "random_split(); or take() and skip() in place of Subset(). Samplers take rows by number of a ParquetMap."
         )
 
     def _length(self, at: Placement) -> int:
@@ -220,7 +219,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
     def pass_begins(self, begun: Pass) -> None:
         """A loader is about to iterate this: it is the next epoch, and a state that was loaded was for the last one."""
         self._adopt(self._epochs.sync())
-        self._follow(begun.trainer)
+        self._epochs.follow(begun.trainer)
         self._adopt(self._epochs.announce(begun))
         self._begun = None
         self._dealer = begun.dealer
@@ -234,12 +233,6 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         self._warn_of_batches_of_batches(begun)
         with suppress(Exception):  # whatever is wrong is raised where elements are read
             _ = self._pipeline.plan().length  # selects rows once here, not in every worker
-
-    def _follow(self, trainer: TrainerEpoch | None) -> None:
-        """The next pass is the trainer's epoch, though this dataset may have been made for it alone."""
-        if trainer is not None and not trainer.cycling:
-            self._epochs.follow(trainer.number, again=trainer.is_same(self._trainer))
-            self._trainer = trainer
 
     # --- parts ---
 
@@ -356,7 +349,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         return result
 
     def __getstate__(self) -> Any:
-        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}, "_trainer": None}
+        fresh: dict[str, Any] = {"_progress": None, "_begun": None, "_parts": {}}
         return {**self.__dict__, **fresh, "_sent_ranks": self._ranks()}
 
 

@@ -44,6 +44,7 @@ class Pass:
         batch_size: how many elements the loader stacks; ``None`` where it stacks none, or not those of the dataset.
         dealer: who deals the rows of the pass, if it is not the dataset.
         trainer: the epoch of the trainer that iterates the loader, where it is known.
+        samplers: of the loader, where they choose rows by number.
     """
 
     loader: int
@@ -53,10 +54,17 @@ class Pass:
     batch_size: int | None = None
     dealer: Dealer | None = None
     trainer: TrainerEpoch | None = None
+    samplers: tuple[Any, ...] = ()
 
 
 class Announced:
-    """What is told of the passes of loaders. A base class, so that a search finds it."""
+    """What is told of the passes of loaders. A base class, so that a search finds it.
+
+    Attributes:
+        by_number: whether it gives rows by number, so that loaders over map-style datasets concern it.
+    """
+
+    by_number = False
 
     def pass_begins(self, begun: Pass) -> None:
         """A loader is about to iterate this; called in the training process."""
@@ -97,14 +105,15 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _announce(iterator: Any, loader: Any) -> None:
-    if not isinstance(loader.dataset, IterableDataset):
-        return
+    iterable = isinstance(loader.dataset, IterableDataset)
     own = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
-    seed, dealer, trainer = getattr(iterator, "_base_seed", None), dealer_of(loader), trainer_epoch()
+    seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()
+    dealer = dealer_of(loader) if iterable else None
     try:
-        if isinstance(own, Announced):
+        if iterable and isinstance(own, Announced):
             check_state_of(loader)
-        for number, dataset in enumerate(announced_in(loader.dataset)):
+        told = [dataset for dataset in announced_in(loader.dataset) if iterable or dataset.by_number]
+        for number, dataset in enumerate(told):
             begun = Pass(
                 loader=iterator._parquetry_loader,
                 workers=loader.num_workers,
@@ -113,6 +122,7 @@ def _announce(iterator: Any, loader: Any) -> None:
                 dataset=loader.dataset,
                 dealer=dealer,
                 trainer=trainer,
+                samplers=() if iterable else (loader.sampler, loader.batch_sampler),
             )
             dataset.pass_begins(begun)
     except BaseException:

@@ -29,8 +29,10 @@ from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
 from ..schema.element import Element
+from ..transport.source import usable_processors
+from .iteration import Iterated
 
-KEPT_BYTES = 256 << 20
+_KEPT_BYTES = 256 << 20
 _SAMPLE_KEY = 6
 Given = TypeVar("Given")
 Key = TypeVar("Key")
@@ -175,6 +177,21 @@ class ElementReader(Generic[Given]):
                 places=mine if draw.places is None else draw.places[mine],
                 turn=draw.turn,
             )
+
+
+def reader_of(pipeline: Iterated, forms: ElementForms[Given], *, threads: int | None = None) -> ElementReader[Given]:
+    """A reader of a pipeline's elements, with its options; ``threads`` where it says nothing of ``workers``.
+
+    Raises:
+        PipelineError: a pipeline whose elements have no numbers.
+    """
+    if pipeline.address is not None:
+        raise PipelineError(
+            "rows by number: expected a pipeline over files, got one that is served, which gives rows in order. "
+            "Iterate it, or open the files here."
+        )
+    threads = pipeline.workers or threads or usable_processors()
+    return ElementReader(pipeline.plan(), forms, threads=threads, memory_limit=pipeline.memory_limit or _KEPT_BYTES)
 
 
 class _Run(NamedTuple):

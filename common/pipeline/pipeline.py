@@ -34,10 +34,9 @@ from ..stages.select import Select
 from ..stages.shard import Even, Shard
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
-from ..transport.source import usable_processors
 from .image_verbs import seed_or_drawn
 from .iteration import IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
-from .numbered import KEPT_BYTES, ElementForms, ElementReader, NumberedElements
+from .numbered import ElementForms, NumberedElements, reader_of
 from .sources import Fields, Sources
 from .verbs import Verbs
 
@@ -342,19 +341,10 @@ class Pipeline(Sources, Verbs):
         number = integer(epoch, least=0)
         if number is None:
             raise PipelineError(f"at_epoch: expected an integer >= 0, got {epoch!r}.")
-        if self.address is not None:
-            raise PipelineError(
-                "rows by number: expected a pipeline over files, got one that is served, which gives rows in order. "
-                "Iterate it, or open the files here."
-            )
         key = f"reader {self.memory_limit} {os.getpid()}"  # a forked child has no locks and threads of its parent's
         if key not in self._plans:
-            self._plans[key] = ElementReader(
-                self.plan(),
-                ElementForms(batch=batch_to_numpy, rows=rows_to_numpy, strict_nulls=False),
-                threads=self.workers or usable_processors(),
-                memory_limit=self.memory_limit or KEPT_BYTES,
-            )
+            forms = ElementForms(batch=batch_to_numpy, rows=rows_to_numpy, strict_nulls=False)
+            self._plans[key] = reader_of(self, forms)
         return NumberedElements(self._plans[key], number)
 
     def head(self, count: int = 5) -> list[dict[Any, Any]]:

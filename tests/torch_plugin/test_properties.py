@@ -1,11 +1,13 @@
-"""Random chains over random datasets on `ParquetIterable`, alone and in a loader, `ParquetPipe` and `ParquetNode`."""
+"""Random chains over random datasets on `ParquetIterable` and `ParquetMap`, alone and in a loader, `ParquetPipe` and
+`ParquetNode`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from faces import NodeFace, TorchFace, run_on_faces, run_resumed
+from faces import MapFace, NodeFace, TorchFace, run_on_faces, run_resumed
 from hypothesis import given
 from hypothesis import strategies as st
 from mishaps import run_changed, run_failing
@@ -27,6 +29,12 @@ LOADERS = [TorchFace(1), TorchFace(2, kind="ParquetPipe"), TorchFace(3)]
 @given(st.data())
 def test_datasets_pipes_and_nodes_give_any_chain_as_a_list_comprehension_does(cache: Path, data: st.DataObject) -> None:
     run_on_faces(data, cache, FACES)
+
+
+@examples(10)
+@given(st.data())
+def test_rows_by_number_are_those_of_any_chain(cache: Path, data: st.DataObject) -> None:
+    run_on_faces(data, cache, [*[MapFace()] * 9, MapFace(2)])
 
 
 @examples(10)

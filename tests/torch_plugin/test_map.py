@@ -1,0 +1,239 @@
+"""`ParquetMap`: rows by number for samplers, in stock loaders, and what is dealt or shuffled twice."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    WeightedRandomSampler,
+    random_split,
+)
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import NullValueError, PipelineError
+from parquetry.common.pipeline.iteration import PipelineIterator
+from parquetry.common.testing import assert_same
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, mix
+
+FIELDS = ["id", "x", "image"]
+
+
+def make(url: str, *fields: str) -> ParquetMap:
+    return ParquetMap(url, fields or FIELDS)
+
+
+def ids(loader: Any) -> list[int]:
+    return [int(number) for element in loader for number in torch.atleast_1d(element["id"])]
+
+
+def cropped(url: str) -> ParquetMap:
+    return make(url).random_crop("image", (2, 2), seed=3)
+
+
+def crops_of(dataset: ParquetMap, epoch: int) -> Any:
+    """By number, as an iteration gives them."""
+    rows = list(PipelineIterator(dataset.pipeline, epoch))
+    return {int(row["id"]): row["image"] for row in rows}
+
+
+# --- rows ---
+
+
+def test_rows_are_the_tensors_that_an_iterable_gives(url: str) -> None:
+    dataset, expected = ParquetMap(url), list(ParquetIterable(url))
+    assert isinstance(dataset, Dataset)
+    assert len(dataset) == 60
+    assert_same([dataset[3], dataset[-1]], [expected[3], expected[-1]])
+    assert_same(dataset.__getitems__([7, 0, 59]), [expected[number] for number in (7, 0, 59)])
+    assert_same(dataset[torch.tensor([5, 1])], [expected[5], expected[1]])
+    assert_same(dataset[torch.tensor(5)], expected[5])
+    assert_same(dataset[2:4], expected[2:4])
+    batches = dataset.shuffle(9, seed=1).batch(8)
+    assert_same(list(batches), list(ParquetIterable(url).shuffle(9, seed=1).batch(8)))
+    with pytest.raises(IndexError, match="row 60"):
+        dataset[60]
+
+
+def test_it_has_what_the_other_datasets_have_and_refuses_what_they_refuse(url: str, nullable_url: str) -> None:
+    dataset = make(url).where(pc.field("id") > 30).with_options(workers=1, memory_limit=1)
+    assert repr(dataset).startswith("ParquetMap(")
+    assert dataset.element.outputs == dataset.pipeline.element.outputs
+    assert "selection" in dataset.explain()
+    assert ids(dataset) == list(range(31, 60))
+    assert ids(make(url).repeat()[[61, 0]]) == [1, 0]
+    with pytest.raises(TypeError, match="repeats for ever"):
+        len(make(url).repeat())
+    with pytest.raises(NullValueError, match="field 'name'"):
+        ParquetMap(nullable_url)[1]
+    with pytest.raises(PipelineError, match=r"got transform\(drops=True\)"):
+        make(url).transform(lambda row: row, drops=True)[0]
+    with pytest.raises(PipelineError, match="Samplers take rows by number of a ParquetMap"):
+        ParquetIterable(url)[0]
+    with pytest.raises(PipelineError, match="set_epoch: expected an integer >= 0, got -1"):
+        dataset.set_epoch(-1)
+
+
+def test_a_mix_is_by_number_as_well(url: str) -> None:
+    mixed = mix([make(url, "id").take(9), ParquetIterable(url, ["id"])], seed=1, stop="all")
+    assert isinstance(mixed, ParquetMap)
+    assert ids(mixed) == [int(row["id"]) for row in mixed.pipeline]
+
+
+# --- loaders ---
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stock_loaders_take_every_row_once_with_any_sampler(url: str, workers: int) -> None:
+    dataset = make(url, "id")
+    generator = torch.Generator().manual_seed(1)
+    shuffled = ids(DataLoader(dataset, batch_size=7, shuffle=True, num_workers=workers, generator=generator))
+    assert sorted(shuffled) == list(range(60))
+    assert shuffled != sorted(shuffled)
+    grouped = BatchSampler(SequentialSampler(dataset), 8, drop_last=True)
+    batches = list(DataLoader(dataset, batch_sampler=grouped, num_workers=workers))
+    assert [len(batch["id"]) for batch in batches] == [8] * 7
+    assert ids(batches) == list(range(56))
+
+
+def test_rows_that_the_loader_collates_are_those_of_batch(url: str) -> None:
+    loader = DataLoader(make(url), batch_size=8, num_workers=2, multiprocessing_context="spawn")
+    assert_same(list(loader), list(ParquetIterable(url, FIELDS).batch(8)))
+
+
+def test_weights_splits_and_sums_take_it_as_any_dataset(url: str) -> None:
+    dataset = make(url, "id")
+    weights = [float(number == 17) for number in range(60)]
+    assert ids(DataLoader(dataset, sampler=WeightedRandomSampler(weights, 5))) == [17] * 5
+    parts = random_split(dataset, [0.5, 0.5], torch.Generator().manual_seed(2))
+    assert sorted(ids(DataLoader(parts[0], batch_size=4)) + ids(DataLoader(parts[1], batch_size=4))) == list(range(60))
+    assert ids(DataLoader(ConcatDataset([Subset(dataset, [3, 1]), dataset]), batch_size=4))[:4] == [3, 1, 0, 1]
+
+
+def test_ranks_of_a_distributed_sampler_read_each_row_once(url: str) -> None:
+    parts = []
+    for rank in range(3):
+        sampler: Any = DistributedSampler(make(url, "id"), 3, rank, seed=5)
+        sampler.set_epoch(1)
+        parts.append(ids(DataLoader(make(url, "id"), batch_size=6, sampler=sampler)))
+    assert [len(part) for part in parts] == [20, 20, 20]
+    assert sorted(number for part in parts for number in part) == list(range(60))
+
+
+def test_a_stateful_loader_goes_on_in_the_middle_of_its_samplers_order(url: str) -> None:
+    def loader() -> Any:
+        return StatefulDataLoader(
+            make(url, "id"), batch_size=7, shuffle=True, generator=torch.Generator().manual_seed(4)
+        )
+
+    whole, first, again = ids(loader()), loader(), loader()
+    iterator = iter(first)
+    begun = ids([next(iterator), next(iterator)])
+    again.load_state_dict(first.state_dict())
+    assert begun + ids(again) == whole
+
+
+# --- epochs ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"num_workers": 0}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}],
+    ids=["in-process", "worker", "persistent"],
+)
+def test_random_crops_of_each_pass_are_those_of_its_epoch(url: str, options: dict[str, Any]) -> None:
+    dataset = cropped(url)
+    loader = DataLoader(dataset, batch_size=16, shuffle=True, **options)
+    for epoch in (0, 1, 5):
+        if epoch == 5:
+            dataset.set_epoch(5)
+        expected = crops_of(dataset, epoch)
+        for batch in loader:
+            for number, image in zip(batch["id"].tolist(), batch["image"], strict=True):
+                assert image.numpy().tolist() == expected[number].tolist()
+    assert_same(dataset[8]["image"].numpy(), crops_of(dataset, 5)[8])
+
+
+def test_rows_outside_of_loaders_are_of_the_epoch_that_was_set_and_travel(url: str) -> None:
+    dataset = cropped(url)
+    dataset.set_epoch(2)
+    expected = crops_of(dataset, 2)
+    for each in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert_same(each[4]["image"].numpy(), expected[4])
+    assert_same(dataset.take(9)[4]["image"].numpy(), crops_of(dataset, 0)[4])
+
+
+def test_a_shuffle_in_its_own_order_is_another_one_in_each_pass(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = make(url, "id").shuffle(20, seed=3)
+    loader = DataLoader(dataset, batch_size=8)
+    for epoch in range(2):
+        assert ids(loader) == [int(row["id"]) for row in PipelineIterator(dataset.pipeline, epoch)]
+    assert not caplog.records
+
+
+# --- what is dealt or shuffled twice ---
+
+
+def test_what_a_sampler_would_deal_again_is_refused(url: str) -> None:
+    dataset = make(url, "id").shard(2, 0)
+    sampler: Any = DistributedSampler(dataset, 2, 0)
+    with pytest.raises(
+        PipelineError, match=r"which DistributedSampler deals them to, got a pipeline with shard\(2, 0\)"
+    ):
+        iter(DataLoader(dataset, sampler=sampler))
+    with pytest.raises(PipelineError, match="Leave out shard"):
+        iter(DataLoader(Subset(dataset, range(9)), batch_sampler=BatchSampler(sampler, 2, drop_last=False)))
+    assert ids(DataLoader(dataset, sampler=DistributedSampler(dataset, 1, 0, shuffle=False))) == list(range(30))
+    assert sorted(ids(DataLoader(dataset, shuffle=True))) == list(range(30))
+
+
+class ShardOfBatches:
+    """As Accelerate's: batches of another sampler, dealt to processes."""
+
+    num_processes = 2
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+
+    def __iter__(self) -> Any:
+        return iter(list(self.batch_sampler)[::2])
+
+
+@pytest.mark.parametrize("drawn", [lambda url: make(url, "id").shuffle(9), lambda url: mix([make(url, "id")])])
+def test_numbers_that_differ_from_rank_to_rank_are_not_dealt(url: str, drawn: Any) -> None:
+    dataset = drawn(url)
+    sampler = ShardOfBatches(BatchSampler(SequentialSampler(dataset), 4, drop_last=False))
+    with pytest.raises(PipelineError, match="on each of 2 ranks, which ShardOfBatches deals them to, got shuffle"):
+        iter(DataLoader(dataset, batch_sampler=sampler))
+    assert len(ids(DataLoader(make(url, "id").shuffle(9, seed=1), batch_sampler=sampler))) == 32
+    assert sorted(ids(DataLoader(dataset))) == list(range(60))
+
+
+def test_two_shuffles_over_each_other_are_warned_of_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = make(url, "id").shuffle(9, seed=1)
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        for options in ({"shuffle": False}, {"sampler": DistributedSampler(dataset, 2, 0, shuffle=False)}):
+            iter(DataLoader(dataset, **options))
+        iter(DataLoader(make(url, "id").shuffle(9, seed=1, reshuffle_each_iteration=False), shuffle=True))
+        assert not caplog.records
+        for _ in range(2):
+            iter(DataLoader(dataset, batch_sampler=BatchSampler(RandomSampler(dataset), 2, drop_last=False)))
+    assert [record.getMessage()[:37] for record in caplog.records] == ["RandomSampler chooses rows by number,"]
+
+
+def test_a_pipeline_may_be_given(url: str) -> None:
+    pipeline = Pipeline(url, ["id"]).take(3)
+    assert ids(ParquetMap(pipeline)) == ids(ParquetMap.from_pipeline(pipeline)) == [0, 1, 2]

@@ -1,0 +1,178 @@
+"""`ParquetMap`: a Parquet dataset as a map-style ``Dataset``, for code that chooses rows by number.
+
+In: a pipeline, and the numbers that a sampler gives. Out: dicts of tensors. What always holds: row ``i`` is the
+``i``-th element of an iteration over the pipeline, in every process; the sampler alone deals rows to ranks and workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, overload
+
+import numpy as np
+from torch.utils.data import Dataset, SequentialSampler, get_worker_info
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline.numbered import ElementForms, ElementReader, NumberedElements, reader_of
+
+from .carrier import PipelineCarrier
+from .epochs import EpochCounter
+from .passes import Announced, Pass, install
+from .placement import shard_of, shuffle_of
+from .process_end import end_with_trainer
+from .tensors import batch_to_torch, rows_to_torch
+
+_LOG = logging.getLogger(__name__)
+_FORMS = ElementForms(batch=batch_to_torch, rows=rows_to_torch, strict_nulls=True)
+
+install()
+
+
+class ParquetMap(PipelineCarrier, Announced, Dataset):
+    """Rows of a Parquet dataset by number, as dicts of tensors (see `parquetry.torch_plugin.tensors`).
+
+        >>> dataset = ParquetMap(url, ["image", "label"]).random_flip("image")
+        >>> loader = DataLoader(dataset, batch_size=64, sampler=DistributedSampler(dataset), num_workers=4)
+
+    It carries a `Pipeline` and has its verbs; each returns a new dataset. A batched pipeline has batches by number, for
+    ``DataLoader(dataset, batch_size=None, sampler=...)``.
+
+    A row costs the row group that it lies in; those read last are kept in each process. Where a sampler is not needed,
+    a `ParquetIterable` reads each row group once for an epoch, and deals rows to ranks and workers by itself.
+
+    Each pass of a loader is the next epoch, of which random crops and a ``shuffle()`` of the pipeline depend; rows that
+    are read outside of a loader are of the epoch of its latest pass, or of `set_epoch`.
+
+    Args:
+        url_or_urls, fields, filesystem, storage_options, address: as for `ParquetIterable`.
+        workers: row groups that a list of rows reads at once; ``None`` = one for each processor, one in a loader's
+            worker.
+        memory_limit: bytes of row groups that each process keeps; ``None`` = 256 MiB.
+        executor: of no effect: rows are made where they are asked for.
+
+    Raises:
+        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+    """
+
+    by_number = True
+
+    def _start(self, pipeline: Pipeline) -> None:
+        super()._start(pipeline)
+        self._epochs = EpochCounter()
+        self._readers: dict[int, ElementReader[dict[Any, Any]]] = {}  # of this process; a forked worker has its own
+        self._warned = False
+
+    def __len__(self) -> int:
+        """Rows (or batches), exact.
+
+        Raises:
+            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
+        """
+        return len(self._pipeline)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[Any, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[dict[Any, Any]]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        """A row (or batch), or a list of them, as `Pipeline.__getitem__`.
+
+        Raises:
+            IndexError: there is no such row.
+            NullValueError: a null that ``nulls()`` says nothing of.
+            PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no numbers.
+        """
+        return self._elements()[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[Any, Any]]:
+        """Several rows, as a ``DataLoader`` asks for those of a batch; what they need of a row group is read once."""
+        return self._elements()[list(indices)]
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next pass of a loader, and rows read before it, are of epoch ``epoch`` (counted from 0).
+
+        Raises:
+            PipelineError: a number below 0.
+        """
+        if operator.index(epoch) < 0:
+            raise PipelineError(f"set_epoch: expected an integer >= 0, got {epoch}.")
+        self._epochs.set(operator.index(epoch))
+
+    # --- what loaders say ---
+
+    def pass_begins(self, begun: Pass) -> None:
+        """A loader is about to read rows: it is the next epoch.
+
+        Raises:
+            PipelineError: a sampler that deals to ranks what ranks number differently.
+        """
+        self._check_sampler(begun)
+        self._epochs.follow(begun.trainer)
+        self._epochs.announce(begun)
+        with suppress(Exception):  # whatever is wrong is raised where rows are read
+            _ = self._pipeline.plan().length  # selects rows once here, not in every worker
+
+    def _check_sampler(self, begun: Pass) -> None:
+        """Holds a loader's samplers to what this deals and shuffles itself."""
+        samplers = list(_samplers(begun.samplers))
+        replicas, dealer = max(((_replicas(each), type(each).__name__) for each in samplers), default=(1, ""))
+        shard, shuffle, drawn = shard_of(self._pipeline), shuffle_of(self._pipeline), self._pipeline.drawn_seed
+        if replicas > 1 and shard is not None and shard.num_shards > 1:
+            raise PipelineError(
+                f"ParquetMap: expected every row on each of {replicas} ranks, which {dealer} deals them to, got a "
+                f"pipeline with shard({shard.num_shards}, {shard.index}), whose part would be dealt again. Leave out "
+                "shard()."
+            )
+        if replicas > 1 and drawn is not None and (shuffle is not None or self._pipeline.mixture is not None):
+            raise PipelineError(
+                f"ParquetMap: expected a seed that gives rows the same numbers on each of {replicas} ranks, which "
+                f"{dealer} deals them to, got shuffle() or mix() without one. Write seed=, or leave shuffle() out."
+            )
+        chosen = [type(each).__name__ for each in samplers if _chooses(each)]
+        if chosen and shuffle is not None and shuffle.reshuffle_each_iteration and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "%s chooses rows by number, and shuffle() gives the numbers to other rows in each epoch. Leave one of "
+                "them out.",
+                chosen[0],
+            )
+
+    # --- rows ---
+
+    def _elements(self) -> NumberedElements[dict[Any, Any]]:
+        process = os.getpid()  # a forked worker has none of its parent's locks and threads
+        if process not in self._readers:
+            in_worker = get_worker_info() is not None
+            if in_worker:
+                end_with_trainer()
+            self._readers = {process: reader_of(self._pipeline, _FORMS, threads=1 if in_worker else None)}
+        return NumberedElements(self._readers[process], self._epochs.current)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_readers": {}}
+
+
+def _samplers(given: Iterable[Any]) -> Iterator[Any]:
+    """A loader's samplers, and those that they stand on."""
+    for sampler in given:
+        if sampler is not None:
+            yield sampler
+            yield from _samplers(getattr(sampler, name, None) for name in ("sampler", "batch_sampler"))
+
+
+def _replicas(sampler: object) -> int:
+    """How many ranks a sampler deals to: torch's, Lightning's, or Accelerate's."""
+    return max(int(getattr(sampler, name, None) or 1) for name in ("num_replicas", "num_processes"))
+
+
+def _chooses(sampler: Any) -> bool:
+    """Whether a sampler has an order of its own."""
+    stands_on_another = hasattr(sampler, "sampler") or hasattr(sampler, "batch_sampler")
+    return not stands_on_another and not isinstance(sampler, SequentialSampler) and getattr(sampler, "shuffle", True)
