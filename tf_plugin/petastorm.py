@@ -21,7 +21,8 @@ import tensorflow as tf
 
 from parquetry.common.errors import NullValueError, PipelineError, SchemaError
 from parquetry.common.petastorm.ngram import NGram
-from parquetry.common.petastorm.unischema import Unischema
+from parquetry.common.petastorm.reading import DescribedSamples
+from parquetry.common.petastorm.unischema import Unischema, UnischemaField
 
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
 """The name of the graph's op that tells how full the shuffling queue of `tf_tensors` is."""
@@ -56,7 +57,7 @@ _BLOCK_ROWS = 64
 _BLOCK_BYTES = 4 << 20
 
 
-def make_petastorm_dataset(reader: Any) -> Any:
+def make_petastorm_dataset(reader: DescribedSamples) -> Any:
     """A ``tf.data.Dataset`` of a reader's rows, row groups (of a batched reader), or windows.
 
     The reader must stay open while the dataset is iterated. A second iteration resets it, with a warning.
@@ -99,11 +100,11 @@ def make_petastorm_dataset(reader: Any) -> Any:
     return generate(blocks, dtypes, _nested(schema, ngram, whole)).unbatch()
 
 
-def _block_rows(fields: list[tuple[Any, Any]]) -> int:
+def _block_rows(fields: list[tuple[UnischemaField, tf.DType]]) -> int:
     """How many rows go to TensorFlow with one call of Python, which costs as much as many rows; 0 if they cannot."""
     if any(None in field.shape for field, _ in fields):
         return 0
-    row_bytes = sum(math.prod(field.shape) * dtype.size for field, dtype in fields)
+    row_bytes = sum(math.prod(axis or 0 for axis in field.shape) * dtype.size for field, dtype in fields)
     return int(min(max(_BLOCK_BYTES // max(row_bytes, 1), 1), _BLOCK_ROWS))
 
 
@@ -143,7 +144,7 @@ def _objects(values: Sequence[Any]) -> np.ndarray:
     return result
 
 
-def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
+def tf_tensors(reader: DescribedSamples, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
     """The next row (or window) as a named tuple of tensors, read anew each time that a TensorFlow 1 session runs it.
 
     Args:
@@ -162,7 +163,7 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
     fields = _flat_fields(schema, ngram)
     dtypes = [dtype for _, dtype in fields]
 
-    def sample(_: Any) -> list[Any]:
+    def sample(_: object) -> list[Any]:
         found = next(reader)
         return list(_sanitize_field_tf_types(found) if ngram is None else _sanitize_and_flatten(found))
 
@@ -175,7 +176,7 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
     return _nested(schema, ngram, tensors)
 
 
-def _begin(reader: Any) -> None:
+def _begin(reader: DescribedSamples) -> None:
     if reader.last_row_consumed:
         warnings.warn(_AGAIN, UserWarning, stacklevel=2)
         reader.reset()
@@ -189,13 +190,13 @@ def _shuffled(tensors: object, dtypes: list[Any], capacity: int, min_after_deque
     return queue.dequeue()
 
 
-def _flat_fields(schema: Unischema, ngram: NGram | None) -> list[tuple[Any, Any]]:
+def _flat_fields(schema: Unischema, ngram: NGram | None) -> list[tuple[UnischemaField, tf.DType]]:
     """Every field of an element in order, and its TensorFlow dtype; a window's offsets one after the other."""
     schemas = [schema] if ngram is None else [ngram.get_schema_at_timestep(schema, offset) for offset in ngram.offsets]
     return [(field, _tf_dtype(field)) for part in schemas for field in part.fields.values()]
 
 
-def _tf_dtype(field: Any) -> Any:
+def _tf_dtype(field: UnischemaField) -> tf.DType:
     try:
         return _numpy_to_tf_dtypes(field.numpy_dtype)
     except ValueError as error:
@@ -218,7 +219,7 @@ def _schema_to_tf_dtypes_ngram(schema: Unischema, ngram: NGram) -> list[Any]:
     return [dtype for _, dtype in _flat_fields(schema, ngram)]
 
 
-def _shape(field: Any, batched: bool) -> tuple[int | None, ...]:
+def _shape(field: UnischemaField, batched: bool) -> tuple[int | None, ...]:
     return (None, *field.shape) if batched else tuple(field.shape)
 
 
@@ -286,7 +287,7 @@ def _sanitize_and_flatten(ngram: Mapping[int, Any]) -> Any:
     return _flatten({offset: _sanitize_field_tf_types(step) for offset, step in ngram.items()})
 
 
-def _ngrams_generator(reader: Any) -> Iterator[Any]:
+def _ngrams_generator(reader: DescribedSamples) -> Iterator[Any]:
     _begin(reader)
     for sample in reader:
         yield _sanitize_and_flatten(sample)

@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.petastorm.errors import IterationError, UnsupportedTypeError
-from parquetry.common.petastorm.reader import Reader
+from parquetry.common.petastorm.reading import Reader, Samples
 
 from .petastorm_buffers import RowBuffer, RowPool, RowQueue, batches, rows_in
 
@@ -48,7 +48,7 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
 class LoaderBase:
     """What the loaders of a reader share: one pass at a time, and a reset of the reader before the next one."""
 
-    reader: Any
+    reader: Samples
 
     def __init__(self) -> None:
         self._in_iter: bool | None = None
@@ -102,7 +102,7 @@ class DataLoader(LoaderBase):
 
     def __init__(
         self,
-        reader: object,
+        reader: Samples,
         batch_size: int = 1,
         collate_fn: Callable[[list[Any]], Any] = decimal_friendly_collate,
         shuffling_queue_capacity: int = 0,
@@ -134,7 +134,7 @@ class BatchedDataLoader(LoaderBase):
 
     def __init__(
         self,
-        reader: object,
+        reader: Samples,
         batch_size: int = 1,
         transform_fn: Callable[[Any], torch.Tensor] | None = None,
         shuffling_queue_capacity: int = 0,
@@ -171,7 +171,7 @@ class InMemBatchedDataLoader:
 
     def __init__(
         self,
-        reader: object,
+        reader: Samples,
         batch_size: int = 1,
         transform_fn: Callable[[Any], torch.Tensor] | None = None,
         num_epochs: int | None = 1,
@@ -212,7 +212,7 @@ class InMemBatchedDataLoader:
 
 
 def _load_rows_into_mem(
-    reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows_capacity: int
+    reader: Samples, transform_fn: Callable[[Any], torch.Tensor], rows_capacity: int
 ) -> tuple[KeysView[str] | tuple[()], list[torch.Tensor]]:
     """The first rows of a reader as ``(field names, one tensor for each)``; stops the reader."""
     chunks: list[dict[str, torch.Tensor]] = []
@@ -230,7 +230,7 @@ def _load_rows_into_mem(
     return joined.keys(), list(joined.values())
 
 
-def _rows(reader: Any) -> Iterator[dict[Any, Any]]:
+def _rows(reader: Samples) -> Iterator[dict[Any, Any]]:
     """The rows of a reader as dicts of what torch takes."""
     for sample in reader:
         if _has_windows(reader):
@@ -296,7 +296,9 @@ def _refuse(name: str, found: str) -> None:
     )
 
 
-def _tensors(reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows: int) -> Iterator[dict[str, torch.Tensor]]:
+def _tensors(
+    reader: Samples, transform_fn: Callable[[Any], torch.Tensor], rows: int
+) -> Iterator[dict[str, torch.Tensor]]:
     """The reader's elements as tensors with a leading row axis; single rows in chunks of ``rows``.
 
     Raises:
@@ -316,7 +318,7 @@ def _tensors(reader: Any, transform_fn: Callable[[Any], torch.Tensor], rows: int
         yield tensors
 
 
-def _stacked_rows(reader: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
+def _stacked_rows(reader: Samples, rows: int) -> Iterator[dict[str, np.ndarray]]:
     samples = map(_sanitized, reader)
     while chunk := list(itertools.islice(samples, rows)):
         columns = {name: _stacked(name, [row[name] for row in chunk]) for name in chunk[0]}

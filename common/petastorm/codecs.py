@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,11 @@ from ..schema import codecs as core
 from ..schema.checking import check_value
 from ..schema.codec import Codec
 from ..schema.dtypes import is_string_like
+from ..schema.field import UnischemaField as CoreField
 from ..schema.images import CompressedImageCodec as CoreImageCodec
+
+Value: TypeAlias = Any
+"""What a user's row holds under a name, or a column stores for it: anything, which the codec checks."""
 
 
 class EncodedField(Protocol):
@@ -38,7 +42,7 @@ class EncodedField(Protocol):
     def shape(self) -> tuple[int | None, ...]:
         """Of one value."""
 
-    def to_parquetry(self, codec: Codec | None = None) -> Any:
+    def to_parquetry(self, codec: Codec | None = None) -> CoreField:
         """The field as the engine knows it."""
 
 
@@ -81,11 +85,11 @@ _WANTED = {"string": "string", "binary": "bytes"}
 class DataframeColumnCodec:
     """Base of the codecs."""
 
-    def encode(self, unischema_field: EncodedField, value: Any) -> Any:
+    def encode(self, unischema_field: EncodedField, value: Value) -> Value:
         """The stored form of a value; raises ``ValueError`` or ``TypeError`` if the value does not fit the field."""
         raise NotImplementedError
 
-    def decode(self, unischema_field: EncodedField, value: Any) -> Any:
+    def decode(self, unischema_field: EncodedField, value: Value) -> Value:
         """The value that is stored as ``value``."""
         raise NotImplementedError
 
@@ -116,12 +120,12 @@ class StoredCodec(DataframeColumnCodec):
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
 
-    def encode(self, unischema_field: EncodedField, value: Any) -> bytearray:
+    def encode(self, unischema_field: EncodedField, value: Value) -> bytearray:
         field = unischema_field.to_parquetry(codec=self._codec)
         _check_array(unischema_field, value)
         return bytearray(self._codec.encode(field, check_value(field, value)))
 
-    def decode(self, unischema_field: EncodedField, value: Any) -> np.ndarray:
+    def decode(self, unischema_field: EncodedField, value: Value) -> np.ndarray:
         return decode_array(unischema_field.to_parquetry(codec=self._codec), value)
 
     def to_parquetry(self, field: EncodedField) -> Codec | None:
@@ -190,7 +194,7 @@ class ScalarCodec(DataframeColumnCodec):
         except (TypeError, pa.ArrowNotImplementedError):
             return None
 
-    def encode(self, unischema_field: EncodedField, value: Any) -> Any:
+    def encode(self, unischema_field: EncodedField, value: Value) -> Value:
         """The plain Python value that Spark writes into a column of the stored type.
 
         Raises:
@@ -214,7 +218,7 @@ class ScalarCodec(DataframeColumnCodec):
                 f"{value!r} of type {type(value).__name__}. Convert it, or declare another type."
             ) from error
 
-    def decode(self, unischema_field: EncodedField, value: Any) -> Any:
+    def decode(self, unischema_field: EncodedField, value: Value) -> Value:
         return as_scalar(unischema_field.numpy_dtype, value)
 
     def spark_dtype(self) -> Any:
@@ -244,7 +248,7 @@ class ScalarCodec(DataframeColumnCodec):
         return f"ScalarCodec({self._spark_type})"
 
 
-def spark_type(name: str, *args: Any) -> Any:
+def spark_type(name: str, *args: object) -> Any:
     """A type of ``pyspark.sql.types``.
 
     Raises:
@@ -257,7 +261,7 @@ def spark_type(name: str, *args: Any) -> Any:
     return getattr(types, name)(*args)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Value:
     """A numpy scalar as Python's own type; time stamps in microseconds, as Spark has them."""
     if not isinstance(value, np.generic | np.ndarray):
         return value
@@ -269,7 +273,7 @@ def _plain(value: Any) -> Any:
     return moment.item()
 
 
-def _stored_scalar(stored: pa.DataType | None, dtype: DTypeLike, value: Any) -> Any:
+def _stored_scalar(stored: pa.DataType | None, dtype: DTypeLike, value: Value) -> Value:
     """What is stored for a plain value; raises ``ValueError``, ``TypeError`` or ``ArithmeticError`` if none is."""
     if stored is None:
         return value
@@ -287,7 +291,7 @@ def _stored_scalar(stored: pa.DataType | None, dtype: DTypeLike, value: Any) -> 
     return value
 
 
-def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Any) -> Any:
+def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Value) -> bool | int | float:
     if isinstance(value, str | bytes):
         raise TypeError("text is no number")
     made = (bool if pa.types.is_boolean(stored) else int if pa.types.is_integer(stored) else float)(value)
@@ -299,13 +303,13 @@ def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Any) -> Any:
     return made
 
 
-def _reads_back(value: Any, form: Any) -> bool:
+def _reads_back(value: object, form: object) -> bool:
     if isinstance(value, float) and isinstance(form, float):  # floats are rounded to the precision of the column
         return math.isnan(form) if math.isnan(value) else math.isinf(form) == math.isinf(value)
     return bool(form == value)
 
 
-def as_scalar(dtype: DTypeLike, value: Any) -> Any:
+def as_scalar(dtype: DTypeLike, value: Value) -> Value:
     """A stored scalar in the field's own type: numpy scalars, ``numpy.str_``, ``numpy.bytes_``, ``Decimal``."""
     if value is None or dtype is None or not isinstance(dtype, type):
         return value
@@ -320,7 +324,7 @@ def as_scalar(dtype: DTypeLike, value: Any) -> Any:
     return value
 
 
-def decode_array(field: Any, data: Any) -> np.ndarray:
+def decode_array(field: CoreField, data: bytes | bytearray | memoryview | pa.Buffer) -> np.ndarray:
     """The array in some stored bytes, in memory of its own.
 
     Args:
@@ -329,7 +333,7 @@ def decode_array(field: Any, data: Any) -> np.ndarray:
     Raises:
         DecodeError: bytes that do not hold such an array.
     """
-    codec = field.storage
+    codec: Any = field.storage  # those of text have decode_strings
     try:
         view = memoryview(data)
         if is_string_like(field.dtype):
@@ -344,7 +348,7 @@ def decode_array(field: Any, data: Any) -> np.ndarray:
         raise DecodeError(f"field '{field.name}': {type(codec).__name__} failed: {error}") from error
 
 
-def _check_array(field: EncodedField, value: Any) -> None:
+def _check_array(field: EncodedField, value: Value) -> None:
     """Petastorm's two refusals, in words that name the field."""
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype is not decimal.Decimal else None
     if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SUM" and value.dtype != dtype:

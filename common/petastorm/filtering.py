@@ -7,7 +7,7 @@ DataFrame), and asks the predicates of `predicates` row by row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,9 @@ from ..schema.field import Unischema, UnischemaField
 from .frames import has_pandas, to_frame
 from .predicates import PredicateBase, in_lambda, in_negate, in_reduce
 from .values import column_array, row_values
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def predicate_fields(predicate: PredicateBase, schema: Unischema) -> list[UnischemaField]:
@@ -55,7 +58,9 @@ def keep_in_table(predicate: PredicateBase, fields: Iterable[UnischemaField], ta
         return ~keep_in_table(predicate.inner, fields, table)
     chosen = table.select([name for name in table.column_names if name in set(predicate.get_fields())])
     if isinstance(predicate, in_lambda) and not has_pandas():
-        values: Any = {name: column_array(chosen.column(name)) for name in chosen.column_names}
+        values: dict[str, np.ndarray] | pd.DataFrame = {
+            name: column_array(chosen.column(name)) for name in chosen.column_names
+        }
     else:
         values = to_frame(chosen, f"the predicate {type(predicate).__name__}")
     return _as_mask(predicate, predicate.do_include(values), table.num_rows)

@@ -27,7 +27,7 @@ class FilesystemResolver:
 
     def __init__(
         self,
-        dataset_url: Any,
+        dataset_url: str | urllib.parse.ParseResult,
         hadoop_configuration: object = None,
         connector: object = None,
         hdfs_driver: str = "libhdfs3",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -175,7 +175,7 @@ class RowGroupLoader:
         names = [list(self.ngram.get_schema_at_timestep(self.schema, offset).fields) for offset in self.ngram.offsets]
         order = self._order(job, len(windows))
         places = inverse.reshape(windows.shape[:2])
-        steps_of: Any = (places if order is None else places[order]).tolist()
+        steps_of = cast("list[list[int]]", (places if order is None else places[order]).tolist())
         return [
             tuple(tuple(rows[place][name] for name in chosen) for place, chosen in zip(steps, names, strict=True))
             for steps in steps_of

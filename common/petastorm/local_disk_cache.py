@@ -36,7 +36,7 @@ class LocalDiskCache(CacheBase):
         expected_row_size_bytes: int,
         shards: int = 6,
         cleanup: bool = False,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         if not isinstance(size_limit_bytes, int) or size_limit_bytes < 1:
             raise PipelineError(f"LocalDiskCache: expected size_limit_bytes >= 1, got {size_limit_bytes!r}.")

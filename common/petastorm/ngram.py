@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import decimal
 import itertools
 import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..errors import PipelineError
 from .unischema import Unischema, UnischemaField, match_unischema_fields
@@ -25,14 +28,14 @@ class NGram:
     def __init__(
         self,
         fields: dict[int, list[Any]],
-        delta_threshold: Any,
-        timestamp_field: Any,
+        delta_threshold: float | decimal.Decimal | np.number,
+        timestamp_field: str | UnischemaField,
         timestamp_overlap: bool = True,
     ) -> None:
         _check(fields, delta_threshold, timestamp_field, timestamp_overlap)
         self._fields = fields
         self._delta_threshold = delta_threshold
-        self._timestamp_field = timestamp_field
+        self._timestamp_field: Any = timestamp_field  # the field, once a reader has resolved it
         self.timestamp_overlap = timestamp_overlap
 
     @property
@@ -51,7 +54,7 @@ class NGram:
         return self._fields
 
     @property
-    def delta_threshold(self) -> Any:
+    def delta_threshold(self) -> float | decimal.Decimal | np.number:
         """The largest difference of adjacent time stamps."""
         return self._delta_threshold
 
@@ -132,7 +135,7 @@ class NGram:
         return hash(frozenset(self._fields))
 
 
-def _check(fields: Any, delta_threshold: Any, timestamp_field: Any, timestamp_overlap: Any) -> None:
+def _check(fields: object, delta_threshold: object, timestamp_field: object, timestamp_overlap: object) -> None:
     if not isinstance(fields, dict) or not fields:
         raise PipelineError(f"NGram: expected fields={{offset: [fields]}}, got {fields!r}.")
     for offset, items in fields.items():

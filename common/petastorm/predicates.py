@@ -124,7 +124,7 @@ class in_negate(PredicateBase):  # noqa: N801  # Petastorm's name
     def get_fields(self) -> Iterable[str]:
         return self._predicate.get_fields()
 
-    def do_include(self, values: Any) -> Any:
+    def do_include(self, values: Mapping[str, Any]) -> Any:
         answer = self._predicate.do_include(values)
         return ~np.asarray(answer, dtype=bool) if np.ndim(answer) else not answer
 
@@ -151,7 +151,7 @@ class in_reduce(PredicateBase):  # noqa: N801  # Petastorm's name
     def get_fields(self) -> set[str]:
         return {field for predicate in self._predicate_list for field in predicate.get_fields()}
 
-    def do_include(self, values: Any) -> Any:
+    def do_include(self, values: Mapping[str, Any]) -> Any:
         return self._reduce_func([predicate.do_include(values) for predicate in self._predicate_list])
 
     def reduce_masks(self, masks: Sequence[np.ndarray]) -> np.ndarray:

@@ -261,7 +261,7 @@ def _storage_schema(
     ngram = schema_fields if isinstance(schema_fields, NGram) else None
     if ngram is not None:
         ngram.resolve_regex_field_names(stored)
-        chosen: Any = ngram.get_field_names_at_all_timesteps()
+        chosen: list[Any] = ngram.get_field_names_at_all_timesteps()
     elif schema_fields is None:
         return _default_schema(dataset, stored, [".*"]), None
     elif isinstance(schema_fields, collections.abc.Iterable) and not isinstance(schema_fields, str | UnischemaField):

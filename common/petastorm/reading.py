@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -23,6 +23,45 @@ from .pools import Pool
 from .predicates import PredicateBase
 from .unischema import Unischema
 from .windows import form_windows
+
+
+class Samples(Protocol):
+    """What a loader asks of a reader, which may be the user's own."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Rows, windows or row groups."""
+
+    def reset(self) -> None:
+        """Starts over."""
+
+    def stop(self) -> None:
+        """Stops the workers."""
+
+    def join(self) -> None:
+        """Waits until every worker has ended."""
+
+
+class DescribedSamples(Samples, Protocol):
+    """Samples that say what they are: of a `Reader` or a `WeightedSamplingReader`."""
+
+    @property
+    def schema(self) -> Unischema:
+        """The fields."""
+
+    @property
+    def ngram(self) -> NGram | None:
+        """The windows, or ``None``."""
+
+    @property
+    def batched_output(self) -> bool:
+        """Whether a sample is a row group."""
+
+    @property
+    def last_row_consumed(self) -> bool:
+        """Whether there are no more samples before a reset."""
+
+    def __next__(self) -> Any:
+        """The next sample."""
 
 
 class Reader:
@@ -179,7 +218,7 @@ class Reader:
 
     # --- jobs ---
 
-    def _named(self, values: Any) -> Any:
+    def _named(self, values: tuple[Any, ...]) -> Any:
         if self._loader.ngram is None:
             return self._row_classes[0](*values)
         steps = zip(self._loader.ngram.offsets, self._row_classes, values, strict=True)

@@ -31,7 +31,7 @@ class TransformSpec:
     def __init__(
         self,
         func: Callable[[Any], Any] | None = None,
-        edit_fields: Sequence[Any] | None = None,
+        edit_fields: Sequence[UnischemaField | tuple[Any, ...]] | None = None,
         removed_fields: Sequence[str] | None = None,
         selected_fields: Sequence[str] | None = None,
     ) -> None:
@@ -69,7 +69,7 @@ def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unisch
     return Unischema(f"{schema._name}_transformed", fields)
 
 
-def _as_field(given: Any) -> UnischemaField:
+def _as_field(given: UnischemaField | tuple[Any, ...]) -> UnischemaField:
     if isinstance(given, UnischemaField):
         return given
     try:

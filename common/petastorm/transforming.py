@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ..errors import TransformError
 from ..stages.functions import lock_of
+from .codecs import Value
 from .frames import from_series, to_frame
 from .transform import TransformSpec
 from .unischema import Unischema, UnischemaField
@@ -115,7 +116,7 @@ def _check_names(spec: TransformSpec, schema: Unischema, got: list[Any], given: 
         )
 
 
-def _checked(field: UnischemaField, value: Any) -> Any:
+def _checked(field: UnischemaField, value: Value) -> Value:
     """A declared field's value, in its declared dtype."""
     if value is None:
         if field.nullable:

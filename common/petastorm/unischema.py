@@ -132,11 +132,11 @@ class Unischema:
         # The stored fields, not the given ones, say how values are encoded.
         return Unischema(f"{self._name}_view", [self._fields[name] for name in chosen])
 
-    def make_namedtuple(self, **values: Any) -> Any:
+    def make_namedtuple(self, **values: object) -> Any:
         """One row of this schema as a named tuple."""
         return self._get_namedtuple()(**values)
 
-    def make_namedtuple_tf(self, *args: Any, **values: Any) -> Any:
+    def make_namedtuple_tf(self, *args: object, **values: object) -> Any:
         """One row as a named tuple, from positional values too."""
         return self._get_namedtuple()(*args, **values)
 

@@ -18,7 +18,7 @@ from ..layout.nested import one_array, widened
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
 from ..schema.field import UnischemaField
-from .codecs import decode_array
+from .codecs import Value, decode_array
 
 _NANOSECONDS = np.iinfo(np.int64).max // 10**9
 
@@ -39,7 +39,7 @@ def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:
     return _scalars(field, array) if not field.shape else [_list_value(field, cell) for cell in array]
 
 
-def _decimals(value: Any, field: UnischemaField) -> Any:
+def _decimals(value: Value, field: UnischemaField) -> Value:
     if value is None or not field.shape:
         return None if value is None else decimal.Decimal(value)
     return _objects([_decimals(item, field.replace(shape=field.shape[1:], codec=None)) for item in value])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PipelineError
+from .reading import DescribedSamples
 
 
 class WeightedSamplingReader:
@@ -90,7 +91,7 @@ class WeightedSamplingReader:
         self.join()
 
 
-def _check_alike(first: Any, other: Any) -> None:
+def _check_alike(first: DescribedSamples, other: DescribedSamples) -> None:
     if first.batched_output != other.batched_output:
         raise PipelineError('WeightedSamplingReader: all readers must agree in "batched_output".')
     if set(first.schema.fields) != set(other.schema.fields):

@@ -94,7 +94,7 @@ def open_dataset(
     )
 
 
-def materialize_dataset(*args: Any, **kwargs: Any) -> Any:
+def materialize_dataset(*args: object, **kwargs: object) -> Any:
     """Spark's context manager around the writing of a dataset; needs parquetry's Spark support.
 
     Raises:

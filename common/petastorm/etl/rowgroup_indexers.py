@@ -83,8 +83,9 @@ class SingleFieldIndexer(RowGroupIndexerBase):
             name=self._index_name, column=self._column_name, ordinals=union, ordinals_by_value=by_value
         )
 
-    def __add__(self, other: Any) -> SingleFieldIndexer:
+    def __add__(self, other: object) -> SingleFieldIndexer:
         self._check_same(other)
+        assert isinstance(other, SingleFieldIndexer)
         result = SingleFieldIndexer(self._index_name, self._column_name)
         for part in (self._index_data, other._index_data):
             for value, ordinals in part.items():
@@ -114,8 +115,9 @@ class FieldNotNullIndexer(RowGroupIndexerBase):
     def to_value(self) -> RowGroupIndex:
         return RowGroupIndex(name=self._index_name, column=self._column_name, ordinals=frozenset(self._index_data))
 
-    def __add__(self, other: Any) -> FieldNotNullIndexer:
+    def __add__(self, other: object) -> FieldNotNullIndexer:
         self._check_same(other)
+        assert isinstance(other, FieldNotNullIndexer)
         result = FieldNotNullIndexer(self._index_name, self._column_name)
         result._index_data = self._index_data | other._index_data
         return result

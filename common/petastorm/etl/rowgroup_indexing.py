@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -57,7 +57,7 @@ def build_rowgroup_index(
     hdfs_driver: str | None = None,
     *,
     filesystem: pafs.FileSystem = None,
-    storage_options: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Builds indexes over a dataset and stores them beside those that it has.
 

@@ -5,7 +5,7 @@ The files and their cache are those of ``parquetry.common.spark.spark_converter`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from ...errors import PipelineError
 from ...layout.dataset import StoredDataset
 from ...spark.converter import SparkConverter, spark_converter
 from ...spark.converter_cache import CACHE
-from ..reader import make_batch_reader
+from ..reader import Reader, make_batch_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,7 +57,7 @@ class SparkDatasetConverter:
         num_epochs: int | None = None,
         workers_count: int | None = None,
         shuffling_queue_capacity: int | None = None,
-        **petastorm_reader_kwargs: Any,
+        **petastorm_reader_kwargs: object,
     ) -> TFDatasetContextManager:
         """A context manager that gives a ``tf.data.Dataset`` of batches (named tuples).
 
@@ -79,7 +79,7 @@ class SparkDatasetConverter:
         workers_count: int | None = None,
         shuffling_queue_capacity: int = 0,
         data_loader_fn: Callable[..., Any] | None = None,
-        **petastorm_reader_kwargs: Any,
+        **petastorm_reader_kwargs: object,
     ) -> TorchDatasetContextManager:
         """A context manager that gives a `DataLoader` of batches (dicts of tensors); see `make_tf_dataset`.
 
@@ -101,15 +101,20 @@ class SparkDatasetConverter:
 class _ReaderContext:
     """Opens a reader on entering and closes it on leaving; dropping the object closes nothing."""
 
-    reader: Any
+    reader: Reader
     """The reader, once entered."""
 
-    def __init__(self, parquet_file_url_list: Any, batch_size: int | None, petastorm_reader_kwargs: Any) -> None:
+    def __init__(
+        self,
+        parquet_file_url_list: str | Sequence[str],
+        batch_size: int | None,
+        petastorm_reader_kwargs: dict[str, Any],
+    ) -> None:
         self.parquet_file_url_list = parquet_file_url_list
         self.batch_size = batch_size
         self.petastorm_reader_kwargs = petastorm_reader_kwargs
 
-    def _open(self) -> Any:
+    def _open(self) -> Reader:
         self.reader = make_batch_reader(self.parquet_file_url_list, **self.petastorm_reader_kwargs)
         return self.reader
 
@@ -125,10 +130,10 @@ class TFDatasetContextManager(_ReaderContext):
 
     def __init__(
         self,
-        parquet_file_url_list: Any,
+        parquet_file_url_list: str | Sequence[str],
         batch_size: int | None,
         prefetch: int | None,
-        petastorm_reader_kwargs: Any,
+        petastorm_reader_kwargs: dict[str, Any],
         shuffling_queue_capacity: int | None,
     ) -> None:
         super().__init__(parquet_file_url_list, batch_size, petastorm_reader_kwargs)
@@ -152,9 +157,9 @@ class TorchDatasetContextManager(_ReaderContext):
 
     def __init__(
         self,
-        parquet_file_url_list: Any,
+        parquet_file_url_list: str | Sequence[str],
         batch_size: int,
-        petastorm_reader_kwargs: Any,
+        petastorm_reader_kwargs: dict[str, Any],
         shuffling_queue_capacity: int,
         data_loader_fn: Callable[..., Any] | None,
     ) -> None:
