@@ -37,7 +37,7 @@ from .partitions import partition_columns
 from .row_groups import RowGroups
 from .spark_files import footer_schema
 from .table import Table, TableColumn
-from .table_dataset import describe_table, table_listing
+from .table_dataset import describe_table, table_filesystem, table_listing
 from .table_read import locate
 
 
@@ -63,8 +63,11 @@ class StoredDataset:
         options = dict(storage_options) if storage_options else None
         self.table = table
         self._located: dict[tuple[int, str], str | None] = {}
+        self._folder = None
+        if table is not None and table.is_manifest:
+            self._folder = resolve(urls[0], filesystem=filesystem, storage_options=options)
         if listing is not None:
-            found, _ = resolve(urls[0], filesystem=filesystem, storage_options=options)
+            found = table_filesystem(urls[0], table, filesystem=filesystem, storage_options=options)
             self._listing = replace(listing, filesystem=found)
         elif table is None:
             self._listing = list_files(list(urls), filesystem=filesystem, storage_options=options)
@@ -85,6 +88,20 @@ class StoredDataset:
     def filesystem(self) -> pafs.FileSystem:
         """Where the files are."""
         return self._listing.filesystem
+
+    @property
+    def folder(self) -> tuple[pafs.FileSystem, str]:
+        """Where the files lie that a manifest lists: a file system, and a directory there."""
+        assert self._folder is not None  # of a table that is a manifest
+        return self._folder
+
+    @cached_property
+    def listed_bytes(self) -> np.ndarray:
+        """For each row group of a manifest, the bytes of the files that it lists."""
+        with self.open(0) as source:
+            sizes = pq.read_table(source, columns=["size_bytes"]).column(0).to_numpy()
+        ends = np.cumsum(self.row_groups.rows)
+        return np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends], prepend=0)
 
     @property
     def roots(self) -> tuple[str, ...]:
@@ -188,7 +205,7 @@ class StoredDataset:
     def fingerprint(self) -> str:
         """What the dataset is, wherever it lies: relative paths, sizes, rows of every row group, and the schema."""
         digest = hashlib.blake2b(digest_size=16)
-        for file in self.files:
+        for file in self.files if self._folder is None else ():
             digest.update(f"{file.relative}\0{file.size_bytes}\0".encode())
         digest.update(self.row_groups.file.tobytes() + self.row_groups.rows.tobytes())
         digest.update(json.dumps(self.schema.to_json(), sort_keys=True).encode())
@@ -241,6 +258,8 @@ class StoredDataset:
         return self._located[file, name]
 
     def _locate(self, file: int, name: str) -> str | None:
+        if self.columns[name].in_files:
+            return None
         path = locate(self.footer(file).schema.to_arrow_schema(), self.columns[name], where=self.files[file].path)
         return None if path is None else ".".join(path)
 
@@ -252,7 +271,8 @@ class StoredDataset:
     @property
     def remote(self) -> bool:
         """Whether files lie beyond a network, so that many reads must be under way at once."""
-        return bool(self.filesystem.type_name != "local")
+        filesystem = self.filesystem if self._folder is None else self._folder[0]
+        return bool(filesystem.type_name != "local")
 
     def field(self, name: str) -> UnischemaField:
         """A field that can be read: of the schema, or the bytes of `image_bytes` under the name of their struct."""

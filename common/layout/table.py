@@ -42,6 +42,7 @@ class TableColumn:
         partition: its values come from the file list, never from the files.
         default: the value (as text) in files that lack the column; ``None`` = null.
         field: the field that it becomes where that is more than its type tells (an image).
+        in_files: each value is a file of its own; the table's one file is a `manifest`, which lists them.
     """
 
     name: str
@@ -52,10 +53,13 @@ class TableColumn:
     partition: bool = False
     default: str | None = None
     field: UnischemaField | None = None
+    in_files: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
+        more = {"in_files": True} if self.in_files else {}  # the digests of other tables stay as they were
         return {
+            **more,
             "name": self.name,
             "arrow": arrow_type_to_json(self.arrow),
             "nullable": self.nullable,
@@ -79,6 +83,7 @@ class TableColumn:
             partition=value["partition"],
             default=value["default"],
             field=None if field is None else UnischemaField.from_json(field),
+            in_files=value.get("in_files", False),
         )
 
 
@@ -190,14 +195,20 @@ class Table:
     refused: tuple[tuple[str, str], ...] = ()
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
+    @property
+    def is_manifest(self) -> bool:
+        """Whether its one file lists files that hold values; it lies on this machine, and its content names it."""
+        return any(column.in_files for column in self.columns)
+
     @cached_property
     def digest(self) -> str:
         """What tells this snapshot from all others, wherever the table lies."""
+        files = () if self.is_manifest else self.files  # `identity` says what is in it
         text = json.dumps(
             [
                 [self.kind, self.identity, self.version],
                 [column.to_json() for column in self.columns],
-                [[_name(self, file.path), file.size_bytes, file.values, file.deletes] for file in self.files],
+                [[_name(self, file.path), file.size_bytes, file.values, file.deletes] for file in files],
                 [[_name(self, item.path), item.kind, item.inline, item.offset, item.count] for item in self.deletes],
             ]
         )

@@ -23,7 +23,7 @@ from .table_read import locate, parse_values
 
 def table_listing(url: str, table: Table, *, filesystem: object, storage_options: dict[str, Any] | None) -> FileListing:
     """The files of the table, in the order of their paths; nothing is looked up but local files, which costs little."""
-    found, _ = resolve(url, filesystem=filesystem, storage_options=storage_options)
+    found = table_filesystem(url, table, filesystem=filesystem, storage_options=storage_options)
     root = table.root.rstrip("/") + "/"
     files = [
         DataFile(
@@ -33,6 +33,15 @@ def table_listing(url: str, table: Table, *, filesystem: object, storage_options
         for file in table.files
     ]
     return FileListing(filesystem=found, roots=(table.root,), files=tuple(files), metadata_files=())
+
+
+def table_filesystem(
+    url: str, table: Table | None, *, filesystem: object, storage_options: dict[str, Any] | None
+) -> pafs.FileSystem:
+    """Where the data files of a dataset lie."""
+    if table is not None and table.is_manifest:
+        return pafs.LocalFileSystem()
+    return resolve(url, filesystem=filesystem, storage_options=storage_options)[0]
 
 
 def _on_store(filesystem: pafs.FileSystem, version: FileVersion) -> FileVersion:

@@ -136,6 +136,59 @@ class Sources:
         )
 
     @classmethod
+    def from_image_folder(
+        cls,
+        path: str | os.PathLike[str],
+        fields: Fields = None,
+        *,
+        classes: Sequence[str] | None = None,
+        image_shape: Sequence[int | None] = (None, None, 3),
+        convert: bool | None = None,
+        filesystem: object = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Rows of a folder of JPEG, PNG and WebP files with a folder for each class, read where they are.
+
+        Fields: ``image`` (uint8), ``label`` (int64), and ``path`` (text, below the folder), in the order of paths.
+        `tables.class_names` gives the names behind the labels. The files are listed once, here, in a small manifest in
+        the cache directory; one that is replaced later is an error that names it.
+
+        Args:
+            path: a local folder, or a URL. Images may lie in folders below that of their class; names that begin with
+                ``.`` are left out.
+            classes: names of the classes, in the order of their labels; ``None`` = the folders, sorted. Give those of
+                the training set where another one may lack some.
+            image_shape: of the field ``image``.
+            convert: whether images of other channels are converted; see `CompressedImageCodec`.
+            filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
+            storage_options: options for an fsspec filesystem.
+            options: other arguments of the class, such as ``workers``.
+
+        Raises:
+            DatasetError: a folder that is not there, without images, or with images outside of class folders.
+            SchemaError: an ``image_shape`` that images cannot have.
+        """
+        from ..layout.tables.image_folder import open_image_folder
+
+        source = open_image_folder(
+            path,
+            classes=classes,
+            image_shape=tuple(image_shape),
+            convert=convert,
+            filesystem=filesystem,
+            storage_options=storage_options,
+        )
+        return cls._over(
+            source.url,
+            source.table,
+            fields,
+            options,
+            filesystem=filesystem,
+            storage_options=storage_options,
+        )
+
+    @classmethod
     def from_pandas(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
         """Rows of a pandas data frame (extra ``frames``), without its index.
 

@@ -58,7 +58,9 @@ def _bytes(dataset: StoredDataset, row_group: int, names: Sequence[str], kind: L
     group, schema = footer.row_group(int(groups.group[row_group])), footer.schema
     wanted = frozenset(stored for name in names if (stored := dataset.stored_name(file, name)) is not None)
     chunks = [group.column(n) for n in range(group.num_columns) if belongs(schema.column(n).path, wanted)]
-    return sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)
+    total = sum(chunk.total_compressed_size if kind == "stored" else chunk.total_uncompressed_size for chunk in chunks)
+    beside = any(name in dataset.columns and dataset.columns[name].in_files for name in names)
+    return int(total) + (int(dataset.listed_bytes[row_group]) if beside else 0)
 
 
 def _of_partition(dataset: StoredDataset, name: str) -> ColumnStatistics:

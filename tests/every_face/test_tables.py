@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from faces import THREADS, TorchFace, import_framework, installed_faces
+from PIL import Image
 
 from parquetry.common import Pipeline
 from parquetry.common.pipeline.sources import Sources
@@ -64,6 +65,17 @@ def test_a_data_frame(face: Any) -> None:
 def test_a_folder_of_hugging_face(tmp_path: Path, face: Any) -> None:
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "train-00000-of-00001.parquet")
     assert face.elements(Pipeline.from_huggingface_parquet(tmp_path, "train")) == [{"id": 1}, {"id": 2}]
+
+
+def test_a_folder_of_images(tmp_path: Path, face: Any) -> None:
+    for number, name in enumerate(["cat/1.png", "cat/0.png", "dog/0.png"]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (2, 2), (number, 0, 0)).save(tmp_path / name)
+    pipeline = Pipeline.from_image_folder(tmp_path, image_shape=(2, 2, 3))
+    rows = face.elements(pipeline.shuffle(2, seed=1))
+    assert rows == THREADS.elements(pipeline.shuffle(2, seed=1))
+    found = sorted((row["path"], row["label"], row["image"][0][0][0]) for row in rows)
+    assert found == [("cat/0.png", 0, 1), ("cat/1.png", 0, 0), ("dog/0.png", 1, 2)]
 
 
 def face_classes() -> list[Any]:

@@ -29,6 +29,7 @@ from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import Part, RowGroupColumns
+from .listed_files import ListedPlace, is_listed, listed_column, read_listed
 from .normalise import normalise, number_type
 
 _LARGE_CHUNK_BYTES = 1 << 17
@@ -90,6 +91,7 @@ class Fetcher:
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
         whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
         self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
+        self._listed = [field for field in whole if is_listed(dataset, field)]
 
     def load(self, rows: BlockRows) -> LoadedBlock:
         """Reads all row groups of a block."""
@@ -111,6 +113,9 @@ class Fetcher:
     def places(self, row_groups: Sequence[int]) -> list[str]:
         """The file and row group of each row_group, in words."""
         groups = self._dataset.row_groups
+        if self._listed:
+            manifest, text = self._dataset.files[0].path, f"image folder {self._dataset.folder[1]}, row group"
+            return [ListedPlace(f"{text} {groups.group[u]}", manifest, int(groups.group[u])) for u in row_groups]
         return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in row_groups]
 
     def stored(self, row_group: int) -> pa.Table:
@@ -157,6 +162,7 @@ class Fetcher:
         if rows is not None and len(rows) == total:
             rows = None
         cells = self._cells.read(row_group, rows)
+        cells.update({field.name: read_listed(self._dataset, row_group, rows) for field in self._listed})
         stored = _take(self._stored_columns(row_group, but=cells), rows)
         columns: list[Part] = []
         for field in self._fields:
@@ -205,7 +211,13 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
     The columns of a table are in the table's types already.
     """
     if dataset.table is not None:
-        return read_columns(dataset, row_group, [dataset.columns[field.name] for field in fields])
+        inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
+        held = read_columns(dataset, row_group, inside) if inside else pa.table({})
+        columns = [
+            listed_column(dataset, row_group) if is_listed(dataset, field) else held.column(field.name)
+            for field in fields
+        ]
+        return pa.table(columns, names=[field.name for field in fields])
     groups = dataset.row_groups
     file = dataset.files[groups.file[row_group]]
     place = f"file {file.path}, row group {groups.group[row_group]}"

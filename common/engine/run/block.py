@@ -18,6 +18,7 @@ from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
 from ..columns.columns import BlockColumn, FixedColumn, block_column, plain_parts
 from ..read.file_cells import Part, RowGroupColumns
+from ..read.listed_files import ListedPlace
 from ..steps.pack import pack_parts, packed_bytes
 
 
@@ -50,7 +51,8 @@ class RowPlaces:
     def describe(self, row: int) -> str:
         """Where a row of the block is stored: file, row group, and row."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
-        return f"{self._places[part]}, row {self._rows[part][row - self._start[part]]}"
+        place, number = self._places[part], int(self._rows[part][row - self._start[part]])
+        return place.describe(number) if isinstance(place, ListedPlace) else f"{place}, row {number}"
 
 
 class LoadedBlock:

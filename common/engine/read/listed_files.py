@@ -1,0 +1,122 @@
+"""Values that are files of their own: the images of a folder, which a manifest lists.
+
+In: a row group of the manifest, and the wanted rows of it. Out: the content of their files, as they are stored. Always
+holds: a file that changed since the folder was listed is a `DatasetError` that names it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import DatasetError
+from ...layout.file_versions import FileVersion, opened
+from ...layout.stores import store_of
+from ...layout.table import TableColumn
+from ...layout.table_read import read_columns
+from ...layout.tables.image_folder import MANIFEST
+from ...schema.field import UnischemaField
+from ..columns.arrow_views import as_arrow
+from .stored_cells import StoredCells, read_bytes
+
+if TYPE_CHECKING:
+    from ...layout.dataset import StoredDataset
+
+_COLUMNS = [TableColumn(name=field.name, arrow=field.type, names=((field.name,),)) for field in MANIFEST]
+_REMOTE_READS = 16
+
+
+class ListedPlace(str):
+    """A row group of a manifest in words, which also tells the file that is the value of a row.
+
+    Args:
+        manifest: its path.
+        group: the number of the row group in it.
+    """
+
+    def __new__(cls, text: str, manifest: str = "", group: int = 0) -> ListedPlace:
+        result = super().__new__(cls, text)
+        result.manifest, result.group = manifest, group
+        return result
+
+    manifest: str
+    group: int
+
+    def describe(self, row: int) -> str:
+        """The file of a row; the place of the row where the manifest cannot be read any more."""
+        try:
+            with pq.ParquetFile(self.manifest) as reader:
+                return f"file '{reader.read_row_group(self.group, columns=['path']).column(0)[row]}' of {self}"
+        except (OSError, pa.ArrowException):
+            return f"{self}, row {row}"
+
+
+def is_listed(dataset: StoredDataset, field: UnischemaField) -> bool:
+    """Whether each value of a field is a file of its own."""
+    column = dataset.columns.get(field.name)
+    return column is not None and column.in_files
+
+
+def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> StoredCells:
+    """The files of some rows (ascending; ``None`` = all) of one row group.
+
+    Raises:
+        DatasetError: a file that is gone, changed, or cannot be read.
+    """
+    versions = _versions(dataset, row_group, rows)
+    filesystem, _ = dataset.folder
+    bounds = np.concatenate([[0], np.cumsum([version.size_bytes for version in versions], dtype=np.int64)])
+
+    def fill(data: memoryview) -> None:
+        places = [data[start:end] for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+        if not dataset.remote:
+            for version, place in zip(versions, places, strict=True):
+                _read(filesystem, version, place)
+            return
+        with ThreadPoolExecutor(max_workers=_REMOTE_READS, thread_name_prefix="parquetry-files") as pool:
+            list(pool.map(_read, [filesystem] * len(versions), versions, places))
+
+    return StoredCells(bounds[:-1], bounds[1:], read_bytes(int(bounds[-1]), fill))
+
+
+def listed_column(dataset: StoredDataset, row_group: int) -> pa.ChunkedArray:
+    """The same for all rows, as an Arrow column."""
+    cells = read_listed(dataset, row_group, None)
+    offsets = np.append(cells.starts, cells.ends[-1:])
+    array = pa.Array.from_buffers(
+        pa.large_binary(), len(cells), [None, pa.py_buffer(offsets), pa.py_buffer(cells.data)]
+    )
+    return pa.chunked_array([array])
+
+
+def _versions(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> list[FileVersion]:
+    listed = read_columns(dataset, row_group, _COLUMNS)
+    listed = listed if rows is None else listed.take(as_arrow(rows))
+    filesystem, root = dataset.folder
+    store = store_of(filesystem)
+    return [
+        FileVersion(path=f"{root}/{path}", size_bytes=size, mtime_ns=mtime_ns, tag=tag, store=store)
+        for path, size, mtime_ns, tag in zip(*(column.to_pylist() for column in listed.columns), strict=True)
+    ]
+
+
+def _read(filesystem: pa.fs.FileSystem, version: FileVersion, place: memoryview) -> None:
+    try:
+        with opened(filesystem, version) as source:
+            done = 0
+            while done < len(place):
+                count = source.readinto(place[done:])
+                if not count:
+                    raise OSError(f"{version.size_bytes} bytes expected, {done} found")
+                done += count
+    except DatasetError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError(
+            f"file {version.path}: expected an image, which was there when the folder was listed, got: {error}. Make "
+            "the pipeline anew to list the folder as it is now."
+        ) from error

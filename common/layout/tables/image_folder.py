@@ -1,0 +1,185 @@
+"""Folders of image files, with a folder for each class, as a table.
+
+In: a folder. Out: a `TableSource` whose one file is a manifest in the cache directory: it lists the images, which stay
+where they are. Always holds: equal folders give one manifest, and its name tells every version of a file from others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ...errors import DatasetError
+from ...schema.field import UnischemaField
+from ...schema.images import CompressedImageCodec
+from ..file_versions import FileVersion, look, versions_below
+from ..filesystem import resolve
+from ..kept import KeptFiles, cache_root
+from ..stores import store_of
+from ..table import Table, TableColumn, TableFile, TableSource
+
+MANIFEST = [
+    pa.field("path", pa.string()),
+    pa.field("size_bytes", pa.int64()),
+    pa.field("mtime_ns", pa.int64()),
+    pa.field("tag", pa.string()),
+]
+"""What a manifest says of each file, beside its label; paths are below the folder."""
+
+_LOGGER = logging.getLogger(__name__)
+_FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
+_ROW_GROUP_ROWS = 128
+_MOST_BYTES = 4 << 30
+_KEPT_S = 24 * 3600
+_VERSION = 1
+
+
+def open_image_folder(
+    path: str | os.PathLike[str],
+    *,
+    classes: Sequence[str] | None,
+    image_shape: tuple[int | None, ...],
+    convert: bool | None,
+    filesystem: object,
+    storage_options: Mapping[str, Any] | None,
+) -> TableSource:
+    """The images below a folder: fields ``image``, ``label`` and ``path``.
+
+    Raises:
+        DatasetError: a folder that is not there, without images, with images outside of class folders, or with folders
+            that ``classes`` does not name.
+        SchemaError: an ``image_shape`` that images cannot have.
+    """
+    url = os.fspath(path)
+    what = f"image folder '{url}'"
+    options = dict(storage_options) if storage_options else None
+    found, root = resolve(url, filesystem=filesystem, storage_options=options)
+    images = _images(what, found, root)
+    names = _class_names(what, images, classes)
+    labels = [names.index(relative[0]) for relative, _ in images]
+    formats = {_format(relative[-1]) for relative, _ in images}
+    codec = CompressedImageCodec(formats.pop() if len(formats) == 1 else "png", convert=convert)  # all decode all
+    if image_shape[2:] == (4,) and codec.image_codec == "jpeg":
+        codec = CompressedImageCodec("png", convert=convert)
+    field = UnischemaField("image", "uint8", image_shape, codec, dims=("H", "W", "C")[: len(image_shape)])
+    manifest, digest = _keep(what, images, labels, root)
+    version = FileVersion(
+        path=manifest,
+        size_bytes=os.path.getsize(manifest),
+        store=store_of(pafs.LocalFileSystem()),
+        tag=f"content={digest}",
+    )
+    listed = json.dumps([[*relative, version.size_bytes] for relative, version in images])
+    return TableSource(
+        url=url,
+        table=Table(
+            kind="image_folder",
+            root=manifest,
+            identity=hashlib.blake2b(f"{names}\0{listed}".encode(), digest_size=16).hexdigest(),
+            version="",
+            columns=(
+                TableColumn(name="image", arrow=pa.binary(), nullable=False, field=field, in_files=True),
+                TableColumn(name="label", arrow=pa.int64(), nullable=False, names=(("label",),)),
+                TableColumn(name="path", arrow=pa.string(), nullable=False, names=(("path",),)),
+            ),
+            files=(TableFile(version=version),),
+            labels=(("label", tuple(names)),),
+        ),
+        filesystem=filesystem,
+    )
+
+
+def _format(name: str) -> str:
+    return _FORMATS.get(posixpath.splitext(name)[1].lower(), "")
+
+
+def _images(what: str, filesystem: pafs.FileSystem, root: str) -> list[tuple[list[str], FileVersion]]:
+    """Every image with the parts of its path below the folder, in the order of these."""
+    try:
+        kind, _ = look(filesystem, root)
+        files = versions_below(filesystem, root) if kind == pafs.FileType.Directory else []
+    except OSError as error:
+        raise DatasetError(f"{what}: cannot be reached: {error}") from error
+    if kind != pafs.FileType.Directory:
+        raise DatasetError(f"{what}: expected a folder, got {'a file' if kind == pafs.FileType.File else 'nothing'}.")
+    images, others = [], []
+    for version in files:
+        relative = version.path[len(root) :].lstrip("/").split("/")
+        if any(part.startswith(".") for part in relative):
+            continue
+        if _format(relative[-1]):
+            images.append((relative, version))
+        else:
+            others.append("/".join(relative))
+    if not images:
+        raise DatasetError(
+            f"{what}: expected images ({', '.join(sorted(_FORMATS))}) in a folder for each class, found none among "
+            f"{len(files)} files."
+        )
+    if others:
+        _LOGGER.warning("%s: left out %d files that are no JPEG, PNG or WebP, such as %s", what, len(others), others[0])
+    return sorted(images, key=lambda image: image[0])
+
+
+def _class_names(
+    what: str, images: Sequence[tuple[list[str], FileVersion]], classes: Sequence[str] | None
+) -> list[str]:
+    outside = next((relative[0] for relative, _ in images if len(relative) == 1), None)
+    if outside is not None:
+        raise DatasetError(
+            f"{what}: expected a folder for each class, found an image outside of them: '{outside}'. Move it into a "
+            "folder that is named after its class."
+        )
+    found = sorted({relative[0] for relative, _ in images})
+    if classes is None:
+        return found
+    names = [classes] if isinstance(classes, str) else list(classes)
+    unknown = [name for name in found if name not in names]
+    if unknown or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise DatasetError(
+            f"{what}: expected classes= to name each of its folders once, {found}, got {names}. "
+            f"Add {unknown or 'none'}."
+        )
+    return [str(name) for name in names]
+
+
+def _keep(
+    what: str, images: Sequence[tuple[list[str], FileVersion]], labels: Sequence[int], root: str
+) -> tuple[str, str]:
+    """The manifest's path and name; it is written unless it is there."""
+    columns = {
+        "path": ["/".join(relative) for relative, _ in images],
+        "size_bytes": [version.size_bytes for _, version in images],
+        "mtime_ns": [version.mtime_ns for _, version in images],
+        "tag": [version.portable_tag for _, version in images],
+        "label": list(labels),
+    }
+    digest = hashlib.blake2b(json.dumps([_VERSION, root, columns]).encode(), digest_size=16).hexdigest()
+    directory = cache_root() / "folders"
+    kept = KeptFiles(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
+    path = kept.path(digest)
+    table = pa.table(columns, schema=pa.schema([*MANIFEST, pa.field("label", pa.int64())]))
+    try:
+        if os.path.exists(path):
+            with open(path, "rb") as file:  # notes the use
+                file.read(1)
+        else:
+            kept.keep(
+                digest,
+                table.nbytes,
+                lambda hidden: pq.write_table(table, hidden, row_group_size=_ROW_GROUP_ROWS, compression="zstd"),
+            )
+    except (OSError, pa.ArrowException) as error:
+        raise DatasetError(
+            f"{what}: its manifest cannot be kept in {directory}: {error}. Make room there, or set PARQUETRY_CACHE_DIR."
+        ) from error
+    return path, digest

@@ -1,0 +1,192 @@
+"""`Pipeline.from_image_folder`: what is listed, in which order, and what happens when files change."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+import pytest
+from PIL import Image
+
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
+from parquetry.common.errors import DatasetError, DecodeError, SchemaError
+from parquetry.common.selection.statistics import decoded_bytes
+from parquetry.common.tables import class_names
+
+FILES = ["dog/1.jpg", "cat/b.PNG", "cat/a/2.jpeg", "zebra/0.webp", "cat/a.jpg", "cat/.hidden.jpg", ".git/x/y.png"]
+LISTED = [("cat/a/2.jpeg", 0), ("cat/a.jpg", 0), ("cat/b.PNG", 0), ("dog/1.jpg", 1), ("zebra/0.webp", 2)]
+
+
+def picture(kind: str, grey: int = 7, mode: str = "RGB") -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (5, 4), (grey, grey, grey)).convert(mode).save(stream, kind)
+    return stream.getvalue()
+
+
+def kind_of(name: str) -> str:
+    return {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}[Path(name).suffix.lower()]
+
+
+def put(folder: Path, name: str, data: bytes) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for number, name in enumerate(FILES):
+        put(tmp_path / "train", name, picture(kind_of(name), 10 * number))
+    return tmp_path / "train"
+
+
+def listed(pipeline: Pipeline) -> list[tuple[str, int]]:
+    return [(str(row["path"]), int(row["label"])) for row in pipeline]
+
+
+def test_images_come_in_the_order_of_their_paths_with_the_number_of_their_class(folder: Path) -> None:
+    pipeline = Pipeline.from_image_folder(folder)
+    rows = list(pipeline)
+    assert listed(pipeline) == LISTED
+    assert class_names(pipeline) == {"label": ("cat", "dog", "zebra")}
+    for row in rows:
+        assert row["image"].shape == (4, 5, 3)
+        assert abs(int(row["image"].mean()) - 10 * FILES.index(row["path"])) <= 2
+
+
+def test_every_verb_works_on_a_folder(folder: Path, tmp_path: Path) -> None:
+    pipeline = Pipeline.from_image_folder(folder)
+    images = {row["path"]: row["image"] for row in pipeline}
+    assert listed(pipeline.where([("label", "in", [0, 2])])) == [pair for pair in LISTED if pair[1] != 1]
+    shuffled = pipeline.shuffle(3, seed=1)
+    parts = [listed(shuffled.shard(2, part, even="none")) for part in range(2)]
+    assert sorted(parts[0] + parts[1]) == sorted(LISTED)
+    shuffled = pipeline.shuffle(3, seed=1)
+    iterator = iter(shuffled)
+    first = [next(iterator)["path"] for _ in range(2)]
+    again = iter(Pipeline.from_json(json.loads(json.dumps(shuffled.to_json()))))
+    again.load_state_dict(iterator.state_dict())
+    assert first + [row["path"] for row in again] == [path for path, _ in listed(pipeline.shuffle(3, seed=1))]
+    iterator.close()
+    for other in (
+        shuffled.cache(str(tmp_path / "cache")),
+        shuffled.cache(str(tmp_path / "cache")),
+        pickle.loads(pickle.dumps(pipeline)),
+        shuffled.with_options(executor="sidecar"),
+    ):
+        assert all(np.array_equal(row["image"], images[row["path"]]) for row in other)
+    (batch,) = pipeline.center_crop("image", 2).select("image").take(4).batch(4)
+    assert batch["image"].shape == (4, 2, 2, 3)
+
+
+def test_fields_classes_and_shapes_can_be_chosen(folder: Path) -> None:
+    labels = Pipeline.from_image_folder(folder, "label", classes=["zebra", "owl", "cat", "dog"], workers=2)
+    assert [int(row["label"]) for row in labels] == [2, 2, 2, 3, 0]
+    assert class_names(labels) == {"label": ("zebra", "owl", "cat", "dog")}
+    shutil.rmtree(folder / "zebra")
+    shutil.rmtree(folder / "cat")
+    grey = Pipeline.from_image_folder(f"file://{folder}", image_shape=(4, None))
+    assert [row["image"].shape for row in grey] == [(4, 5)]
+    field = UnischemaField("image", np.uint8, (4, 5, 3), CompressedImageCodec("jpeg"))
+    assert Pipeline.from_image_folder(folder, [field]).element.outputs[0].shape == (4, 5, 3)
+    with pytest.raises(SchemaError, match=r"expected shape \(H, W\)"):
+        Pipeline.from_image_folder(folder, image_shape=(4,))
+
+
+def test_a_folder_is_read_through_any_file_system(folder: Path) -> None:
+    arrow = Pipeline.from_image_folder(
+        "/train", filesystem=pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
+    )
+    assert listed(arrow) == LISTED
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for name in FILES:
+        memory.pipe(f"/pictures/{name}", (folder / name).read_bytes())
+    try:
+        pipeline = Pipeline.from_image_folder("memory://pictures")
+        assert listed(pipeline) == LISTED
+        assert pipeline.dataset.remote
+        memory.pipe("/pictures/dog/1.jpg", picture("jpeg", 99) + b"more")
+        with pytest.raises(DatasetError, match=r"file /pictures/dog/1.jpg: expected the version"):
+            list(pipeline)
+    finally:
+        memory.rm("/pictures", recursive=True)
+
+
+def test_a_folder_listed_again_is_the_same_dataset_until_a_file_changes(folder: Path, tmp_path: Path) -> None:
+    first, again = Pipeline.from_image_folder(folder), Pipeline.from_image_folder(folder)
+    assert (first, first.dataset.version) == (again, again.dataset.version)
+    shutil.copytree(folder, tmp_path / "moved")  # with its times
+    assert Pipeline.from_image_folder(tmp_path / "moved").dataset.fingerprint == first.dataset.fingerprint
+    os.utime(folder / "dog/1.jpg", ns=(1, 1))
+    touched = Pipeline.from_image_folder(folder)
+    assert touched.dataset.fingerprint == first.dataset.fingerprint
+    assert touched.dataset.version != first.dataset.version
+    put(folder, "dog/2.jpg", picture("jpeg"))
+    assert Pipeline.from_image_folder(folder).dataset.fingerprint != first.dataset.fingerprint
+    assert [row["path"] for row in first.where([("label", "!=", 1)])] == [path for path, label in LISTED if label != 1]
+    with pytest.raises(DatasetError, match=r"dog/1.jpg: expected the version that the pipeline was planned with"):
+        list(first)
+
+
+@pytest.mark.parametrize("change", ["gone", "shorter"])
+def test_a_file_that_is_gone_or_cut_is_an_error_that_names_it(folder: Path, change: str) -> None:
+    pipeline = Pipeline.from_image_folder(folder)
+    assert len(pipeline) == len(LISTED)
+    if change == "gone":
+        (folder / "dog/1.jpg").unlink()
+    else:
+        (folder / "dog/1.jpg").write_bytes(b"\xff\xd8")
+    with pytest.raises(DatasetError, match=r"file .*dog/1.jpg: expected"):
+        list(pipeline)
+
+
+@pytest.mark.parametrize("convert", [None, True])
+def test_an_image_that_does_not_decode_is_an_error_that_names_its_file(folder: Path, convert: bool | None) -> None:
+    put(folder, "dog/1.jpg", b"no image" if convert else picture("png", mode="LA"))
+    pipeline = Pipeline.from_image_folder(folder, convert=convert)
+    with pytest.raises(DecodeError, match=r"field 'image', file 'dog/1.jpg' of image folder .*train, row group 0: "):
+        list(pipeline)
+    put(folder, "dog/1.jpg", picture("png", mode="LA"))
+    assert len(list(Pipeline.from_image_folder(folder, convert=True))) == len(LISTED)
+
+
+def test_files_that_are_no_images_are_left_out_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(folder, "cat/readme.txt", b"x")
+    with caplog.at_level(logging.WARNING):
+        assert len(Pipeline.from_image_folder(folder)) == len(LISTED)
+    assert "left out 1 files that are no JPEG, PNG or WebP, such as cat/readme.txt" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda f: Pipeline.from_image_folder(f / "missing"), r"expected a folder, got nothing"),
+        (lambda f: Pipeline.from_image_folder(f / "dog" / "1.jpg"), "expected a folder, got a file"),
+        (lambda f: Pipeline.from_image_folder(f / "dog"), "found an image outside of them: '1.jpg'"),
+        (lambda f: Pipeline.from_image_folder(f / "empty"), r"expected images \(.jpeg, .jpg, .png, .webp\) .* none among 0"),
+        (lambda f: Pipeline.from_image_folder(f, classes=["cat", "dog"]), r"expected classes= .* Add \['zebra'\]"),
+        (lambda f: Pipeline.from_image_folder(f, classes=["cat", "dog", "zebra", "cat"]), "each of its folders once"),
+    ],
+)  # fmt: skip
+def test_folders_that_make_no_sense_are_refused(folder: Path, make: Any, text: str) -> None:
+    (folder / "empty").mkdir()
+    with pytest.raises(DatasetError, match=text):
+        make(folder)
+
+
+def test_row_groups_are_small_and_weigh_as_much_as_their_images(tmp_path: Path) -> None:
+    data = picture("png")
+    for number in range(130):
+        put(tmp_path, f"only/{number:03d}.png", data)
+    pipeline = Pipeline.from_image_folder(tmp_path)
+    assert pipeline.dataset.row_groups.rows.tolist() == [128, 2]
+    assert decoded_bytes(pipeline.dataset, 0, ["image"]) == 128 * len(data)
+    assert "KiB of 3 columns" in pipeline.explain()
