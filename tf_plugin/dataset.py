@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow.compute as pc
 import tensorflow as tf
@@ -22,6 +22,7 @@ from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
 from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
+from parquetry.common.order.mixing import Stop, Weights
 from parquetry.common.pipeline.iteration import sidecar_request
 from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
@@ -444,9 +445,9 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
 def mix(
     datasets: Sequence[ParquetDataset | Pipeline],
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
     seed: int | None = None,
-    stop: Literal["first", "all"] = "first",
+    stop: Stop = "first",
 ) -> ParquetDataset:
     """Rows of several datasets in one deterministic, weighted order, see `parquetry.common.mix`.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from parquetry.common import UnischemaField
 from parquetry.common import mix as mix_pipelines
 from parquetry.common.errors import PipelineError
-from parquetry.common.order.mixing import Stop
+from parquetry.common.order.mixing import Stop, Weights
 
 from .iterable import ParquetIterable
 from .map import ParquetMap
@@ -47,14 +47,13 @@ def read_parquet(
     return ParquetPipe(urls, fields, **options)
 
 
-def mix(
-    pipes: Sequence[Any], weights: Sequence[float] | None = None, seed: int | None = None, stop: Stop = "first"
-) -> Any:
+def mix(pipes: Sequence[Any], weights: Weights | None = None, seed: int | None = None, stop: Stop = "first") -> Any:
     """Rows of several pipes in one deterministic, weighted order.
 
     Args:
         pipes: unbatched datasets, pipes, nodes or pipelines whose rows have equal fields.
-        weights: how often each is drawn, relative to the others; ``None`` = equally.
+        weights: how often each is drawn, relative to the others; ``None`` = equally. A schedule ``[(0, [1, 1]),
+            (10_000, [3, 1])]`` says from which row of the mix on which weights hold.
         seed: of the draws; ``None`` draws one that workers, resumed runs, and the ranks of a process group share;
             shuffles of the pipes that were given no seed follow it.
         stop: ``"first"`` ends where a drawn pipe has no more rows, ``"all"`` when every one is used up.

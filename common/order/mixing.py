@@ -1,24 +1,89 @@
 """`MixView`: rows of several sources in one deterministic, weighted order.
 
-Row ``k`` comes from the source that a keyed uniform draw number ``k`` picks by weight, and is that source's next row.
-Draws come in blocks whose start counts are remembered, so any position is found from the nearest block.
+Row ``k`` comes from the source that a keyed uniform draw number ``k`` picks by the weights that hold from there on, and
+is that source's next row. Draws come in blocks whose start counts are remembered, so any position is found from the
+nearest block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..errors import PipelineError
+from ..schema.plain import conformed, plain
 from .keyed import raw_words
 from .positions import RowView
 
 Stop = Literal["first", "all"]
+Weights: TypeAlias = Sequence[float] | Sequence[tuple[int, Sequence[float]]]
+"""How often each source is drawn, relative to the others; or a schedule, as in ``[(0, [1, 1]), (10_000, [3, 1])]``."""
 SOURCE_SHIFT = 48
 _BLOCK = 1 << 14
 _MIX_KEY = 4
+
+
+class Phase(NamedTuple):
+    """The weights that hold from row ``start`` of a mix until the next phase."""
+
+    start: int
+    weights: tuple[float, ...]
+
+
+def phases_of(weights: Weights | None, sources: int) -> tuple[Phase, ...]:
+    """What a user gives as weights, checked: one phase for weights that always hold; ``None`` = all equal.
+
+    Raises:
+        PipelineError: other than one positive weight for each source; a schedule that does not begin at row 0, does not
+            ascend, or never draws a source.
+    """
+    try:
+        given = plain([1.0] * sources if weights is None else None if isinstance(weights, Mapping) else list(weights))
+    except TypeError:
+        given = None
+    if given is None:
+        raise _wrong_weights(weights, sources)
+    if not any(isinstance(item, tuple) for item in given):
+        phase = _phase((0, given), given, sources)
+        if not all(weight > 0 for weight in phase.weights):
+            raise _wrong_weights(given, sources)
+        return (phase,)
+    phases = tuple(_phase(item, given, sources) for item in given)
+    starts = [phase.start for phase in phases]
+    if starts[0] != 0 or any(last >= following for last, following in pairwise(starts)):
+        raise PipelineError(
+            f"mix: expected a schedule whose first row is 0 and whose rows ascend, got the rows {starts}. Write "
+            "weights=[(0, [1, 1]), (10_000, [3, 1])]."
+        )
+    never = [number for number in range(sources) if not any(phase.weights[number] for phase in phases)]
+    if never:
+        raise PipelineError(
+            f"mix: expected a schedule that draws each of {sources} pipelines at some time, got weights of 0 alone for "
+            f"{never}. Leave these pipelines out."
+        )
+    return phases
+
+
+def _phase(item: object, given: object, sources: int) -> Phase:
+    try:
+        start, weights = conformed(item, tuple[int, tuple[float, ...]])
+    except TypeError:
+        raise _wrong_weights(given, sources) from None
+    if len(weights) != sources or not any(weights) or not all(0 <= weight < float("inf") for weight in weights):
+        raise _wrong_weights(given, sources)
+    return Phase(start, weights)
+
+
+def _wrong_weights(given: object, sources: int) -> PipelineError:
+    return PipelineError(
+        f"mix: expected one positive weight for each of {sources} pipelines, or a schedule of them such as "
+        f"[(0, [1, 1]), (10_000, [3, 1])], in which a weight may be 0 for a while, got {given}."
+    )
 
 
 class MixView:
@@ -26,14 +91,16 @@ class MixView:
 
     Args:
         views: the sources' rows.
-        weights: positive, one for each source.
+        phases: the weights, one for each source, from row 0 on.
         seed: of the draws.
-        stop: ``"first"`` ends where a draw picks a source that has no more rows; ``"all"`` goes on with the others.
+        stop: ``"first"`` ends where a draw picks a source that has no more rows; ``"all"`` goes on with the others,
+            which come equally often where the weights of all that are left are 0.
     """
 
-    def __init__(self, views: Sequence[RowView], weights: Sequence[float], seed: int, stop: Stop) -> None:
+    def __init__(self, views: Sequence[RowView], phases: Sequence[Phase], seed: int, stop: Stop) -> None:
         self._views = tuple(views)
-        self._weights = np.asarray(weights, dtype=np.float64)
+        self._starts = [phase.start for phase in phases]
+        self._weights = np.array([phase.weights for phase in phases])
         self._seed = seed
         self._stop = stop
         self._lengths = [view.length for view in views]
@@ -69,13 +136,17 @@ class MixView:
         if self._stop == "all":
             known = [length for length in self._lengths if length is not None]
             return sum(known) if len(known) == len(self._lengths) else None
-        if all(length is None for length in self._lengths):
-            return None
         block = 0
         while self._end is None:
+            if block * _BLOCK >= self._starts[-1] and not self._ends_by(self._weights[-1]):
+                return None
             self._block(block)
             block += 1
         return self._end
+
+    def _ends_by(self, weights: np.ndarray) -> bool:
+        """Whether a source that ends is drawn by some weights."""
+        return any(w > 0 and length is not None for w, length in zip(weights, self._lengths, strict=True))
 
     def _make_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         """``(source, which row of it)`` of every position of a block."""
@@ -87,12 +158,15 @@ class MixView:
         ordinal = np.zeros(_BLOCK, dtype=np.int64)
         place = 0
         while place < _BLOCK:
-            active = self._active(counts)
+            phase = bisect_right(self._starts, block * _BLOCK + place) - 1
+            until = min([_BLOCK, *(start - block * _BLOCK for start in self._starts[phase + 1 : phase + 2])])
+            active, weights = self._active(counts, self._weights[phase])
             if not len(active):
                 break
-            bounds = np.cumsum(self._weights[active] / self._weights[active].sum())
-            picks = active[np.minimum(np.searchsorted(bounds, draws[place:], side="right"), len(active) - 1)]
+            bounds = np.cumsum(weights / weights.sum())
+            picks = active[np.minimum(np.searchsorted(bounds, draws[place:until], side="right"), len(active) - 1)]
             stop = self._first_exhausted(picks, counts)
+            ends = self._stop == "first" and stop < len(picks)
             picks = picks[:stop]
             for which in active.tolist():
                 mine = np.flatnonzero(picks == which)
@@ -100,18 +174,22 @@ class MixView:
                 counts[which] += len(mine)
             source[place : place + len(picks)] = picks
             place += len(picks)
-            if self._stop == "first" and place < _BLOCK:
+            if ends:
                 self._end = block * _BLOCK + place if self._end is None else self._end
                 break
         if len(self._before) == block + 1:
             self._before.append(counts)
         return source, ordinal
 
-    def _active(self, counts: np.ndarray) -> np.ndarray:
-        if self._stop == "first":
-            return np.arange(len(counts))
-        left = [length is None or counts[which] < length for which, length in enumerate(self._lengths)]
-        return np.flatnonzero(left)
+    def _active(self, counts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sources that may be drawn, and their weights."""
+        left = np.ones(len(counts), dtype=bool)
+        if self._stop == "all":
+            left = np.array([length is None or n < length for n, length in zip(counts, self._lengths, strict=True)])
+            if not (weights[left] > 0).any():
+                weights = np.ones_like(weights)
+        active = np.flatnonzero(left & (weights > 0))
+        return active, weights[active]
 
     def _first_exhausted(self, picks: np.ndarray, counts: np.ndarray) -> int:
         """How many picks are good before the set of sources changes (or the mix ends)."""

@@ -38,6 +38,7 @@ def explain(pipeline: Explained) -> str:
         for number, source in enumerate(pipeline.mixture.sources):
             parts.append(f"source {number}:")
             parts.append(indent(explain(source), "  "))
+        parts.append(_mixing(pipeline.mixture))
         return "\n".join([*parts, *_elements(plan)])
     return "\n".join(
         [
@@ -142,6 +143,16 @@ def _decoding(plan: Plan) -> list[str]:
             shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
             lines.append(f"decode: {each.step.output.name}: {len(names)} fields side by side ({shown})")
     return lines
+
+
+def _mixing(mixture: Mixture) -> str:
+    """Whose row comes next, and where the mix ends."""
+    phases = [
+        f"{'/'.join(f'{weight / sum(weights):.0%}' for weight in weights)} from row {start:,}"
+        for start, weights in mixture.phases
+    ]
+    ends = "where a source that is drawn has no more rows" if mixture.stop == "first" else "when all are used up"
+    return f"order: rows of the sources drawn {', '.join(phases)}, seed {mixture.seed}; it ends {ends}"
 
 
 def _elements(plan: BasePlan) -> list[str]:

@@ -21,7 +21,7 @@ from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
 from ..layout.table import Table
-from ..order.mixing import Stop
+from ..order.mixing import Stop, Weights, phases_of
 from ..plan.mixed_plan import MixedPlan, Mixture
 from ..plan.plan import BasePlan, Plan
 from ..plan.stage_order import StageOrder, accepts, order_stages
@@ -429,7 +429,7 @@ class Pipeline(Sources, Verbs):
     def __str__(self) -> str:
         if self.mixture is not None:
             sources = ", ".join(str(source) for source in self.mixture.sources)
-            shown = f"mix([{sources}], weights={list(self.mixture.weights)}, stop={self.mixture.stop!r})"
+            shown = f"mix([{sources}], weights={self.mixture.weights}, stop={self.mixture.stop!r})"
         else:
             where = repr(self.urls[0] if len(self.urls) == 1 else list(self.urls))
             where = where if self.address is None else f"address={self.address.url!r}"
@@ -460,15 +460,24 @@ class Pipeline(Sources, Verbs):
 
 def mix(
     pipelines: Sequence[Any],
-    weights: Sequence[float] | None = None,
+    weights: Weights | None = None,
     seed: int | None = None,
     stop: Stop = "first",
 ) -> Pipeline:
-    """Rows of several pipelines in one deterministic, weighted order.
+    """Rows of several pipelines in one deterministic, weighted order; see ``docs/mixing.md``.
+
+        >>> low, high = drive.where(pc.field("id") < 20), drive.where(pc.field("id") >= 20)
+        >>> [int(row["id"]) for row in mix([low, high], weights=[1, 3], seed=1).take(6)]
+        [20, 21, 0, 22, 23, 24]
+        >>> later = mix([low, high], weights=[(0, [1, 0]), (4, [1, 3])], seed=1)
+        >>> [int(row["id"]) for row in later.take(8)]
+        [0, 1, 2, 3, 20, 21, 22, 23]
 
     Args:
         pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields.
-        weights: how often each is drawn, relative to the others; ``None`` = equally.
+        weights: how often each is drawn, relative to the others; ``None`` = equally. A schedule ``[(0, [1, 1]),
+            (10_000, [3, 1])]`` says from which row of the mix on (counted over all ranks, from 0 in each pass) which
+            weights hold; in it a weight may be 0.
         seed: of the draws; ``None`` draws one here and keeps it. Shuffles of the pipelines that were given no seed
             follow the one that is drawn here, so that one number in a state brings all of them back.
         stop: ``"first"`` ends where a drawn pipeline has no more rows, ``"all"`` when every one is used up.
@@ -485,7 +494,7 @@ def mix(
         raise PipelineError(f"mix: expected an integer seed or None, got {seed!r}.")
     mixture = Mixture(
         sources=sources,
-        weights=tuple(float(weight) for weight in (weights if weights is not None else [1.0] * len(sources))),
+        phases=phases_of(weights, len(sources)),
         seed=0 if seed is None else plain(seed),
         stop=stop,
         drawn=seed is None,
@@ -507,7 +516,7 @@ def mix(
 def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
     return {
         "sources": [source.to_json() for source in mixture.sources],
-        "weights": list(mixture.weights),
+        "weights": mixture.weights,
         "seed": mixture.seed,
         "stop": mixture.stop,
         "drawn": mixture.drawn,
@@ -519,7 +528,7 @@ def _mixture_from_json(value: Mapping[str, Any]) -> Mixture:
     sources = tuple(Pipeline.from_json(source) for source in value["sources"])
     return Mixture(
         sources=sources,
-        weights=tuple(value["weights"]),
+        phases=phases_of(value["weights"], len(sources)),
         seed=value["seed"],
         stop=value["stop"],
         drawn=value["drawn"],

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import PipelineError, SchemaError
 from ..order.keyed import raw_words
-from ..order.mixing import SOURCE_SHIFT, MixView, Stop
+from ..order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
 from ..order.positions import RowView, rows_viewed
 from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
@@ -31,7 +31,7 @@ class Mixture:
 
     Attributes:
         sources: pipelines; a room above this one makes them.
-        weights: how often each source is drawn, relative to the others.
+        phases: how often each source is drawn, relative to the others, from which row of the mix on.
         seed: of the draws.
         stop: ``"first"``: end where a drawn source has no more rows; ``"all"``: go on with the others.
         drawn: nobody chose ``seed``, so other processes have another.
@@ -40,7 +40,7 @@ class Mixture:
     """
 
     sources: tuple[Any, ...]
-    weights: tuple[float, ...]
+    phases: tuple[Phase, ...]
     seed: int
     stop: Stop
     drawn: bool = field(default=False, compare=False, repr=False)
@@ -48,10 +48,6 @@ class Mixture:
 
     def __post_init__(self) -> None:
         positive_integer("mix", "number of pipelines", len(self.sources))
-        if len(self.weights) != len(self.sources) or not all(0 < weight < float("inf") for weight in self.weights):
-            raise PipelineError(
-                f"mix: expected one positive weight for each of {len(self.sources)} pipelines, got {self.weights}."
-            )
         if self.stop not in ("first", "all"):
             raise PipelineError(f"mix: expected stop='first' or 'all', got {self.stop!r}.")
         for source in self.sources:
@@ -61,6 +57,13 @@ class Mixture:
                 raise PipelineError("mix: expected rows by name, got as_tuple(). Call as_tuple() on the mix.")
             if source.mixture is not None:
                 raise PipelineError("mix: expected pipelines of files, got another mix. Mix all sources at once.")
+
+    @property
+    def weights(self) -> Weights:
+        """The weights as a user gives them."""
+        if len(self.phases) == 1:
+            return list(self.phases[0].weights)
+        return [(start, list(weights)) for start, weights in self.phases]
 
     @property
     def has_drawn_seeds(self) -> bool:
@@ -109,7 +112,7 @@ class MixedPlan(BasePlan):
     def mix_view(self) -> MixView:
         """The mixed rows."""
         mixture = self.mixture
-        return MixView([plan.row_view for plan in self.plans], mixture.weights, mixture.seed, mixture.stop)
+        return MixView([plan.row_view for plan in self.plans], mixture.phases, mixture.seed, mixture.stop)
 
     @cached_property
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once

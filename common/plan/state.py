@@ -303,9 +303,10 @@ def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) 
     if not isinstance(plan, MixedPlan):
         return own
     mixture = plan.mixture
+    weights = mixture.phases[0].weights if len(mixture.phases) == 1 else [mixture.weights] * len(plan.plans)
     sources = [
         (_name(source, text_of, order_only=order_only), "drawn" if source.seed_is_drawn else source.seed, weight)
-        for source, weight in zip(plan.plans, mixture.weights, strict=True)
+        for source, weight in zip(plan.plans, weights, strict=True)
     ]
     seed = "drawn" if mixture.drawn else mixture.seed
     return hashlib.blake2b(f"{own} {sources} {seed} {mixture.stop}".encode(), digest_size=8).hexdigest()

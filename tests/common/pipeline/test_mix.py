@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
+import json
 import logging
+import pickle
+from typing import Any
 
 import pyarrow.compute as pc
 import pytest
@@ -10,6 +15,8 @@ from drive_rows import ids, write_drive
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import PipelineError, SchemaError, StateError
+from parquetry.common.plan.state import plan_hash
+from parquetry.common.testing import assert_resumable
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +110,56 @@ def test_sources_of_a_mix_must_have_equal_fields(drive: Pipeline) -> None:
         mix([drive, drive], weights=[1, 0])
     with pytest.raises(PipelineError, match="a mix has the order that its sources give it"):
         mix([drive, drive]).shuffle(3)
+
+
+SCHEDULE = [(0, [1, 0]), (10, [1, 1]), (25, [1, 6])]
+
+
+def scheduled(drive: Pipeline, **options: Any) -> Pipeline:
+    sources = [drive.select("id").take(20), drive.select("id").skip(20).shuffle(8, seed=2)]
+    return mix(sources, weights=options.pop("weights", SCHEDULE), seed=4, stop=options.pop("stop", "all"))
+
+
+def test_a_schedule_counts_the_rows_of_all_ranks_and_survives_restarts(drive: Pipeline) -> None:
+    whole = ids(scheduled(drive))
+    assert whole[:10] == list(range(10))
+    assert sorted(whole) == list(range(40))
+    low = [sum(number < 20 for number in part) / len(part) for part in (whole[10:25], whole[25:35])]
+    assert low[0] > low[1]
+    for ranks in (2, 3):
+        parts = [ids(scheduled(drive).shard(ranks, rank, even="none")) for rank in range(ranks)]
+        assert parts == [whole[rank::ranks] for rank in range(ranks)]
+    assert_resumable(lambda: iter(scheduled(drive).batch(7)))
+    assert ids(scheduled(drive).at_epoch(0)[[39, 12, 5]]) == [whole[39], whole[12], whole[5]]
+    twice = ids(scheduled(drive).repeat(2))
+    assert twice[40:50] == list(range(10)), "each pass begins at row 0"
+
+
+def test_a_schedule_is_a_part_of_the_value(drive: Pipeline) -> None:
+    one = scheduled(drive)
+    again = pickle.loads(pickle.dumps(one))
+    assert again == one
+    assert Pipeline.from_json(json.loads(json.dumps(one.to_json()))) == one
+    assert ids(again) == ids(scheduled(drive).with_options(executor="sidecar"))
+    assert "weights=[(0, [1.0, 0.0]), (10, [1.0, 1.0]), (25, [1.0, 6.0])]" in str(one)
+    said = one.explain()
+    assert "drawn 100%/0% from row 0, 50%/50% from row 10, 14%/86% from row 25, seed 4; it ends when all are" in said
+    assert "it ends where a source that is drawn has no more rows" in scheduled(drive, stop="first").explain()
+    assert mix([drive, drive], [1, 2], seed=1) == mix([drive, drive], [(0, [1, 2])], seed=1)
+    for other in ([1, 1], [(0, [1, 0]), (11, [1, 1]), (25, [1, 6])], [(0, [1, 0]), (10, [1, 1]), (25, [1, 5])]):
+        with pytest.raises(StateError, match="belongs to another pipeline"):
+            iter(one).load_state_dict(iter(scheduled(drive, weights=other)).state_dict())
+
+
+def test_a_state_of_constant_weights_is_that_of_earlier_releases(drive: Pipeline) -> None:
+    plan = mix([drive.select("id"), drive.select("id")], [1, 2], seed=1).plan()
+    assert plan_hash(plan) == "bfb7d2be6ba34fd6"
+
+
+def test_the_example_in_the_docstring_gives_what_it_says(drive: Pipeline) -> None:
+    example = doctest.DocTestParser().get_doctest(
+        inspect.getdoc(mix) or "", {"drive": drive, "mix": mix, "pc": pc}, "mix", None, 0
+    )
+    said: list[str] = []
+    doctest.DocTestRunner(verbose=False).run(example, out=said.append)
+    assert not said, "".join(said)
