@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from drive_rows import write_drive
 
@@ -29,7 +31,7 @@ FACES: dict[str, tuple[str, set[str]]] = {
     "ParquetIterable": ("torch_plugin", {"shard"}),  # by a mesh or a process group
     "ParquetMap": ("torch_plugin", {"shard"}),
     "ParquetNode": ("torch_plugin", {"shard"}),
-    "ParquetPipe": ("torch_plugin", {"shard", "shuffle", "batch"}),  # or torch's own DataPipe
+    "ParquetPipe": ("torch_plugin", {"shard", "shuffle", "batch", "concat"}),  # or torch's own DataPipe
     "ParquetDataset": ("tf_plugin", {"shard", "shuffle", "batch", "cache", "repeat", "take", "skip"}),  # or tf.data's
 }
 """Each face with its package, and the verbs that have another meaning, too, in its framework."""
@@ -83,8 +85,12 @@ def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the examples in docstrings may name."""
-    drive = Pipeline(write_drive(Path(tmp_path_factory.mktemp("verbs"))))
-    return {"drive": drive, "np": np, "pc": pc, "tempfile": tempfile, "UnischemaField": UnischemaField}
+    directory = Path(tmp_path_factory.mktemp("verbs"))
+    drive = Pipeline(write_drive(directory))
+    tokens = pa.array([[n] * (n % 4) for n in range(40)], pa.list_(pa.int32()))
+    pq.write_table(pa.table({"tokens": tokens}), directory / "texts.parquet", row_group_size=9)
+    texts = Pipeline(directory / "texts.parquet")
+    return {"drive": drive, "texts": texts, "np": np, "pc": pc, "tempfile": tempfile, "UnischemaField": UnischemaField}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from torch.utils.data import IterDataPipe, get_worker_info
 from torch.utils.data.datapipes.datapipe import DataChunk
 from torch.utils.data.datapipes.iter.combinatorics import ShufflerIterDataPipe
+from torch.utils.data.datapipes.iter.combining import ConcaterIterDataPipe
 from torch.utils.data.datapipes.iter.grouping import BatcherIterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from typing_extensions import Self
@@ -18,6 +19,7 @@ from typing_extensions import Self
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 from parquetry.common.stages.batch import Batch
+from parquetry.common.stages.concat import Remainder
 
 from .combining import check_combined
 from .derived import DerivedVerbs
@@ -116,6 +118,25 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         if wrapper_class is not None or not self.pipeline.accepts("batch"):
             return BatcherIterDataPipe(self, batch_size, drop, wrapper_class or DataChunk)
         return super().batch(batch_size, drop)
+
+    def concat(  # type: ignore[override]  # torch's own may take over
+        self,
+        length: int | IterDataPipe,
+        *fields: Any,
+        separator: float | Mapping[str, float] | None = None,
+        positions: bool = False,
+        remainder: Remainder = "drop",
+        pad_value: float | Mapping[str, float] = 0,
+    ) -> Any:
+        """Token lists end to end, cut into items of exactly ``length`` tokens; see `ParquetIterable.concat`.
+
+        With other pipes it is torch's own: the elements of this pipe, then theirs.
+        """
+        if isinstance(length, IterDataPipe):
+            return ConcaterIterDataPipe(self, length, *fields)
+        return super().concat(
+            length, *fields, separator=separator, positions=positions, remainder=remainder, pad_value=pad_value
+        )
 
     def unbatch(self, unbatch_level: int = 1) -> Self:
         """The rows without ``batch()``, if that is the last verb.

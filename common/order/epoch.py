@@ -105,9 +105,7 @@ class EpochOrder:
         return stream, position % np.maximum(size + (stream < extra), 1)
 
     def _stream(self, stream: int) -> StreamBlocks:
-        size, extra = divmod(self._total, self.spec.streams)
-        start = stream * size + min(stream, extra)
-        stop = start + self.stream_items(stream)
+        start, stop = self._extent(stream)
         lo = int(np.searchsorted(self._laid, start, side="right")) - 1
         hi = int(np.searchsorted(self._laid, stop, side="left"))
         row_group = self._row_groups[lo:hi]
@@ -118,7 +116,7 @@ class EpochOrder:
             order = permutation(len(row_group), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
             row_group, first, length = row_group[order], first[order], length[order]
         position = np.concatenate([[0], np.cumsum(length)])
-        block_segment = _group(position, self.spec.buffer_size)
+        block_segment = _group(self._rows_before(first, position), self.spec.buffer_size)
         return StreamBlocks(
             row_group=row_group,
             first=first,
@@ -126,6 +124,16 @@ class EpochOrder:
             block_segment=block_segment,
             block_position=position[block_segment],
         )
+
+    def _extent(self, stream: int) -> tuple[int, int]:
+        """Where a stream begins and ends among what all row groups hold, laid end to end."""
+        size, extra = divmod(self._total, self.spec.streams)
+        start = stream * size + min(stream, extra)
+        return start, start + self.stream_items(stream)
+
+    def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """What a block must hold enough of, before each segment: items, each of which counts as a row."""
+        return position
 
     def block_segments(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The stretches of items that make a block: ``(row_group, first item, length)``, before they are permuted."""

@@ -104,7 +104,7 @@ def _stored_bytes(plan: Plan, row_groups: np.ndarray, names: list[str]) -> int:
 
 def _order(plan: Plan) -> list[str]:
     shuffle, shard = plan.order.shuffle, plan.order.shard
-    lines = []
+    lines = [f"order: {line}" for line in plan.items.explained]
     if shuffle is None:
         lines.append("order: as stored")
     else:
@@ -114,7 +114,8 @@ def _order(plan: Plan) -> list[str]:
             f"{again}"
         )
         batch = plan.element.batch_size or 64
-        quality = shuffle_quality(plan.epoch_order(0), plan.selection.items_before, batch)
+        rows = plan.program.join is None
+        quality = shuffle_quality(plan.epoch_order(0), plan.selection.items_before, batch) if rows else None
         if quality is not None:
             lines.append(
                 f"order: mean displacement {quality.displacement:.0%} of a full permutation's, rank correlation "
@@ -159,6 +160,8 @@ def _elements(plan: BasePlan) -> list[str]:
     element = plan.element
     length = plan.length
     items = "windows" if isinstance(plan, Plan) and plan.selection.starts is not None else "rows"
+    if isinstance(plan, Plan) and plan.program.join is not None:
+        items = f"items of {plan.program.join.length:,} tokens"
     kind = f"batches of {element.batch_size} {items}" if element.batched else items
     many = "endless" if length is None else f"{length:,}"
     if plan.program.drops:

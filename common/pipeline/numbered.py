@@ -132,14 +132,27 @@ class ElementReader(Generic[Given]):
         self._plan.check_not_empty()
         batches = self._plan.batch_view
         if batches is not None:
-            return [self._batch(self._plan.draws(epoch, *batches.rows(number))) for number in numbers.tolist()]
-        return self._rows(self._plan.draws(epoch, *self._plan.row_view.resolve(numbers)), len(numbers))
+            return [self._batch(epoch, *batches.rows(number)) for number in numbers.tolist()]
+        passes, index = self._plan.row_view.resolve(numbers)
+        draws = self._plan.draws(epoch, passes, index)
+        if any(draw.spans is not None for draw in draws):  # an item may need several row groups
+            some = self._plan.chunk_rows
+            parts = [slice(first, first + some) for first in range(0, len(index), some)]
+            return [row for part in parts for row in self._chunk(epoch, passes[part], index[part])]
+        return self._rows(draws, len(numbers))
 
-    def _batch(self, draws: Sequence[Draw]) -> Given:
-        taken = [each for draw in draws for each in self._taken(draw)]
+    def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> Given:
+        return self._forms.batch(self._plan.element, self._together(epoch, passes, index))
+
+    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> Iterator[Given]:
+        return self._forms.rows(self._plan.element, self._together(epoch, passes, index))
+
+    def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Column]:
+        """The columns of some items, whatever row groups they lie in."""
+        taken = [each for draw in self._plan.draws(epoch, passes, index) for each in self._taken(draw)]
         loaded = self._row_groups.load([each.run for each in taken])
         sources = [each.source(rows) for each, rows in zip(taken, loaded, strict=True)]
-        return self._forms.batch(self._plan.element, self._made(sources, sum(map(len, taken))))
+        return self._made(sources, len(index))
 
     def _rows(self, draws: Sequence[Draw], count: int) -> list[Given]:
         result: list[Any] = [None] * count
@@ -176,6 +189,7 @@ class ElementReader(Generic[Given]):
                 rows=np.concatenate(block.rows[first : last + 1])[cells[mine] - starts[first]],
                 places=mine if draw.places is None else draw.places[mine],
                 turn=draw.turn,
+                spans=None if draw.spans is None else draw.spans[mine],
             )
 
 
@@ -208,7 +222,7 @@ class _Taken:
     Attributes:
         parts, rows: int64 ``[items, T]``: which row group of the run each of their rows is in, and its number there.
         places: which items of the element they are.
-        turn: as `Draw.turn`.
+        turn, spans: as in `Draw`.
     """
 
     run: _Run
@@ -216,6 +230,7 @@ class _Taken:
     rows: np.ndarray
     places: np.ndarray
     turn: int
+    spans: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -228,7 +243,14 @@ class _Taken:
             mine = self.parts == number
             cells[mine] = np.searchsorted(rows, self.rows[mine]) + before
             before += len(rows)
-        return Source(block=loaded.block, cells=cells, places=self.places, source=self.run.source, turn=self.turn)
+        return Source(
+            block=loaded.block,
+            cells=cells,
+            places=self.places,
+            source=self.run.source,
+            turn=self.turn,
+            spans=self.spans,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

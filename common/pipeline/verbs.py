@@ -16,11 +16,13 @@ from ..schema.field import UnischemaField
 from ..stages.base import names_of
 from ..stages.batch import Batch
 from ..stages.cache import Cache
+from ..stages.concat import Concat, Remainder
 from ..stages.ngram import Ngram, normalise_gap, offsets_of
 from ..stages.repeat import Repeat
 from ..stages.shard import Even, Shard
 from ..stages.shuffle import Shuffle
 from ..stages.take import Skip, Take
+from ..stages.tokens import by_field, token_fields
 from ..stages.where import filter_of
 from .image_verbs import ImageVerbs, seed_or_drawn
 
@@ -32,7 +34,8 @@ class Verbs(ImageVerbs):
     """The verbs; each returns a new value of its own class.
 
     Their examples read ``drive``, a pipeline of 40 rows: ``id`` (0, 1, ...), ``drive`` (two of them), the nullable
-    ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, ``price``.
+    ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, ``price``;
+    and ``texts``, 40 rows with ``tokens``: number ``n`` has ``n % 4`` times the token ``n``, so the first has none.
     They hold for every face.
     """
 
@@ -215,6 +218,48 @@ class Verbs(ImageVerbs):
             PipelineError: a size below 1; a second ``batch``.
         """
         return self._with_stage(Batch(batch_size, drop_remainder))
+
+    def concat(
+        self,
+        length: int,
+        *fields: str | UnischemaField,
+        separator: float | Mapping[str, float] | None = None,
+        positions: bool = False,
+        remainder: Remainder = "drop",
+        pad_value: float | Mapping[str, float] = 0,
+    ) -> Self:
+        """Token lists end to end, in the order of the rows, cut into items of exactly ``length`` tokens.
+
+            >>> first = next(iter(texts.concat(8, "tokens", separator=-1, positions=True)))
+            >>> first["tokens"].tolist()
+            [-1, 1, -1, 2, 2, -1, 3, 3]
+            >>> first["segment_ids"].tolist(), first["position_ids"].tolist()
+            ([1, 2, 2, 3, 3, 3, 4, 4], [0, 0, 1, 0, 1, 2, 0, 1])
+            >>> next(iter(texts.shuffle(20, seed=7).concat(16, "tokens").batch(2)))["tokens"].shape
+            (2, 16)
+
+        An epoch has the same number of items each time, and each token comes in it exactly once, but for the remainder.
+        ``shuffle`` belongs before it; ``shard``, ``repeat``, ``take`` and ``batch`` may stand behind it and then count
+        items. A row on the border of two canonical streams (`shard`) is cut there.
+
+        Args:
+            fields: the token lists (any integer or float list), and lists that go in step with them, such as a loss
+                mask. Only these fields remain, each as ``[length]``.
+            separator: a token between each row and the next, which belongs to the row before it; a number, or
+                ``{field: number}``.
+            positions: adds ``segment_ids`` (1, 2, ... inside each item, one for each row in it) and ``position_ids``
+                (from 0 where a row begins in the item), int32 ``[length]``; see `cu_seqlens`.
+            remainder: the last tokens of an epoch, fewer than ``length``, are left out (``"drop"``) or padded
+                (``"pad"``) with ``pad_value`` (a number, or ``{field: number}``); there both ids are 0.
+
+        Raises:
+            PipelineError: a field that is no list of numbers, or a number that it cannot hold.
+            NullValueError, DecodeError: a null, or lists of different lengths in a row; names file and row.
+        """
+        names = token_fields("concat", fields)
+        between = None if separator is None else by_field(separator, names, "concat", "separator")
+        padding = by_field(pad_value, names, "concat", "pad_value")
+        return self._with_stage(Concat(length, names, between, positions, remainder, padding))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
         """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``.

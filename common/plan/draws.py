@@ -5,7 +5,7 @@ A block is what a shuffle permutes inside: consecutive row groups of a stream, f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,9 +43,19 @@ class Draw:
     """What an element takes from one block: items by their number in it, to places in the element (``None`` = all).
 
     ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
+
+    Where rows are joined into items, ``items`` are rows instead, ``places`` (never ``None``) repeat, and ``spans`` says
+    what is taken of each row: its first token, how many, where they begin in the item, and whether a separator follows
+    (0 or 1); int64 ``[len(items), 4]``.
     """
 
     key: BlockKey
     items: np.ndarray
     places: np.ndarray | None
     turn: int
+    spans: np.ndarray | None = None
+
+    def some(self, chosen: np.ndarray, places: np.ndarray) -> Draw:
+        """Only those of its items that are ``chosen`` (numbers or a mask), to other places."""
+        spans = None if self.spans is None else self.spans[chosen]
+        return replace(self, items=self.items[chosen], places=places, spans=spans)

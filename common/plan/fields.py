@@ -46,8 +46,9 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
         outputs=tuple(columns.outputs),
         inputs=(),
         form=_form(columns),
+        join=columns.join,
     )
-    return _with_inputs(_without_unused(program))
+    return program if program.join is not None else _with_inputs(_without_unused(program))
 
 
 def mixed_program(

@@ -36,6 +36,11 @@ class RowItems:
         """Items in one epoch; the same in each."""
         return self._selection.num_items
 
+    @property
+    def explained(self) -> list[str]:
+        """What `explain` says about how items are made."""
+        return []
+
     @cached_property
     def _items_before(self) -> np.ndarray:
         return self._selection.items_before

@@ -35,11 +35,13 @@ from ..selection.select import Selection
 from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
+from ..stages.concat import Concat
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
 from .items import RowItems, by_block, distinct
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
+from .token_items import TokenItems
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 """Evaluates the stages of a selection; what needs to read files is the engine's, and is given to the plan."""
@@ -316,6 +318,10 @@ class Plan(BasePlan):
     @cached_property
     def items(self) -> RowItems:
         """Which items an epoch has, and which rows they are made of."""
+        match self.order.join:
+            case Concat() as stage:
+                separated, padded = stage.separator is not None, stage.remainder == "pad"
+                return TokenItems(self.selection, stage.length, separated=separated, padded=padded)
         return RowItems(self.selection)
 
     @cached_property
@@ -348,10 +354,15 @@ class Plan(BasePlan):
                 f"{int(self.dataset.row_groups.rows.sum())} rows.{steps} Loosen the filter, or check the URL; "
                 "explain() shows the plan."
             )
-        shard = self.order.shard
-        if shard is not None and shard.even == "drop" and self.selection.num_items and self.row_view.length == 0:
+        if self.order.join is not None and self.selection.num_items and not self.items.num_items:
             raise EmptySelectionError(
-                f"pipeline: even='drop' leaves nothing, because {self.selection.num_items} items are fewer than "
+                f"{self.order.join.verb}: expected at least one item, got {'; '.join(self.items.explained)}. Give a "
+                "smaller length, or pad the remainder."
+            )
+        shard = self.order.shard
+        if shard is not None and shard.even == "drop" and self.items.num_items and self.row_view.length == 0:
+            raise EmptySelectionError(
+                f"pipeline: even='drop' leaves nothing, because {self.items.num_items} items are fewer than "
                 f"{max(self.order_spec.streams, shard.num_shards)} shards. Use even='pad', or fewer shards."
             )
 

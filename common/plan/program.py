@@ -8,7 +8,7 @@ from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.image_base import ImageStep
 from ..stages.pack import PackStep
-from ..stages.steps import Step, WindowStep
+from ..stages.steps import JoinStep, Step, WindowStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProgram:
-    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``.
+    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``. Or ``join``
+    the rows into items, then apply ``item_steps``.
 
     ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any); ``form`` says how
     ``outputs`` are put together, see `Element`.
@@ -39,6 +40,7 @@ class ElementProgram:
     outputs: tuple[OutputField, ...]
     inputs: tuple[Input, ...]
     form: Form = None
+    join: JoinStep | None = None
 
     @property
     def drops(self) -> bool:
@@ -57,7 +59,7 @@ class ElementProgram:
     @property
     def fields_by_item(self) -> tuple[int, ...]:
         """Fields that go straight into items, one row each, so that a shuffled block may keep them in item order."""
-        if self.window is not None or self.row_steps:
+        if self.window is not None or self.row_steps or self.join is not None:
             return ()
         return tuple(sorted({each.leaves[0] for each in self.inputs if each.step is None}))
 

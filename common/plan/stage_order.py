@@ -116,7 +116,7 @@ class StageOrder:
             self._refuse_after(stage, Decision.BATCHES)
         if not hidden:
             return
-        if stage.decides in (Decision.CUT, Decision.PART, Decision.ROW_GROUPS, Decision.WINDOWS):
+        if stage.decides in (Decision.CUT, Decision.PART, Decision.ROW_GROUPS, Decision.WINDOWS, Decision.JOINS):
             raise _misplaced(stage, "transform(drops=True)", "nobody knows how many rows the function leaves")
         if stage.decides is Decision.PASSES:
             self._refuse_after(stage, Decision.BATCHES)

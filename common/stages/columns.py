@@ -13,7 +13,7 @@ import numpy as np
 
 from ..schema.element import Form, OutputField, output_of
 from ..schema.field import UnischemaField, match_names
-from .steps import Step, WindowStep
+from .steps import JoinStep, Step, WindowStep
 
 ResolveFields = Callable[[Sequence[str] | None], list[UnischemaField]]
 """Turns patterns (``None`` = all) into stored fields, in schema order; raises for names that match nothing."""
@@ -30,6 +30,7 @@ class Columns:
         outputs: the columns.
         row_steps: steps on rows, before windows and batches.
         window: how rows become windows.
+        join: how rows are joined into items.
         item_steps: steps on items, after that.
         batched: whether ``batch`` has come.
         seed: of the pipeline, for stages that were given none.
@@ -43,6 +44,7 @@ class Columns:
     outputs: list[OutputField] = field(default_factory=list)
     row_steps: list[Step] = field(default_factory=list)
     window: WindowStep | None = None
+    join: JoinStep | None = None
     item_steps: list[Step] = field(default_factory=list)
     batched: bool = False
     seed: int | None = None

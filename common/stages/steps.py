@@ -39,6 +39,23 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JoinStep:
+    """Joining rows of token lists into items of one length; see `plan.draws.Draw`.
+
+    Attributes:
+        length: tokens of an item.
+        separators: for each field what stands between rows; ``None`` if nothing does.
+        padding: for each field what fills an item that has fewer tokens.
+        positions: whether ``segment_ids`` and ``position_ids`` come after the fields.
+    """
+
+    length: int
+    separators: tuple[int | float, ...] | None
+    padding: tuple[int | float, ...]
+    positions: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStep:
     """Forming windows out of rows.
 

@@ -19,6 +19,15 @@ def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.
     return _runs(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers).take(as_arrow(rows)))
 
 
+def take_spans(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Some stretches of a flat array (int64 starts; counts above 0) end to end; two are the same or do not overlap."""
+    if not len(starts):
+        return values[:0]
+    cuts = np.unique(np.concatenate([starts, starts + counts]))
+    _, data = take_runs(cuts * values.dtype.itemsize, values.view(np.uint8), np.searchsorted(cuts, starts))
+    return data.view(values.dtype)
+
+
 class NumberLists:
     """Lists of numbers, each row taken as one run of bytes: Arrow itself would take every number by its position."""
 

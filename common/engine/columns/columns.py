@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
+from ...schema.ragged import ends_of
 from ..read.file_cells import FileCells, FileData, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
 from .arena import Arena, array_bytes
@@ -43,6 +44,15 @@ class BlockColumn(Protocol):
 
         A column of fixed-shape numbers writes them into ``out``, ``[rows, *shape]``, and returns it as `Dense`.
         """
+
+
+@runtime_checkable
+class TokenColumn(Protocol):
+    """One field of a loaded block whose values are lists of numbers."""
+
+    @property
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each row begins (and the last one ends), and the numbers of all rows, end to end."""
 
 
 def block_column(
@@ -136,6 +146,12 @@ class FixedColumn:
                 for number, row in enumerate(local[first:last].tolist(), first):
                     out[number] = values[row]
 
+    @cached_property
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `TokenColumn.flat`."""
+        rows, width = self._joined.shape
+        return np.arange(rows + 1) * width, self._joined.reshape(-1)
+
     @property
     def arena_bytes(self) -> int:
         """What all values take in an arena, at most."""
@@ -176,6 +192,14 @@ class ArrowColumn:
         self._describe = describe
         self._array = parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
         self._lists = None if field.is_fixed or len(field.shape) != 1 else number_lists(self._array)
+
+    @cached_property
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `TokenColumn.flat`."""
+        if pa.types.is_fixed_size_list(self._array.type):
+            return ends_of(_list_lengths(self._array)), as_numpy(self._array.flatten())
+        first, count = self._array.offset, len(self._array)
+        return np.frombuffer(self._array.buffers()[1], np.int64, count + 1, first * 8), as_numpy(self._array.values)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
         if self._lists is not None:

@@ -24,6 +24,7 @@ from ..columns.columns import CodedColumn, FixedColumn
 from ..steps.apply import BatchRows, apply_step
 from ..steps.chance import ItemKeys, concat_keys
 from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
+from ..steps.join import join_rows
 from ..steps.pack import apply_pack, gather_packed
 from ..steps.source import Numbers, Source, as_slice
 from ..steps.transform import apply_dropping
@@ -44,6 +45,8 @@ def assemble(
     rows = _batch_rows(sources, count)
     if isinstance(program, MixedProgram):
         columns = _mixed(program, sources, count)
+    elif program.join is not None:
+        columns = join_rows(program.join, program.fields, sources, count, arena)
     elif program.row_steps:
         columns = _transformed_rows(program, sources, count)
     else:
@@ -88,7 +91,7 @@ def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list
     made, order = [], []
     for number in sorted({source.source for source in sources}):
         own = [source for source in sources if source.source == number]
-        places = np.sort(np.concatenate([_places(source, count) for source in own]))
+        places = np.unique(np.concatenate([_places(source, count) for source in own]))  # joined rows share places
         local = [replace(source, places=np.searchsorted(places, _places(source, count)), source=0) for source in own]
         made.append(assemble(program.sources[number], local, len(places), Heap(), strict_nulls=False))
         order.append(places)

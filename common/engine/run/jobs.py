@@ -56,7 +56,7 @@ class Job:
             places = np.arange(len(draw.items)) if draw.places is None else draw.places
             mine = (places >= first * rows) & (places < last * rows)
             if mine.any():
-                kept.append((number, replace(draw, items=draw.items[mine], places=places[mine] - first * rows)))
+                kept.append((number, draw.some(mine, places[mine] - first * rows)))
         elements = last - first
         part = replace(
             self,
@@ -294,6 +294,7 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
                 source=draw.key.source,
                 turn=draw.turn,
                 items=draw.items,
+                spans=draw.spans,
             )
         )
     return result

@@ -43,6 +43,7 @@ class Source:
         source: which pipeline of a mix the block belongs to.
         turn: which pass over the dataset the items belong to, over all iterators.
         items: their numbers in the block; ``None`` where ``cells`` are all that is known.
+        spans: where rows are joined into items, what is taken of each row, as `Draw.spans` says.
     """
 
     block: LoadedColumns
@@ -51,6 +52,7 @@ class Source:
     source: int = 0
     turn: int = 0
     items: np.ndarray | None = None
+    spans: np.ndarray | None = None
 
 
 def as_slice(numbers: np.ndarray) -> Numbers:

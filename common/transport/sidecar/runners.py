@@ -176,7 +176,14 @@ class WorkerRunner:
             "first_element": first,
             "num_elements": job.elements,
             "sources": [
-                (block.number, block.rows.cells[draw.items], draw.places, draw.key.source, draw.turn)
+                {
+                    "block": block.number,
+                    "cells": block.rows.cells[draw.items],
+                    "places": draw.places,
+                    "source": draw.key.source,
+                    "turn": draw.turn,
+                    "spans": draw.spans,
+                }
                 for block, draw in zip(blocks, job.draws, strict=True)
             ],
         }

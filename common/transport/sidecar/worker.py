@@ -86,10 +86,7 @@ class Worker:
         try:
             slot = self._slots[message["slot"]]
             slot.begin()
-            sources = [
-                Source(block=self._blocks[block], cells=cells, places=places, source=source, turn=turn)
-                for block, cells, places, source, turn in message["sources"]
-            ]
+            sources = [Source(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]]
             columns = self._assemble(sources, message["count"], slot)
             header = write_table(
                 slot, columns, first_element=message["first_element"], num_elements=message["num_elements"]

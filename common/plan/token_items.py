@@ -1,0 +1,104 @@
+"""`TokenItems`: items that are stretches of tokens, whatever rows these come from.
+
+In: the wanted rows and how many tokens each has. Out: the order of an epoch, and the pieces of rows that an item is
+made of, found without walking.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from ..order.epoch import OrderSpec
+from ..order.tokens import TokenOrder, counted
+from ..selection.select import Selection
+from .draws import BlockKey, BlockRows, Draw
+from .items import RowItems, distinct
+
+
+class TokenItems(RowItems):
+    """Items of ``length`` tokens; every token is in one of them, but for the remainder.
+
+    Args:
+        selection: the wanted rows, with their lengths as what is measured.
+        separated: whether one more token stands between each row and the next.
+        padded: whether the last tokens form an item that is filled up; otherwise they are left out.
+    """
+
+    def __init__(self, selection: Selection, length: int, *, separated: bool, padded: bool) -> None:
+        super().__init__(selection)
+        assert selection.measured is not None
+        self._length = length
+        self._separated = separated
+        self._lengths = selection.measured
+        self._ends = np.concatenate([[0], np.cumsum(self._lengths + separated)])
+        self._tokens = max(int(self._ends[-1]) - separated, 0)  # nothing stands behind the last row
+        self._items = -(-self._tokens // length) if padded else self._tokens // length
+
+    @property
+    def num_items(self) -> int:
+        return self._items
+
+    @cached_property
+    def _items_before(self) -> np.ndarray:
+        """Tokens before each row group: what `EpochOrder` lays end to end."""
+        before: np.ndarray = self._ends[self._selection.rows.before]
+        return before
+
+    @property
+    def explained(self) -> list[str]:
+        left = self._tokens - self._items * self._length
+        rest = f", {left:,} left out" if left > 0 else f", {-left:,} places padded" if left < 0 else ""
+        return [f"{self._tokens:,} tokens end to end, cut into {self._items:,} items of {self._length:,}{rest}"]
+
+    def order(self, spec: OrderSpec, epoch: int) -> TokenOrder:
+        return TokenOrder(self._ends, self._selection.rows.before, self._length, self._items, spec, epoch)
+
+    def draws(self, order: TokenOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
+        """Which pieces of rows the items at global positions ``index`` of an epoch are made of."""
+        result = []
+        stream, position = order.locate(index)
+        for number, mine in distinct(stream):
+            own = position if mine is None else position[mine]
+            places = np.arange(len(index)) if mine is None else mine
+            starts = order.stream(number).block_position
+            begin = own * self._length
+            end = np.minimum(begin + self._length, starts[-1] - self._unused(order, number))
+            first = np.searchsorted(starts, begin, side="right") - 1
+            last = np.searchsorted(starts, end, side="left")
+            for block in np.unique(counted(first, last - first)).tolist():
+                key = BlockKey(epoch=order.epoch, stream=number, block=block)
+                row, spans = self._pieces(order, key, begin - starts[block], end - starts[block])
+                item, spans = spans[:, 0], spans[:, 1:]
+                result.append(Draw(key=key, items=row, places=places[item], turn=turn, spans=spans))
+        return result
+
+    def _unused(self, order: TokenOrder, stream: int) -> int:
+        """1 for the stream whose last token would be a separator with nothing behind it."""
+        return int(self._separated and order.is_last(stream))
+
+    def _pieces(
+        self, order: TokenOrder, key: BlockKey, begin: np.ndarray, end: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What items that lie between tokens ``begin`` and ``end`` of a block take of its rows.
+
+        Returns:
+            The numbers of rows in the block's order, and the number of the item with what `Draw.spans` says of each.
+        """
+        row, first, before = order.block_parts(key.stream, key.block)
+        lo, hi = np.maximum(begin, 0), np.minimum(end, before[-1])
+        items = np.flatnonzero(lo < hi)
+        lo, hi = lo[items], hi[items]
+        part = np.searchsorted(before, lo, side="right") - 1
+        pieces = np.searchsorted(before, hi, side="left") - part
+        part, item = counted(part, pieces), np.repeat(np.arange(len(items)), pieces)
+        start = np.maximum(lo[item], before[part])
+        stop = np.minimum(hi[item], before[part + 1])
+        taken = first[part] + start - before[part]
+        tokens = np.minimum(stop - start, self._lengths[row[part]] - taken)
+        separators = stop - start - tokens
+        return part, np.stack([items[item], taken, tokens, start - begin[items[item]], separators], axis=1)
+
+    def block_rows(self, order: TokenOrder, key: BlockKey) -> BlockRows:  # type: ignore[override]  # its own order
+        return self.rows_at(order.block_parts(key.stream, key.block)[0][:, None])

@@ -1,0 +1,48 @@
+"""``concat``: rows of token lists end to end, cut into items of one length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..errors import PipelineError
+from .base import Stage
+from .columns import Columns
+from .tokens import TokenLengths, TokenStage, check_numbers
+
+Remainder = Literal["drop", "pad"]
+
+
+@dataclass(frozen=True)
+class Concat(TokenStage):
+    """The tokens of rows end to end, in the order of the rows.
+
+    Attributes:
+        fields: names of token lists, which are cut in step.
+        separator: between rows; a number, or one for each field; ``None`` = nothing.
+        remainder: what becomes of the last tokens of an epoch, which are too few for an item.
+        pad_value: a number, or one for each field.
+    """
+
+    verb: ClassVar[str] = "concat"
+    length: int
+    fields: tuple[str, ...]
+    separator: Any = None
+    positions: bool = False
+    remainder: Remainder = "drop"
+    pad_value: Any = 0
+
+    def check(self) -> None:
+        super().check()
+        if self.remainder not in ("drop", "pad"):
+            raise PipelineError(f"concat: expected remainder='drop' or 'pad', got {self.remainder!r}.")
+        if self.separator is not None:
+            check_numbers("concat", "separator", self.separator)
+        check_numbers("concat", "pad_value", self.pad_value)
+
+    @property
+    def measure(self) -> Stage:
+        return TokenLengths(self.fields)
+
+    def apply(self, columns: Columns) -> None:
+        self.join(columns, self.separator, self.pad_value, positions=self.positions)

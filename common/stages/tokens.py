@@ -1,0 +1,226 @@
+"""What ``concat`` and ``pack_rows`` share: rows of token lists that are joined into items of one length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import DecodeError, NullValueError, PipelineError
+from ..schema.element import OutputField
+from ..schema.plain import plain
+from .base import Decision, FieldNames, Stage, positive_integer, required_names
+from .columns import Columns, ResolveFields
+from .measure import Measure
+from .names import NewNames
+from .nulls import fill_value
+from .select import Projection
+from .steps import JoinStep
+
+Number = int | float
+POSITION_FIELDS = ("segment_ids", "position_ids")
+
+
+@dataclass(frozen=True)
+class TokenLengths(Measure):
+    """How many tokens each row has; the same in each of the ``fields``.
+
+    ``most`` is what no row may have more than (``None`` = any number).
+    """
+
+    fields: tuple[str, ...]
+    most: int | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.fields
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
+        first, *others = (
+            list_lengths(name, column, describe) for name, column in zip(self.fields, table.columns, strict=True)
+        )
+        for name, lengths in zip(self.fields[1:], others, strict=True):
+            wrong = np.flatnonzero(lengths != first)
+            if len(wrong):
+                row = int(wrong[0])
+                raise DecodeError(
+                    f"field '{name}', {describe(row)}: expected as many values as in '{self.fields[0]}', "
+                    f"{first[row]}, got {lengths[row]}. Joined fields go in step; leave this one out, or filter such "
+                    "rows with where()."
+                )
+        if self.most is not None and len(first) and first.max() > self.most:
+            row = int(np.argmax(first > self.most))
+            raise DecodeError(
+                f"field '{self.fields[0]}', {describe(row)}: expected at most {self.most} tokens, got {first[row]}. "
+                "Choose overlong='cut' or 'drop', or a greater length."
+            )
+        return first
+
+
+def list_lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str]) -> np.ndarray:
+    """The length of each list of a stored column, int64.
+
+    Raises:
+        NullValueError: a list that is null.
+        DecodeError: a null inside a list; both name file and row.
+    """
+    parts = [np.zeros(0, np.int64)]
+    before = 0
+    for chunk in column.chunks:
+        lists = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
+        if lists.null_count:
+            row = before + int(np.argmax(np.asarray(lists.is_null())))
+            raise NullValueError(
+                f"field '{name}', {describe(row)}: expected a list of tokens, found null. "
+                f"Leave such rows out with nulls('drop', '{name}')."
+            )
+        lengths = _lengths(lists)
+        values = lists.flatten()
+        if values.null_count:
+            inside = int(np.argmax(np.asarray(values.is_null())))
+            row = before + int(np.searchsorted(np.cumsum(lengths), inside, side="right"))
+            raise DecodeError(
+                f"field '{name}', {describe(row)}: expected a list without nulls inside, found one, for which "
+                "nulls() has no policy. Fill it where the data are written, or leave such rows out with "
+                f"where(function, fields=['{name}'])."
+            )
+        parts.append(lengths)
+        before += len(lists)
+    return np.concatenate(parts)
+
+
+def _lengths(lists: pa.Array) -> np.ndarray:
+    if pa.types.is_fixed_size_list(lists.type):
+        return np.full(len(lists), lists.type.list_size, np.int64)
+    if not len(lists):
+        return np.zeros(0, np.int64)
+    offsets = lists.offsets
+    dtype = np.dtype(np.int64 if pa.types.is_int64(offsets.type) else np.int32)
+    ends = np.frombuffer(offsets.buffers()[1], dtype, len(lists) + 1, offsets.offset * dtype.itemsize)
+    return np.diff(ends).astype(np.int64)
+
+
+class TokenStage(Stage):
+    """Base of stages that join rows; subclasses are dataclasses that have ``length`` and ``fields``."""
+
+    length: int
+    fields: tuple[str, ...]
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(1, ("x",))  # type: ignore[call-arg]  # subclasses take them
+
+    def check(self) -> None:
+        positive_integer(self.verb, "length", self.length)
+        if not self.fields or not all(isinstance(name, str) and name for name in self.fields):
+            raise PipelineError(f"{self.verb}: expected the name of a field of token lists or more, got {self.fields}.")
+        twice = next((name for name in self.fields if self.fields.count(name) > 1), None)
+        if twice is not None:
+            raise PipelineError(f"{self.verb}: expected each field once, got '{twice}' several times.")
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.JOINS
+
+    @property
+    def changes_names(self) -> bool:
+        return True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.fields
+
+    def check_fields(self, resolve: ResolveFields) -> None:
+        for name in self.fields:
+            resolve([re.escape(name)])
+
+    def in_names_before(self, names: NewNames) -> TokenStage:
+        return replace(self, fields=tuple(map(names.before, self.fields)))  # type: ignore[type-var]  # dataclasses
+
+    def join(self, columns: Columns, separator: object, padding: object, *, positions: bool) -> None:
+        """Joins the rows of the columns.
+
+        Raises:
+            FieldNotFoundError: a field that is not there.
+            PipelineError: a field that is no list of numbers, or a separator or padding that it cannot hold.
+        """
+        stored = columns.open()
+        numbers = list(range(len(stored)))
+        for step in columns.row_steps:
+            if not isinstance(step, Projection):
+                raise PipelineError(
+                    f"{self.verb}: expected stored fields, got what an earlier stage made of them. "
+                    f"Call {self.verb}() before stages that work on values."
+                )
+            numbers = [numbers[number] for number in step.keep]
+        chosen = [columns.matching([re.escape(name)])[0] for name in self.fields]
+        for number in chosen:
+            output = columns.outputs[number]
+            codec = stored[numbers[number]].storage
+            if output.kind != "dense" or len(output.shape) != 1 or output.dtype.kind not in "biuf" or codec.coded:
+                raise PipelineError(
+                    f"{self.verb}: expected a field of lists of numbers (such as list<int32>), got '{output.name}', "
+                    f"{output.kind} {output.dtype} {output.shape}{f', stored by {codec}' if codec.coded else ''}. "
+                    "Name the field of token ids."
+                )
+        outputs = [
+            OutputField(path=columns.outputs[number].path, kind="dense", dtype=columns.outputs[number].dtype, shape=())
+            for number in chosen
+        ]
+        columns.join = JoinStep(
+            length=self.length,
+            separators=None if separator is None else _one_for_each(separator, outputs),
+            padding=_one_for_each(padding, outputs),
+            positions=positions,
+        )
+        columns.fields = [stored[numbers[number]] for number in chosen]
+        columns.row_steps = []
+        columns.outputs = [replace(output, shape=(self.length,)) for output in outputs]
+        if positions:
+            taken = next((output.name for output in outputs if output.name in POSITION_FIELDS), None)
+            if taken is not None:
+                raise PipelineError(f"{self.verb}: the field '{taken}' is made here. Rename the stored one.")
+            columns.outputs += [
+                OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
+                for name in POSITION_FIELDS
+            ]
+
+
+def token_fields(verb: str, fields: Sequence[FieldNames]) -> tuple[str, ...]:
+    """The names of the fields that a verb was given.
+
+    Raises:
+        PipelineError: something else, or nothing.
+    """
+    return required_names(verb, [name for given in fields for name in required_names(verb, given)])
+
+
+def by_field(value: object, fields: Sequence[str], verb: str, what: str) -> Any:
+    """A number for all fields, or a mapping from each to its own, in a form that goes to JSON.
+
+    Raises:
+        PipelineError: a mapping that does not name each field.
+    """
+    if not isinstance(value, Mapping):
+        return plain(value)
+    if set(value) != set(fields):
+        raise PipelineError(
+            f"{verb}: expected {what} as one number, or as one for each of {list(fields)}, got {dict(value)}."
+        )
+    return tuple(plain(value[name]) for name in fields)
+
+
+def check_numbers(verb: str, what: str, value: object) -> None:
+    """Raises `PipelineError` unless a plain value is a number, or a tuple of numbers."""
+    for each in value if isinstance(value, tuple) else (value,):
+        if not isinstance(each, int | float):
+            raise PipelineError(f"{verb}: expected {what} to be a number, got {each!r}.")
+
+
+def _one_for_each(value: object, outputs: Sequence[OutputField]) -> tuple[Number, ...]:
+    values = value if isinstance(value, tuple) else (value,) * len(outputs)
+    return tuple(fill_value(output, each).item() for output, each in zip(outputs, values, strict=True))
