@@ -49,6 +49,7 @@ VERBS = (
     "rename",
     "cast",
     "as_tuple",
+    "encode",
 )
 CASTS: dict[str, list[Any]] = {
     "speed": [np.float64, "int32"],
@@ -66,6 +67,17 @@ CASTS: dict[str, list[Any]] = {
     "grid": ["int64", np.float16],
 }
 """Types that hold every value of a field, of which some cut off fractions."""
+VOCABULARIES: dict[str, list[Any]] = {
+    "drive": ["d1", "d0"],
+    "label": ["l1", "l4", "l2", *(f"l{n}" for n in range(900, 900 + 2 * LONG))],
+    "raw": [bytes([1, 0, 255]), b""],
+    "small": [65535, 65533],
+    "tags": ["s1.0", "s2.1é"],
+    "names": ["s3.1é", "s2.0"],
+    "words": ["s0.0"],
+    "codes": [2, 0, *range(900, 900 + 3 * LONG)],
+}
+"""Some values of a field."""
 
 NUMBERS = st.sampled_from([int, np.int16, np.uint16, np.array])
 
@@ -174,6 +186,23 @@ def _keeping(names: Collection[str]) -> Callable[[dict[Any, Any]], dict[Any, Any
     return keep
 
 
+def _encoded(name: str, vocabulary: list[Any]) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
+    codes = {value: code for code, value in enumerate(vocabulary)}
+
+    def code_of(value: Any) -> Any:
+        if isinstance(value, list):
+            return [code_of(part) for part in value]
+        return None if value is None else codes.get(value, 9_999)
+
+    def encode(row: dict[Any, Any]) -> dict[Any, Any]:
+        return {
+            key: encode(value) if isinstance(value, dict) else code_of(value) if key == name else value
+            for key, value in row.items()
+        }
+
+    return encode
+
+
 def _cast(name: str, dtype: Any) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
     number = {"f": float, "b": bool}.get(np.dtype(dtype).kind, int)
 
@@ -200,6 +229,7 @@ class Chain:
         self.stored = list(self.names)
         self.called: dict[str, str] = {}
         self.cast_fields: set[str] = set()
+        self.encoded: set[str] = set()
         self.padded = False
         self.window: int | str | None = None
         self.cache_directory = cache
@@ -304,12 +334,13 @@ class Chain:
         assume(nullable)
         name = self.draw(st.sampled_from(nullable))
         stored = self.was(name)
-        fillable = stored in FILLS and stored not in self.cast_fields
+        fillable = stored in FILLS and stored not in self.cast_fields | self.encoded
         policy = self.draw(st.sampled_from(["drop", "mask", *(["fill"] if fillable else [])]))
         assume(policy != "mask" or f"{name}__valid" not in self.names)
         if policy == "mask":
             self.names = [*self.names, f"{name}__valid"]
-        options = {"fill": {"value": FILLS.get(stored)}, "mask": {"model_zero": ZEROS[stored]}, "drop": {}}[policy]
+        zero = 0 if stored in self.encoded and stored == "label" else ZEROS[stored]
+        options = {"fill": {"value": FILLS.get(stored)}, "mask": {"model_zero": zero}, "drop": {}}[policy]
         return call("nulls", policy, name, **options)
 
     def pad(self) -> Call:
@@ -334,12 +365,21 @@ class Chain:
         return call("rename", new)
 
     def cast(self) -> Call:
-        numbers = [name for name in self.names if self.was(name) in CASTS]
+        numbers = [name for name in self.names if self.was(name) in CASTS and self.was(name) not in self.encoded]
         assume(numbers)
         name = self.draw(st.sampled_from(numbers))
         dtype = self.draw(st.sampled_from(CASTS[self.was(name)]))
         self.cast_fields = {*self.cast_fields, self.was(name)}
         return call("cast", dtype, name, model=_cast(name, dtype))
+
+    def encode(self) -> Call:
+        known = self.encoded | self.cast_fields
+        values = [name for name in self.names if self.was(name) in VOCABULARIES and self.was(name) not in known]
+        assume(values)
+        name = self.draw(st.sampled_from(values))
+        self.encoded = {*self.encoded, self.was(name)}
+        vocabulary = VOCABULARIES[self.was(name)]
+        return call("encode", name, vocabulary, unknown=9_999, model=_encoded(name, vocabulary))
 
     def as_tuple(self) -> Call:
         others = self.draw(st.lists(st.sampled_from(self.names), max_size=3))

@@ -113,7 +113,7 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
                 for pair in rows
                 if all(pair.stored.values[stored.get(name, name)] is not None for name in each.args[1:])
             ]
-        elif each.verb in ("select", "transform", "nulls", "pad", "rename", "cast", "as_tuple"):
+        elif each.verb in ("select", "transform", "nulls", "pad", "rename", "cast", "as_tuple", "encode"):
             changes = {"select": _selected, "nulls": _without_nulls, "rename": _renamed}
             change = changes.get(each.verb, lambda call: call.model)(each)
             if each.verb == "rename":

@@ -221,6 +221,10 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
         return self.pipeline.explain()
 
+    def vocabulary(self, field: str) -> list[Any]:
+        """The values of a field by their codes, see `Pipeline.vocabulary`."""
+        return self.pipeline.vocabulary(field)
+
     def state_dict(self, elements: int, *, since_restart: bool = False) -> dict[str, Any]:
         """The state after ``elements`` elements of the iteration that the latest iterator began.
 

@@ -124,6 +124,10 @@ class PipelineCarrier(Sources, Verbs):
         """What one step gives: fields, dtypes, shapes."""
         return self.pipeline.element
 
+    def vocabulary(self, field: str) -> list[Any]:
+        """The values of a field by their codes, see `Pipeline.vocabulary`."""
+        return self.pipeline.vocabulary(field)
+
     def explain(self) -> str:
         """The plan in words."""
         return self.pipeline.explain()

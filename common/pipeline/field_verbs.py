@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import DTypeLike
@@ -12,6 +12,7 @@ from ..stages.as_tuple import AsTuple
 from ..stages.base import EVERY_FIELD, FieldNames, Stage, names_of, required_names
 from ..stages.cast import Cast
 from ..stages.decimals import Decimals
+from ..stages.encode import Encode
 from ..stages.functions import UserFunction
 from ..stages.nulls import Nulls
 from ..stages.pack import Pack
@@ -86,6 +87,36 @@ class FieldVerbs:
             DecodeError: a number that does not fit; names field, file and row.
         """
         return self._with_stage(Cast.of(dtype, names))
+
+    def encode(
+        self,
+        field: str | UnischemaField,
+        vocabulary: Iterable[object] | None = None,
+        unknown: int | Literal["error"] = "error",
+    ) -> Self:
+        """Texts, byte strings or integers of a field as int64 codes, also in lists and windows.
+
+            >>> batch = next(iter(drive.encode("drive").encode("tags", ["t1", "t0"]).skip(18).batch(4)))
+            >>> batch["drive"].tolist(), batch["tags"].tolist()
+            ([0, 0, 1, 1], [[], [1], [1, 0], []])
+
+        A code is a value's place in the vocabulary. Without one, the vocabulary is learned: the sorted distinct values
+        of the stored field in the rows that the pipeline selects (every filter counts, parts of ranks and epochs do
+        not). It is learned once, when iteration begins, kept on disk, and the same on every rank; ``vocabulary(field)``
+        of a `Pipeline` tells it. Another pipeline, for validation say, learns its own: give it the first one's. Nulls
+        stay nulls.
+
+        Args:
+            vocabulary: the values, each once; a value's code is its place.
+            unknown: the code of values that the vocabulary has not; ``"error"`` raises for them.
+
+        Raises:
+            PipelineError: a field of other values, a vocabulary that does not fit it, or one to be learned of a field
+                whose values an earlier stage changed.
+            FieldNotFoundError: no such field (raised when the element is first needed).
+            DecodeError: a value that the vocabulary has not; names field, file and row.
+        """
+        return self._with_stage(Encode.of(field, vocabulary, unknown))
 
     def nulls(self, policy: str, *names: str, value: Any = None) -> Self:
         """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).

@@ -22,6 +22,7 @@ from ..engine.read.fetch import fetch_threads, fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.assemble import assemble
 from ..engine.run.block import LoadedBlock
+from ..engine.run.vocabularies import ready_program
 from ..engine.steps.source import Source
 from ..errors import PipelineError
 from ..order.keyed import permutation, raw_words
@@ -113,6 +114,7 @@ class ElementReader(Generic[Given]):
                 "knows which rows the function leaves. Use where(function, fields=[...]), or iterate."
             )
         self._plan = plan
+        self._program = ready_program(plan)
         self._forms = forms
         self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._block_rows: _Recent[BlockKey, BlockRows] = _Recent(plan.block_rows, _block_rows_bytes, memory_limit // 4)
@@ -171,7 +173,7 @@ class ElementReader(Generic[Given]):
         return result
 
     def _made(self, sources: Sequence[Source], count: int) -> list[Column]:
-        return assemble(self._plan.program, sources, count, Heap(), strict_nulls=self._forms.strict_nulls)
+        return assemble(self._program, sources, count, Heap(), strict_nulls=self._forms.strict_nulls)
 
     def _taken(self, draw: Draw) -> Iterator[_Taken]:
         """What a draw takes, by the row groups that its items lie in."""

@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..engine.run.selecting import select_rows
+from ..engine.run.vocabularies import vocabulary_of
 from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.files import FileListing
@@ -286,6 +287,21 @@ class Pipeline(Sources, Verbs):
     def element(self) -> Element:
         """What one step gives: fields, dtypes, shapes."""
         return self.plan().element
+
+    def vocabulary(self, field: str) -> list[Any]:
+        """The values of a field by their codes: the vocabulary that `encode` was given or has learned.
+
+        Of a field that is not encoded, it is the one that would be learned: the sorted distinct values in the rows that
+        the pipeline selects.
+
+        Raises:
+            FieldNotFoundError: no such field.
+            PipelineError: a field that cannot be encoded; a mix, or a served pipeline.
+        """
+        plan = self.plan()
+        if not isinstance(plan, Plan):
+            raise PipelineError("vocabulary: expected a pipeline over one dataset, got a mix or a served one.")
+        return list(vocabulary_of(plan, field).values.to_pylist())
 
     def __len__(self) -> int:
         """Elements in one iteration, exact.

@@ -53,6 +53,11 @@ class Mixture:
         for source in self.sources:
             if any(stage.verb == "batch" for stage in source.stages):
                 raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
+            if any(stage.learns for stage in source.stages):
+                raise PipelineError(
+                    "mix: expected one vocabulary for all pipelines, got an encode() that learns its own. Give each "
+                    "encode() the same vocabulary=[...], or call it on the mix; vocabulary() of a pipeline tells its."
+                )
             if any(stage.decides is Decision.FORM for stage in source.stages):
                 raise PipelineError("mix: expected rows by name, got as_tuple(). Call as_tuple() on the mix.")
             if source.mixture is not None:

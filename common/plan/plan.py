@@ -31,6 +31,8 @@ from ..order.positions import (
 )
 from ..schema.element import Element
 from ..schema.field import UnischemaField
+from ..schema.vocabulary import Vocabulary
+from ..selection.rows import RowSet
 from ..selection.select import Selection
 from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
@@ -250,6 +252,8 @@ class Plan(BasePlan):
     def __init__(self, dataset: StoredDataset, stages: Sequence[Stage], select: Select) -> None:
         self.dataset = dataset
         self._select = select
+        self.vocabularies: dict[str, Vocabulary] = {}
+        """What was learned of stored fields, by name."""
         self.stages = tuple(stages)
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
@@ -261,7 +265,8 @@ class Plan(BasePlan):
     def program(self) -> ElementProgram:  # type: ignore[override]  # computed once
         """How rows become elements."""
         program = build_program(self.order.fields, self.resolve, self.seed)
-        for stage in (*self.order.selection, *([self.order.join] if self.order.join else [])):
+        join = [] if self.order.join is None else [self.order.join]
+        for stage in (*self.order.selection, *join, *self.order.learning):
             stage.check_fields(self.resolve)
         return program
 
@@ -293,6 +298,12 @@ class Plan(BasePlan):
     def adopt(self, selection: Selection) -> None:
         """Takes a `whole_selection` that was computed elsewhere, before this plan computes its own."""
         self.__dict__["whole_selection"] = selection
+
+    def rows_of(self, stages: Sequence[Stage]) -> RowSet:
+        """The rows that the first stages of the selection leave."""
+        if list(stages) == self.order.selection:
+            return self.whole_selection.rows
+        return self._select(self.dataset, stages, self.resolve).rows
 
     @cached_property
     def whole_selection(self) -> Selection:

@@ -45,6 +45,7 @@ class StageOrder:
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
         stored: all stages in call order; filters and windows in the names that fields have in storage.
         fields: all stages in call order, each of which says what it does to fields.
+        learning: the stages that learn a vocabulary, in the names of storage.
         join: the one stage that forms items out of several rows, or draws rows by weight; it needs a measure of each.
         batch: the one batch.
         cache: the last ``cache``.
@@ -59,6 +60,7 @@ class StageOrder:
     views: list[Stage] = field(default_factory=list)
     stored: list[Stage] = field(default_factory=list)
     fields: list[Stage] = field(default_factory=list)
+    learning: list[Stage] = field(default_factory=list)
     join: Stage | None = None
     batch: Batch | None = None
     cache: Cache | None = None
@@ -76,6 +78,13 @@ class StageOrder:
             raise _misplaced(stage, "rename", "it says how stored fields are decoded, by their stored names")
         self.fields.append(stage)
         self.stored.append(stage)
+        if stage.learns:
+            if self.mixed:
+                raise PipelineError(
+                    f"{stage.verb}: expected a vocabulary on a mix, whose sources would each learn their own. Give "
+                    "vocabulary=[...]; vocabulary() of a pipeline tells its."
+                )
+            self.learning.append(self._as_stored(stage))
         match stage.decides:
             case Decision.ITEMS:
                 self._add_filter(stage)

@@ -32,11 +32,16 @@ _MOST_FILES = 256
 
 
 def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
-    """The name under which a selection is kept; ``None`` if it must not be."""
+    """The name under which a selection is kept; ``None`` if it must not be, or need not be."""
     deletes = dataset.table is not None and bool(dataset.table.deletes)  # looking for them may read whole columns
-    if not (steps or deletes) or any(isinstance(step, WhereFunction) for step in steps) or not dataset.outlives_plan:
+    return kept_key(dataset, steps) if steps or deletes else None
+
+
+def kept_key(dataset: StoredDataset, steps: Sequence[Stage], *about: str) -> str | None:
+    """The name under which something about the rows of a selection is kept; ``None`` if it must not be."""
+    if any(isinstance(step, WhereFunction) for step in steps) or not dataset.outlives_plan:
         return None
-    text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps]], sort_keys=True)
+    text = json.dumps([_VERSION, dataset.version, [step.to_json() for step in steps], *about], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.read.fetch import Fetcher, fetchers_of
+from ..engine.run.vocabularies import ready_program
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import BasePlan
 from ..transport.sidecar.request import check_outputs, requested_versions
@@ -54,7 +55,7 @@ def prepare(pipeline: Pipeline, request: Mapping[str, Any], started: Sequence[Wo
         plan=plan,
         versions=pipeline.versions,
         fetchers=fetchers,
-        runner=make_runner(fetchers, plan.program, workers=workers, strict_nulls=strict_nulls, started=started),
+        runner=make_runner(fetchers, ready_program(plan), workers=workers, strict_nulls=strict_nulls, started=started),
         workers=workers,
         memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
     )

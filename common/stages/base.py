@@ -102,6 +102,11 @@ class Stage(PlainFields):
         """The stored fields whose values it needs before anything is decoded."""
         return ()
 
+    @property
+    def learns(self) -> bool:
+        """Whether it must know the values of a field (`reads`) in all rows that are selected before it can work."""
+        return False
+
     def check_fields(self, resolve: ResolveFields) -> None:
         """Raises `FieldNotFoundError` for a field that it reads and that is not there."""
 

@@ -35,6 +35,7 @@ class Columns:
         batched: whether ``batch`` has come.
         seed: of the pipeline, for stages that were given none.
         form: how the columns are put together, by their names; ``None`` = as a dict.
+        learned: how many vocabularies are learned.
         calls: how many image stages there were, so that each draws its own numbers.
     """
 
@@ -49,6 +50,7 @@ class Columns:
     batched: bool = False
     seed: int | None = None
     form: Form = None
+    learned: int = 0
     calls: int = 0
 
     def open(self) -> list[UnischemaField]:

@@ -17,6 +17,7 @@ from ..columns.batch import Column, split_columns
 from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
+from .vocabularies import ready_program
 
 Form = Callable[[Sequence[Column], int], Iterable[Any]]
 """What to hand out for steps that were made at once: their columns and how many there are -> one value each."""
@@ -48,6 +49,7 @@ class ThreadedEngine:
     ) -> None:
         self._form = form
         self._plan = plan
+        self._program = ready_program(plan)
         self._strict_nulls = strict_nulls
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
         self._jobs = JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=plan.merged_steps)
@@ -135,7 +137,7 @@ class ThreadedEngine:
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
-            return assemble(self._plan.program, sources, job.count, region, strict_nulls=self._strict_nulls)
+            return assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
         finally:
             self._job_bytes = max(self._job_bytes, region.wanted_bytes)
             region.end()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...stages.cast import CastStep
+from ...stages.encode import EncodeStep
 from ...stages.image_base import ImageStep
 from ...stages.nulls import NullStep
 from ...stages.pack import PackStep
@@ -21,6 +22,7 @@ from ...stages.transform import TransformStep
 from ..columns.batch import Column
 from .cast import apply_cast
 from .chance import ItemKeys
+from .encode import apply_encode
 from .image_columns import SizeCheck, apply_images
 from .pack import apply_pack
 from .shaping import apply_nulls, apply_pad, apply_permute
@@ -56,6 +58,7 @@ def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[C
 _WORK: dict[type[Step], Callable[[Any, Sequence[Column], BatchRows], list[Column]]] = {
     Projection: lambda step, columns, rows: [columns[number] for number in step.keep],
     CastStep: lambda step, columns, rows: apply_cast(step, columns, rows.describe),
+    EncodeStep: lambda step, columns, rows: apply_encode(step, columns, rows.describe),
     NullStep: lambda step, columns, rows: apply_nulls(step, columns, rows.describe),
     PadStep: lambda step, columns, rows: apply_pad(step, columns, rows.describe),
     PermuteStep: lambda step, columns, rows: apply_permute(step, columns),

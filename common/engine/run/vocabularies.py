@@ -1,0 +1,152 @@
+"""The vocabularies that ``encode`` learns: the sorted distinct values of a field in the rows that a plan selects.
+
+They are learned once, and kept on disk by the dataset's version, the stages of the selection, and the field, so that
+every rank, worker and restart has the same. What a selection does not keep (see `selection.store`) is not kept here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...errors import PipelineError
+from ...layout.kept import KeptFiles, cache_root
+from ...layout.nested import is_list
+from ...plan.plan import BasePlan, Plan
+from ...plan.program import ElementProgram, MixedProgram
+from ...progress import in_parallel
+from ...schema.element import output_of
+from ...schema.vocabulary import Vocabulary
+from ...selection.rows import RowSet
+from ...selection.store import kept_key
+from ...stages.base import Decision
+from ...stages.encode import EncodeStep, encoded_as
+from ...stages.steps import Step
+from ..read.fetch import Fetcher, fetch_threads
+
+_LOGGER = logging.getLogger(__name__)
+_THREADS = 8
+_MOST_FILES = 256
+
+
+def ready_program(plan: BasePlan) -> ElementProgram | MixedProgram:
+    """The plan's program with every vocabulary that its steps need."""
+    program = plan.program
+    if not isinstance(plan, Plan) or not plan.order.learning:
+        return program
+    assert isinstance(program, ElementProgram)
+    learned = [learned_vocabulary(plan, stage.reads[0]) for stage in plan.order.learning]
+
+    def with_vocabularies(steps: Sequence[Step]) -> tuple[Step, ...]:
+        return tuple(
+            replace(step, vocabulary=learned[step.learned])
+            if isinstance(step, EncodeStep) and step.vocabulary is None
+            else step
+            for step in steps
+        )
+
+    rows, items = with_vocabularies(program.row_steps), with_vocabularies(program.item_steps)
+    return replace(program, row_steps=rows, item_steps=items)
+
+
+def vocabulary_of(plan: Plan, name: str) -> Vocabulary:
+    """The vocabulary of a field, by the name that it has behind all stages: given, learned, or to be learned.
+
+    Raises:
+        FieldNotFoundError, PipelineError: no such field, or one that cannot be encoded.
+    """
+    stored, given = encoded_as(plan.order.fields, name)
+    if given is not None:
+        return given
+    (field,) = plan.resolve([stored])
+    return learned_vocabulary(plan, field.name)
+
+
+def learned_vocabulary(plan: Plan, name: str) -> Vocabulary:
+    """The vocabulary of a stored field in the rows that the plan selects, whatever part of them is this rank's.
+
+    Raises:
+        PipelineError: a field that is no text, byte string or integer, or that is stored encoded.
+    """
+    if name not in plan.vocabularies:
+        stages = list(takewhile(lambda stage: stage.decides is not Decision.ROW_GROUPS, plan.order.selection))
+        key = kept_key(plan.dataset, stages, "vocabulary", json.dumps(plan.resolve([name])[0].to_json()))
+        found = None if key is None else _load(key)
+        if found is None:
+            found = _learn(plan, name, plan.rows_of(stages))
+            if key is not None:
+                _save(key, found)
+        plan.vocabularies[name] = found
+    return plan.vocabularies[name]
+
+
+def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
+    (field,) = plan.resolve([name])
+    output = output_of(field)
+    number = output.kind == "dense" and output.dtype.kind in "iu"
+    if field.storage.coded or (output.kind == "dense" and not number):
+        raise PipelineError(
+            f"vocabulary of '{name}': expected texts, byte strings or integers that are not stored encoded, got "
+            f"{field.dtype} by {type(field.storage).__name__}."
+        )
+    fetcher = Fetcher(plan.dataset, [field])
+
+    def distinct(row_group: int) -> pa.Array:
+        part = fetcher.fetch(row_group, rows.of(row_group)).columns[0]
+        assert isinstance(part, pa.Array)
+        while is_list(part.type):
+            part = part.flatten()
+        return pc.unique(part)
+
+    row_groups = np.flatnonzero(rows.counts > 0).tolist()
+    threads = fetch_threads(plan.dataset.remote, _THREADS)
+    parts = in_parallel(distinct, row_groups, f"learning the values of {name}", threads)
+    whole = pa.uint64() if output.dtype == np.uint64 else pa.int64()
+    kind = whole if number else pa.large_string() if output.kind == "text" else pa.large_binary()
+    return Vocabulary.found_in(parts, kind)
+
+
+def _load(key: str) -> Vocabulary | None:
+    path = _kept().path(key)
+    try:
+        raw = Path(path).read_bytes()
+        if hashlib.blake2b(raw[16:], digest_size=16).digest() != raw[:16]:
+            raise ValueError("checksum")
+        values = pa.ipc.open_stream(raw[16:]).read_all().column(0).combine_chunks()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:  # Arrow's own errors are of these classes
+        _LOGGER.warning("vocabulary %s: kept file is damaged (%s); learning it again.", path, error)
+        return None
+    os.utime(path)
+    return Vocabulary(values)
+
+
+def _save(key: str, vocabulary: Vocabulary) -> None:
+    """Keeps a vocabulary. A full or read-only disk only costs the next reader time."""
+    table = pa.table([vocabulary.values], names=["values"])
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    raw = stream.getvalue()
+    raw = hashlib.blake2b(raw, digest_size=16).digest() + raw
+    kept = _kept()
+    try:
+        kept.keep(key, len(raw), lambda path: Path(path).write_bytes(raw))
+    except OSError as error:
+        _LOGGER.warning("vocabulary could not be kept as %s: %s", kept.path(key), error)
+
+
+def _kept() -> KeptFiles:
+    return KeptFiles(cache_root() / "vocabularies", ".arrow", max_files=_MOST_FILES)

@@ -1,0 +1,92 @@
+"""`Vocabulary`: the distinct values of a field, each with a code: its number among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import PipelineError
+from .plain import plain
+
+_KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}
+_FEW = 4096  # of which Arrow makes a hash table for each batch
+
+
+class Vocabulary:
+    """Texts, byte strings or integers, without nulls and each once.
+
+    Attributes:
+        values: a ``large_string``, ``large_binary``, ``int64`` or ``uint64`` array.
+    """
+
+    def __init__(self, values: pa.Array) -> None:
+        self.values = values
+
+    @classmethod
+    def of(cls, values: Iterable[object], who: str) -> Vocabulary:
+        """The vocabulary of Python values; ``who`` is named in errors.
+
+        Raises:
+            PipelineError: none, several types, a null, or a value that comes twice.
+        """
+        listed = plain(list(values))
+        try:
+            kinds = {_KINDS[type(value)] for value in listed}
+            (kind,) = kinds
+            made = pa.array(listed, kind if kind != pa.int64() or max(listed) < 1 << 63 else pa.uint64())
+        except (KeyError, ValueError, OverflowError) as error:
+            shown = f"{listed[:5]!r}" + (", ..." if len(listed) > 5 else "")
+            raise PipelineError(f"{who}: expected texts, byte strings or integers of 64 bits, got {shown}.") from error
+        if len(pc.unique(made)) < len(made):
+            twice = next(value for place, value in enumerate(listed) if value in listed[:place])
+            raise PipelineError(f"{who}: expected each value once, got {twice!r} again.")
+        return cls(made)
+
+    @classmethod
+    def found_in(cls, parts: Iterable[pa.Array], kind: pa.DataType) -> Vocabulary:
+        """The sorted distinct values of some arrays, nulls left out; texts in the order of their code points."""
+        distinct = pc.unique(pa.concat_arrays([pa.array([], kind), *(part.cast(kind) for part in parts)])).drop_null()
+        return cls(distinct.take(pc.sort_indices(distinct)))
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Vocabulary, (self.values,)
+
+    def codes(self, values: pa.Array) -> np.ndarray:
+        """The code of each value, int64 ``[n]``; -1 for one that is not there.
+
+        Args:
+            values: of the vocabulary's own type, without nulls.
+        """
+        if len(self) <= _FEW:
+            return _numbers(pc.index_in(values, value_set=self.values))
+        if pa.types.is_integer(values.type):
+            order, known = self._sorted
+            place = np.minimum(np.searchsorted(known, values.to_numpy()), len(known) - 1)
+            return np.where(known[place] == values.to_numpy(), order[place], -1)
+        # A table of many texts takes longer than a batch, so it is made once; a batch looks up each of its own once.
+        encoded = values.dictionary_encode()
+        found = np.array([self._table.get(value, -1) for value in encoded.dictionary.to_pylist()], np.int64)
+        result: np.ndarray = found[encoded.indices.to_numpy(zero_copy_only=False)]
+        return result
+
+    @cached_property
+    def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        order = np.argsort(self.values.to_numpy())
+        return order, self.values.to_numpy()[order]
+
+    @cached_property
+    def _table(self) -> dict[Any, int]:
+        return {value: code for code, value in enumerate(self.values.to_pylist())}
+
+
+def _numbers(found: pa.Array) -> np.ndarray:
+    codes: np.ndarray = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes

@@ -1,0 +1,161 @@
+"""``encode``: texts and other categories as the codes of a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ..errors import FieldNotFoundError, PipelineError
+from ..schema.element import OutputField
+from ..schema.field import UnischemaField, no_such_field
+from ..schema.vocabulary import Vocabulary
+from .base import Stage
+from .columns import Columns, ResolveFields
+from .names import NewNames
+from .steps import Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeStep(Step):
+    """Gives the values of column ``number``, which holds ``field``, their codes.
+
+    Attributes:
+        vocabulary: the values; ``None`` until they are learned.
+        learned: the number of the vocabulary among those that are learned.
+        unknown: the code of a value that is not there; ``None`` where such a value is an error.
+    """
+
+    number: int
+    field: OutputField
+    vocabulary: Vocabulary | None
+    learned: int
+    unknown: int | None
+
+    @property
+    def changes_one_column(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Encode(Stage):
+    """The values of a field as codes; without a ``vocabulary`` it is learned from the rows that are selected."""
+
+    verb: ClassVar[str] = "encode"
+    field: str
+    vocabulary: tuple[Any, ...] | None = None
+    unknown: int | Literal["error"] = "error"
+
+    @classmethod
+    def of(cls, field: str | UnischemaField, vocabulary: Iterable[object] | None, unknown: object) -> Encode:
+        """The stage; a vocabulary is any iterable of values."""
+        name = field.name if isinstance(field, UnischemaField) else field
+        who = f"encode '{name}', vocabulary"
+        if isinstance(vocabulary, str | bytes) or not (vocabulary is None or isinstance(vocabulary, Iterable)):
+            raise PipelineError(f"{who}: expected a list of values, got {vocabulary!r}.")
+        values = None if vocabulary is None else tuple(Vocabulary.of(vocabulary, who).values.to_pylist())
+        return cls(name, values, unknown)  # type: ignore[arg-type]  # checked there
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls("x", ("x",))
+
+    def check(self) -> None:
+        if not isinstance(self.field, str) or not self.field:
+            raise PipelineError(f"encode: expected the name of a field, got {self.field!r}.")
+
+    def changes(self, name: str) -> bool:
+        return name == self.field
+
+    @property
+    def learns(self) -> bool:
+        return self.vocabulary is None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.field,) if self.learns else ()
+
+    def check_fields(self, resolve: ResolveFields) -> None:
+        for field in resolve(self.reads or ()) if self.learns else ():
+            if field.storage.coded:
+                raise PipelineError(
+                    f"encode '{field.name}': expected a vocabulary, because the field is stored encoded, by "
+                    f"{type(field.storage).__name__}. Give vocabulary=[...]."
+                )
+
+    def in_names_before(self, names: NewNames) -> Encode:
+        return replace(self, field=names.before(self.field))
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        numbers = [number for number, output in enumerate(columns.outputs) if output.path[-1] == self.field]
+        if not numbers:
+            raise FieldNotFoundError(f"encode: {no_such_field(self.field, columns.names)}")
+        vocabulary = None if self.vocabulary is None else Vocabulary.of(self.vocabulary, f"encode '{self.field}'")
+        for number in numbers:
+            output = columns.outputs[number]
+            self._check_type(output)
+            columns.steps.append(
+                EncodeStep(
+                    number=number,
+                    field=output,
+                    vocabulary=vocabulary,
+                    learned=columns.learned,
+                    unknown=None if self.unknown == "error" else self.unknown,
+                )
+            )
+            columns.outputs[number] = replace(output, kind="dense", dtype=np.dtype(np.int64))
+        columns.learned += self.learns
+
+    def _check_type(self, output: OutputField) -> None:
+        number = output.kind == "dense" and output.dtype.kind in "iu"
+        if output.kind == "dense" and not number:
+            raise PipelineError(
+                f"encode: field '{output.name}': expected texts, byte strings or integers, got {output.dtype}."
+            )
+        wanted = int if number else str if output.kind == "text" else bytes
+        if self.vocabulary is not None and type(self.vocabulary[0]) is not wanted:
+            raise PipelineError(
+                f"encode: field '{output.name}': expected a vocabulary of {wanted.__name__} values, got "
+                f"{self.vocabulary[0]!r}."
+            )
+
+    @property
+    def shortened_identity(self) -> str | None:
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        values = self.vocabulary
+        if values is not None and isinstance(values[0], bytes):
+            return {**super().to_json(), "vocabulary": [value.decode("latin-1") for value in values], "bytes": True}
+        return super().to_json()
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        coded = parameters.pop("bytes", False)
+        values = parameters["vocabulary"]
+        return cls(**{**parameters, "vocabulary": [v.encode("latin-1") for v in values] if coded else values})
+
+    def __str__(self) -> str:
+        shown = "" if self.vocabulary is None else f", {len(self.vocabulary):,} values"
+        return f"encode('{self.field}'{shown}{'' if self.unknown == 'error' else f', unknown={self.unknown}'})"
+
+
+def encoded_as(stages: Sequence[Stage], name: str) -> tuple[str, Vocabulary | None]:
+    """The stored name of a field that is called ``name`` behind all stages, and the vocabulary that it was given.
+
+    Raises:
+        FieldNotFoundError: a name that a rename took away.
+        PipelineError: a field whose values another stage changes.
+    """
+    for stage in reversed(stages):
+        if stage.new_names is not None:
+            name = stage.new_names.before(name)
+        elif isinstance(stage, Encode) and stage.field == name:
+            if stage.vocabulary is not None:
+                return name, Vocabulary.of(stage.vocabulary, "vocabulary")
+        elif stage.changes(name):
+            raise PipelineError(f"vocabulary of '{name}': expected stored values, got those that {stage.verb}() makes.")
+    return name, None

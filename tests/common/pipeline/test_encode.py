@@ -1,0 +1,221 @@
+"""``encode``: codes by a given or a learned vocabulary, and where the learned one is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from drive_rows import ROWS, write_drive
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import examples
+
+from parquetry.common import Pipeline, contains, hash_split, mix
+from parquetry.common.engine.run import vocabularies
+from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError
+from parquetry.common.schema.vocabulary import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return Pipeline(write_drive(Path(tmp_path_factory.mktemp("encode"))))
+
+
+def table(directory: Path, **columns: Any) -> Pipeline:
+    pq.write_table(pa.table(columns), directory / "rows.parquet", row_group_size=3)
+    return Pipeline(str(directory / "rows.parquet"))
+
+
+def test_codes_are_places_in_the_vocabulary_and_nulls_stay(drive: Pipeline) -> None:
+    batch = next(iter(drive.encode("name", ["n3", "n1", "n2"]).take(4).batch(4)))
+    assert (batch["name"].dtype, batch["name"].tolist()) == (np.int64, [None, 1, 2, 0])
+    filled = drive.encode("name", ["n1", "n2"], unknown=-1).nulls("fill", "name", value=9)
+    assert next(iter(filled.batch(4)))["name"].tolist() == [9, 0, 1, -1]
+    assert drive.encode("name", ["n3"], unknown=5).vocabulary("name") == ["n3"]
+
+
+@examples(25)
+@given(
+    filters=st.lists(
+        st.sampled_from(
+            [
+                (pc.field("id") > 11, lambda row: row["id"] > 11),
+                (pc.field("speed") < 13, lambda row: row["speed"] is not None and row["speed"] < 13),
+                (contains("tags", "t1"), lambda row: "t1" in row["tags"]),
+                (pc.field("drive") == "d1", lambda row: row["drive"] == "d1"),
+            ]
+        ),
+        max_size=2,
+    ),
+    ranks=st.integers(1, 3),
+    early=st.booleans(),
+    field=st.sampled_from(["name", "drive", "tags", "id"]),
+)
+def test_a_learned_vocabulary_is_the_sorted_values_of_the_selected_rows_on_every_rank(
+    drive: Pipeline, filters: list[Any], ranks: int, early: bool, field: str
+) -> None:
+    rows = [row for row in ROWS if all(model(row) for _, model in filters)]
+    listed = [value for row in rows for value in (row["tags"] if field == "tags" else [row[field]])]
+    wanted = sorted({value for value in listed if value is not None})
+    for rank in range(ranks):
+        first = early and field == "name"  # a filter on a field comes before its codes
+        pipeline = drive.encode(field) if first else drive
+        for predicate, _ in filters:
+            pipeline = pipeline.where(predicate)
+        pipeline = pipeline if first else pipeline.encode(field)
+        pipeline = pipeline.shuffle(10, seed=1).shard(ranks, rank, even="none")
+        assert pipeline.vocabulary(field) == wanted
+        for row in pipeline if wanted else ():
+            value, stored = row[field], ROWS[int(row["id"])][field] if field != "id" else None
+            if field == "tags":
+                assert [wanted[code] for code in value] == stored
+            elif field != "id":
+                assert (None if value is None else wanted[int(value)]) == stored
+
+
+def test_parts_by_row_groups_learn_what_all_of_them_have(drive: Pipeline) -> None:
+    parts = [drive.encode("name").shard(2, rank, policy="rowgroup_modulo").take(3) for rank in range(2)]
+    assert parts[0].vocabulary("name") == parts[1].vocabulary("name") == drive.vocabulary("name")
+
+
+def test_dictionary_binary_and_whole_number_columns_have_codes(tmp_path: Path) -> None:
+    rows = table(
+        tmp_path,
+        word=pa.array(["b", "a", None, "b", "é"]).dictionary_encode(),
+        raw=pa.array([b"\x00", b"\xff", b"", b"\xff", b""]),
+        key=pa.array([2**64 - 1, 5, 5, 7, 0], pa.uint64()),
+        words=pa.array([["b", "a"], [], None, ["a"], ["c"]]),
+    )
+    coded = rows.encode("word").encode("raw").encode("key").encode("words")
+    batch = next(iter(coded.batch(5)))
+    assert batch["word"].tolist() == [1, 0, None, 1, 2]
+    assert batch["raw"].tolist() == [1, 2, 0, 2, 0]
+    assert batch["key"].tolist() == [3, 1, 1, 2, 0]
+    assert [None if value is None else value.tolist() for value in batch["words"]] == [[1, 0], [], None, [0], [2]]
+    assert coded.vocabulary("key") == [0, 5, 7, 2**64 - 1]
+    assert (
+        Pipeline.from_json(json.loads(json.dumps(rows.encode("raw", [b"\xff"]).to_json()))).stages[0]
+        == (rows.encode("raw", [b"\xff"]).stages[0])
+    )
+
+
+def test_windows_and_tuples_hold_codes(drive: Pipeline) -> None:
+    (names,) = next(iter(drive.encode("drive").ngram(length=2).skip(18).as_tuple("drive").batch(2)))
+    assert names.tolist() == [[0, 0], [1, 1]]  # no window runs from one file into another
+
+
+def test_a_value_that_the_vocabulary_has_not_is_an_error_that_names_its_row(drive: Pipeline) -> None:
+    found = r"encode: field 'name', file .*row group 0, row 2: expected one of the 1 values of the vocabulary, got 'n2'"
+    with pytest.raises(DecodeError, match=found):
+        list(drive.encode("name", ["n1"]).batch(7))
+    with pytest.raises(
+        DecodeError, match=r"field 'tags', file .*row group 0, row 2: expected one of the 1 .* got 't1'"
+    ):
+        list(drive.encode("tags", ["t0"]).batch(7))
+
+
+def test_names_follow_a_rename_on_either_side(drive: Pipeline) -> None:
+    coded = drive.rename({"name": "n"}).encode("n").rename({"n": "m", "drive": "n"}).encode("n")
+    assert (coded.vocabulary("n"), coded.vocabulary("m")[:2]) == (["d0", "d1"], ["n1", "n10"])
+    row = next(iter(coded.skip(1)))
+    assert (row["n"], row["m"]) == (0, 0)
+
+
+def test_what_was_learned_is_kept_by_dataset_selection_and_field(
+    drive: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path))
+    learned: list[str] = []
+    learn = vocabularies._learn
+    monkeypatch.setattr(
+        vocabularies, "_learn", lambda plan, name, rows: learned.append(name) or learn(plan, name, rows)
+    )
+    for _ in range(2):
+        assert drive.where(pc.field("id") < 3).vocabulary("name") == ["n1", "n2"]
+        assert next(iter(drive.encode("drive").batch(40)))["drive"].tolist() == [0] * 20 + [1] * 20
+        assert drive.where(lambda row: row["id"] < 2, fields=["id"]).vocabulary("name") == ["n1"]
+    assert learned == ["name", "drive", "name", "name"]  # what a function selects is not kept
+    for path in (tmp_path / "vocabularies").iterdir():
+        if path.suffix == ".arrow":
+            path.write_bytes(path.read_bytes()[:-3])
+    assert drive.where(pc.field("id") < 3).vocabulary("name") == ["n1", "n2"]
+    assert learned[4:] == ["name"]
+
+
+def test_a_sidecar_learns_the_same(drive: Pipeline) -> None:
+    coded = drive.where(pc.field("name").is_valid()).encode("name").batch(9)
+    found = [batch["name"].tolist() for batch in coded.with_options(executor="sidecar", workers=1)]
+    assert found == [batch["name"].tolist() for batch in coded]
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "message"),
+    [
+        ("abc", "expected a list of values, got 'abc'"),
+        (3, "expected a list of values, got 3"),
+        ([], "expected texts, byte strings or integers of 64 bits, got"),
+        (["a", 1], "expected texts, byte strings or integers"),
+        (["a", None], "expected texts, byte strings or integers"),
+        ([1.5], "expected texts, byte strings or integers"),
+        ([2**64], "expected texts, byte strings or integers"),
+        (["a", "b", "a"], "expected each value once, got 'a' again"),
+    ],
+)
+def test_a_vocabulary_that_is_none_is_refused(drive: Pipeline, vocabulary: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match=f"encode 'name', vocabulary: {message}"):
+        drive.encode("name", vocabulary)
+
+
+def test_fields_that_cannot_be_encoded_are_refused_before_anything_is_read(drive: Pipeline) -> None:
+    with pytest.raises(PipelineError, match="field 'speed': expected texts, byte strings or integers, got float32"):
+        _ = drive.encode("speed").element
+    with pytest.raises(PipelineError, match="field 'id': expected a vocabulary of int values, got 'a'"):
+        _ = drive.encode("id", ["a"]).element
+    with pytest.raises(FieldNotFoundError, match=r"encode: field 'nam\.': expected the name of a field"):
+        _ = drive.encode("nam.", ["a"]).element
+    with pytest.raises(PipelineError, match="expected unknown to be an integer of 64 bits or one of"):
+        drive.encode("name", ["a"], unknown="other")  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match=r"encode: expected before nulls\(\).*the stored values of 'name'"):
+        drive.nulls("fill", "name", value="?").encode("name")
+    with pytest.raises(PipelineError, match="expected stored values, got those that cast"):
+        drive.cast("float32", "id").vocabulary("id")
+
+
+def test_mixes_take_a_given_vocabulary_only(drive: Pipeline) -> None:
+    with pytest.raises(PipelineError, match="expected one vocabulary for all pipelines"):
+        mix([drive.encode("drive"), drive])
+    with pytest.raises(PipelineError, match="expected a vocabulary on a mix"):
+        mix([drive, drive]).encode("drive")
+    mixed = mix([drive.select("drive"), drive.select("drive")], seed=1).encode("drive", ["d1", "d0"])
+    assert next(iter(mixed))["drive"] == 1
+    with pytest.raises(PipelineError, match="expected a pipeline over one dataset"):
+        mixed.vocabulary("drive")
+
+
+def test_filters_on_hashes_select_for_the_vocabulary(drive: Pipeline) -> None:
+    parts = [drive.where(hash_split("name", [0.5, 0.5], part, 3)) for part in (0, 1)]
+    known = [set(part.vocabulary("name")) for part in parts]
+    assert not known[0] & known[1]
+    assert known[0] | known[1] == set(drive.vocabulary("name"))
+    validation = parts[1].encode("name", parts[0].vocabulary("name"), unknown=len(known[0]))
+    assert {int(row["name"]) for row in validation if row["name"] is not None} == {len(known[0])}
+
+
+@pytest.mark.parametrize("kind", [str, bytes, int])
+def test_large_vocabularies_find_the_codes_that_small_ones_find(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [kind(f"{n * 37 % 5003}".encode()) if kind is bytes else kind(n * 37 % 5003) for n in range(500)]
+    sought = pa.array([*values[::-7], *([kind(6000 + n) for n in range(3)] if kind is not bytes else [b"x"])])
+    few = Vocabulary.of(values, "test")
+    sought = sought.cast(few.values.type)
+    expected = few.codes(sought)
+    assert expected.tolist() == [values.index(v) if v in values else -1 for v in sought.to_pylist()]
+    monkeypatch.setattr("parquetry.common.schema.vocabulary._FEW", 10)
+    many = Vocabulary.of(values, "test")
+    assert many.codes(sought).tolist() == expected.tolist()
+    assert many.codes(sought[:0]).tolist() == []
