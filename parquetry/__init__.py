@@ -70,7 +70,7 @@ _EXTRAS = {"tensorflow": "tensorflow", "torch": "torch", "torchdata": "torch"}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        value: Any = version("parquetry")
+        value: object = version("parquetry")
     elif name in __all__:
         value = _loaded(name)
     else:

@@ -23,7 +23,7 @@ class Deferred:
     """
 
     shard: tuple[Any, Any] | None = None
-    urls: Any = None
+    urls: tf.Tensor | None = None
 
     def __bool__(self) -> bool:
         return self.shard is not None or self.urls is not None

@@ -6,6 +6,7 @@ They exist because tf.data code is often written as ``dataset.apply(stage)``. Th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache as kept
 from typing import Any
@@ -29,7 +30,7 @@ def __getattr__(name: str) -> Callable[..., Stage]:
 
 @kept
 def _function_of(verb: str) -> Callable[..., Stage]:
-    def made(*args: Any, **options: Any) -> Stage:
+    def made(*args: object, **options: object) -> Stage:
         return lambda dataset: getattr(_checked(dataset, verb), verb)(*args, **options)
 
     made.__name__ = made.__qualname__ = verb
@@ -37,7 +38,7 @@ def _function_of(verb: str) -> Callable[..., Stage]:
     return made
 
 
-def cache(directory: Any, **options: Any) -> Stage:
+def cache(directory: str | os.PathLike[str], **options: Any) -> Stage:
     """As `ParquetDataset.cache` with a directory."""
     return lambda dataset: _checked(dataset, "cache").cache(directory=directory, **options)
 

@@ -164,7 +164,7 @@ class _Position(tf.train.experimental.PythonState):  # TensorFlow comes without 
         self.epoch, self.state = value["epoch"], value["state"]
 
 
-def _variables(model: Any) -> list[tf.Variable]:
+def _variables(model: tf.keras.Model) -> list[tf.Variable]:
     """What training changes: weights, optimizer, random generators; not what metrics gather."""
     metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
     found = {id(variable): variable for variable in (*model.variables, *model.optimizer.variables)}

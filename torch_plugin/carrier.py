@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import Self
 
@@ -18,6 +18,10 @@ from parquetry.common.stages.base import Stage
 from parquetry.common.stages.shard import Even, Shard
 
 from .meshes import has_model_parallel, part_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class PipelineCarrier(Sources, Verbs):
@@ -85,8 +89,8 @@ class PipelineCarrier(Sources, Verbs):
         canonical_shards: int | None = None,
         policy: Literal["global", "rowgroup_modulo"] = "global",
         *,
-        mesh: object = None,
-        group: object = None,
+        mesh: DeviceMesh | None = None,
+        group: ProcessGroup | None = None,
     ) -> Self:
         """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows.
 

@@ -14,6 +14,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.callable import MapperIterDataPipe
 from torch.utils.data.datapipes.iter.combining import ZipperIterDataPipe, _ForkerIterDataPipe
 
+from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
 
 from .passes import Announced
@@ -47,7 +48,7 @@ def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
     while isinstance(end, MapperIterDataPipe) or _is_fork(end):  # one element for each
         end = end.main_datapipe.main_datapipe if _is_fork(end) else end.datapipe
     if isinstance(end, Announced):
-        pipeline: Any = getattr(end, "pipeline")  # noqa: B009  # of a ParquetPipe, which is not imported here
+        pipeline: Pipeline = getattr(end, "pipeline")  # noqa: B009  # of a ParquetPipe, which is not imported here
         is_own = shard_of(pipeline) is not None and not getattr(end, "_sharding", False)
         return (None if is_own or ranks == 1 else ("parts", len(pipeline))), workers
     if _is_filter(end):

@@ -151,8 +151,8 @@ def dealer_of(loader: Any) -> Dealer | None:
             dispatches=False, collates=collates, rows=_dealt_at_once(wrapper), processes=wrapper.num_processes
         )
     for frame in _frames(sys._getframe(1)):
-        trainer: Any = frame.f_locals.get("self")
-        reads: Any = getattr(trainer, "base_dataloader", None) if _is(trainer, "DataLoaderDispatcher") else None
+        trainer = frame.f_locals.get("self")
+        reads = getattr(trainer, "base_dataloader", None) if _is(trainer, "DataLoaderDispatcher") else None
         if reads is not None and id(reads) == id(loader):
             return Dealer(dispatches=True, collates=collates, rows=loader.batch_size, processes=rank_here()[0])
     return None
@@ -168,7 +168,7 @@ def length_for_dealer(rows: Callable[[], int]) -> int | None:
         TypeError: it computes another number of batches than it gives, whatever it is told.
     """
     for number, frame in zip(range(_ASKING), _frames(sys._getframe(1)), strict=False):
-        asking: Any = frame.f_locals.get("self")
+        asking = frame.f_locals.get("self")
         if _is(asking, "IterableDatasetShard"):
             return _length_for_shard(asking, rows())
         hugging_face = number < 4 and str(frame.f_globals.get("__name__")).startswith("transformers.trainer")

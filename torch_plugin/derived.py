@@ -36,13 +36,13 @@ class DerivedVerbs:
         """torch's ``collate``; by default `torch.utils.data.default_collate` of each element."""
         return ParquetCollator(_pipe(self), *args, **kwargs)
 
-    def zip(self, *others: Any) -> Any:
+    def zip(self, *others: IterDataPipe) -> Any:
         """torch's ``zip``: tuples of the elements of several pipes.
 
         Raises:
             PipelineError: in a process group, pipes whose elements would not stay together.
         """
-        zipped: Any = ZipperIterDataPipe(_pipe(self), *others)
+        zipped: ZipperIterDataPipe = ZipperIterDataPipe(_pipe(self), *others)
         check_combined(zipped, workers=0)
         return zipped
 

@@ -53,6 +53,6 @@ def install() -> None:
         _Wrapper.__new__ = _choose
 
 
-def _choose(cls: type, datapipe: object = None, *args: Any, **kwargs: Any) -> Any:
+def _choose(cls: type, datapipe: object = None, *args: object, **kwargs: object) -> Any:
     has_state = hasattr(type(datapipe), "length_in_loader") and hasattr(type(datapipe), "state_dict")
     return object.__new__(StatefulWrapper if cls is _Wrapper and has_state else cls)

@@ -7,9 +7,12 @@ took the elements of their rank in turn, those states together are one position,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parquetry.common.errors import StateError
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
 
 
 def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,7 +43,7 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
     return state
 
 
-def check_state_of(loader: Any) -> None:
+def check_state_of(loader: DataLoader) -> None:
     """Holds a state that a ``StatefulDataLoader`` is going to restore to its number of workers.
 
     Raises:

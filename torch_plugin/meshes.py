@@ -9,18 +9,22 @@ from __future__ import annotations
 import gc
 import logging
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
 from parquetry.common.errors import PipelineError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 _LOG = logging.getLogger(__name__)
 _DATA = ("dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard")  # how names of data-parallel dimensions begin
 _MODEL = ("tp", "tensor", "cp", "context", "sp", "sequence", "pp", "pipeline", "pipe", "model", "mp")
 
 
-def part_of(mesh: Any, group: Any) -> tuple[int, int]:
+def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, int]:
     """``(num_shards, index)`` of this process in the data-parallel part of a device mesh, or in a process group.
 
     Raises:
@@ -44,7 +48,7 @@ def warn_of_model_parallel(num_shards: int) -> None:
     """Warns where every rank of the world reads rows of its own although some of them hold one model together."""
     mesh = max(_meshes(), key=lambda found: len(_model_names(found)), default=None)
     held = [] if mesh is None else _model_names(mesh)
-    if not held or num_shards != dist.get_world_size():
+    if mesh is None or not held or num_shards != dist.get_world_size():
         return
     data = ", ".join(f'"{name}"' for name in _sizes(mesh) if name not in held)
     _LOG.warning(
@@ -56,7 +60,7 @@ def warn_of_model_parallel(num_shards: int) -> None:
     )
 
 
-def _place_in_mesh(mesh: Any) -> tuple[int, int]:
+def _place_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
     held = [name for name, size in _sizes(mesh).items() if size > 1 and _is(_MODEL, name)]
     if held:
         raise PipelineError(
@@ -71,7 +75,7 @@ def _place_in_mesh(mesh: Any) -> tuple[int, int]:
     return mesh.size(), index
 
 
-def _meshes() -> list[Any]:
+def _meshes() -> list[DeviceMesh]:
     """Every device mesh of this process; torch keeps no list of them that others may read."""
     kind = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None)
     if kind is None or not (dist.is_available() and dist.is_initialized()):
@@ -79,7 +83,7 @@ def _meshes() -> list[Any]:
     return [found for found in gc.get_objects() if type(found) is kind]
 
 
-def _model_names(mesh: object) -> list[str]:
+def _model_names(mesh: DeviceMesh) -> list[str]:
     """The dimensions along which ranks hold parts of one model, as far as their names say so."""
     sizes = _sizes(mesh)
     if len(sizes) == 1:
@@ -87,7 +91,7 @@ def _model_names(mesh: object) -> list[str]:
     return [name for name, size in sizes.items() if size > 1 and not _is(_DATA, name)]
 
 
-def _sizes(mesh: Any) -> dict[str, int]:
+def _sizes(mesh: DeviceMesh) -> dict[str, int]:
     names = mesh.mesh_dim_names or range(mesh.ndim)
     return {str(name): mesh.size(axis) for axis, name in enumerate(names)}
 

@@ -50,7 +50,7 @@ class Pass:
     loader: int
     workers: int
     seed: int | None
-    dataset: Any = None
+    dataset: object = None
     batch_size: int | None = None
     dealer: Dealer | None = None
     trainer: TrainerEpoch | None = None
@@ -82,7 +82,7 @@ def install() -> None:
 
 def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def start(self: Any, loader: Any, *args: Any, **options: Any) -> None:
+    def start(self: Any, loader: DataLoader, *args: object, **options: object) -> None:
         original(self, loader, *args, **options)
         self._parquetry_loader = next(_numbers)
         try:
@@ -96,7 +96,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
 
 def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def reset(self: object, loader: object, first_iter: bool = False, *args: Any, **options: Any) -> None:
+    def reset(self: Any, loader: DataLoader, first_iter: bool = False, *args: object, **options: object) -> None:
         original(self, loader, first_iter, *args, **options)
         if not first_iter:  # the first is a part of the start
             _announce(self, loader)
@@ -104,7 +104,7 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
     return reset
 
 
-def _announce(iterator: Any, loader: Any) -> None:
+def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
     own = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
     seed, trainer = getattr(iterator, "_base_seed", None), trainer_epoch()

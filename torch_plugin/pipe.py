@@ -90,7 +90,7 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
             return ShufflerIterDataPipe(self, buffer_size=buffer_size, unbatch_level=unbatch_level)
         return super().shuffle(buffer_size, seed, reshuffle_each_iteration)
 
-    def sharding_filter(self, sharding_group_filter: Any = None) -> Self:
+    def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> Self:
         """Marks where the elements are dealt to ranks; without it that is before ``batch()``.
 
         Before ``shuffle()`` a rank keeps its part, after it it gets a new one in every epoch. Changes nothing on a pipe
@@ -108,7 +108,12 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         return result
 
     def batch(  # type: ignore[override]  # torch's own may take over
-        self, batch_size: int, drop_last: bool = False, wrapper_class: Any = None, *, drop_remainder: bool | None = None
+        self,
+        batch_size: int,
+        drop_last: bool = False,
+        wrapper_class: type[DataChunk] | None = None,
+        *,
+        drop_remainder: bool | None = None,
     ) -> Any:
         """Groups rows under a leading axis: a dict of batched tensors.
 

@@ -71,7 +71,7 @@ def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[Any]:
     return element.each([_row_values(output, column, group) for output, column in pairs])
 
 
-def to_list(values: Any) -> list[Any]:
+def to_list(values: torch.Tensor | Iterable[Any]) -> list[Any]:
     """One value per row of any field of a batch: ``B`` tensors (views), strings, or lists of them."""
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 

@@ -6,7 +6,7 @@ A request that fails is answered with the error; the connection stays. The forms
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..errors import ParquetryError, PipelineError, SidecarError
@@ -36,7 +36,7 @@ class Serving(Protocol):
     def token(self) -> str | None:
         """What clients must know; ``None`` = nothing."""
 
-    def new_endpoint(self, send: object) -> StreamEndpoint | None:
+    def new_endpoint(self, send: Callable[[socket.socket, Cursor], None]) -> StreamEndpoint | None:
         """An endpoint for a reader that cannot say anything."""
 
     def end_endpoint(self, endpoint: StreamEndpoint) -> None:

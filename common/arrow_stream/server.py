@@ -9,9 +9,11 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import PipelineError
+from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
 from ..transport.served.security import Security
@@ -84,7 +86,7 @@ class ArrowServer:
         """What clients must know; ``None`` = nothing."""
         return self._token
 
-    def new_endpoint(self, send: Any) -> StreamEndpoint | None:
+    def new_endpoint(self, send: Callable[[socket.socket, Cursor], None]) -> StreamEndpoint | None:
         """An endpoint for a reader that cannot say anything; ``None`` where it would get past the token or TLS."""
         if self._token is not None or self._has_tls:
             return None

@@ -12,9 +12,12 @@ import pickle
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _PLACES = ("scheme", "endpoint_override", "account_name", "host", "port")
 _CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.IGNORECASE)
@@ -61,7 +64,7 @@ def _settings(filesystem: pafs.FileSystem) -> list[str]:
     return [f"{name}={value}" for name, value in sorted(found.items()) if value not in (None, "")]
 
 
-def _described(fs: Any) -> dict[str, Any]:
+def _described(fs: AbstractFileSystem) -> dict[str, Any]:
     kind = type(fs)
     return {
         "class": f"{kind.__module__}.{kind.__qualname__}",

@@ -8,8 +8,6 @@ import numbers
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..errors import PipelineError
 from .unischema import Unischema, UnischemaField, match_unischema_fields
 
@@ -28,7 +26,7 @@ class NGram:
     def __init__(
         self,
         fields: dict[int, list[Any]],
-        delta_threshold: float | decimal.Decimal | np.number,
+        delta_threshold: float | decimal.Decimal,
         timestamp_field: str | UnischemaField,
         timestamp_overlap: bool = True,
     ) -> None:
@@ -54,7 +52,7 @@ class NGram:
         return self._fields
 
     @property
-    def delta_threshold(self) -> float | decimal.Decimal | np.number:
+    def delta_threshold(self) -> float | decimal.Decimal:
         """The largest difference of adjacent time stamps."""
         return self._delta_threshold
 

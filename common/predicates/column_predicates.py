@@ -184,7 +184,7 @@ def _before_widening(value: object) -> Any:
     return value
 
 
-def contains(field: str, *values: Any, every: bool = False) -> Contains:
+def contains(field: str, *values: object, every: bool = False) -> Contains:
     """A predicate for ``where``: the list in ``field`` holds any of ``values`` (``every``: all of them)."""
     return Contains(field, tuple(values), every)
 

@@ -355,7 +355,7 @@ def _refuse_predicate(value: object, rule: str) -> PipelineError:
     return PipelineError(f"filter {value!r}: {rule}, got {value!r}. {_DNF}")
 
 
-def _members(operand: object, refuse: Any) -> pa.Array:
+def _members(operand: object, refuse: Callable[[str], PipelineError]) -> pa.Array:
     if isinstance(operand, (set, frozenset)):
         operand = sorted(operand, key=lambda member: (str(type(member)), repr(member)))  # one order in every process
     if not isinstance(operand, (list, tuple, range, np.ndarray, pa.Array, pa.ChunkedArray)):
@@ -367,7 +367,9 @@ def _members(operand: object, refuse: Any) -> pa.Array:
     return operand if isinstance(operand, pa.Array) else pa.array(operand)
 
 
-def _fold(join: Any, parts: Sequence[pc.Expression]) -> pc.Expression:
+def _fold(
+    join: Callable[[pc.Expression, pc.Expression], pc.Expression], parts: Sequence[pc.Expression]
+) -> pc.Expression:
     """Joins in a balanced tree: pyarrow recurses over expressions, and filters may have thousands of parts."""
     if len(parts) == 1:
         return parts[0]

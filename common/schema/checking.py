@@ -126,7 +126,7 @@ def _check_float(field: UnischemaField, value: int | float) -> Any:
     return result
 
 
-def _out_of_float_range(field: UnischemaField, value: Any) -> EncodeError:
+def _out_of_float_range(field: UnischemaField, value: int | float) -> EncodeError:
     limit = float(np.finfo(field.dtype).max)
     shown = f"{value:.6g}" if isinstance(value, float) else f"an integer of {value.bit_length()} bits"
     return EncodeError(f"field '{field.name}': expected {-limit:.6g} to {limit:.6g} ({field.dtype}), got {shown}.")

@@ -9,6 +9,7 @@ import io
 import math
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -78,7 +79,7 @@ class ScalarCodec(Codec):
         return {"kind": self.kind, "arrow_type": arrow_type_to_json(self.arrow)}
 
     @classmethod
-    def from_parameters(cls, parameters: Any) -> Codec:
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
         stored = parameters.get("arrow_type")
         return cls(None if stored is None else arrow_type_from_json(stored))
 

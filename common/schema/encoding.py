@@ -8,7 +8,7 @@ The arrays own their memory: a caller may reuse its buffers at once.
 from __future__ import annotations
 
 import decimal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,7 @@ def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
     return next(iter(lengths.values()), 0)
 
 
-def _encode_values(field: UnischemaField, values: object, first_row: int) -> pa.Array:
+def _encode_values(field: UnischemaField, values: Collection[Any] | pa.Array, first_row: int) -> pa.Array:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         values = values.to_pylist()
     arrow_type = field.storage.arrow_type(field)
@@ -87,7 +87,9 @@ def _encode_values(field: UnischemaField, values: object, first_row: int) -> pa.
     return fast if fast is not None else _encode_one_by_one(field, values, arrow_type, first_row)
 
 
-def _encode_one_by_one(field: UnischemaField, values: Any, arrow_type: pa.DataType, first_row: int) -> pa.Array:
+def _encode_one_by_one(
+    field: UnischemaField, values: Iterable[Any], arrow_type: pa.DataType, first_row: int
+) -> pa.Array:
     codec = field.storage
     encoded = []
     for number, value in enumerate(values, first_row):
@@ -128,7 +130,7 @@ def _to_arrow(field: UnischemaField, encoded: list[Any], arrow_type: pa.DataType
     return pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name)).cast(arrow_type)
 
 
-def _encode_plain_scalars(field: UnischemaField, values: Any, arrow_type: pa.DataType) -> pa.Array | None:
+def _encode_plain_scalars(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
     """A list of scalars whose types need no check of our own; ``None`` where the slow path is needed."""
     if field.storage.kind != "scalar":
         return None

@@ -12,12 +12,15 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import CodecUnavailableError
 from .codec import CodedField
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 JPEG_MAGIC = b"\xff\xd8"
@@ -76,7 +79,7 @@ def read_header(field: CodedField, data: memoryview) -> ImageHeader:
         return _header_of(image, data)
 
 
-def _header_of(image: Any, data: memoryview) -> ImageHeader:
+def _header_of(image: Image, data: memoryview) -> ImageHeader:
     mode = image.mode
     if image.format == "PNG" and data[24] == 16:
         mode = ("L" if mode.startswith("I") else mode) + _DEEP

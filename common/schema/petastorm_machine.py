@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import SchemaError
-from .petastorm_names import CLASSES, DTYPE, KEY_TYPES, RENAMED_MODULES, SYMBOLS, Global, InertObject, describe
+from .petastorm_names import CLASSES, DTYPE, KEY_TYPES, RENAMED_MODULES, SYMBOLS, Global, InertObject, Stored, describe
 
 MAX_STEPS = 2_000_000  # opcodes, plus items and characters that a call copies; an index takes 13 for each value
 MAX_DEPTH = 64  # of open marks, and of the result
@@ -91,10 +91,10 @@ class Machine:
             raise self.refuse(f"a memo number below {MAX_STEPS}", f"{index}")
         self.memo[index] = self.stack[-1]
 
-    def find(self, module: Any, name: Any) -> None:
+    def find(self, module: object, name: object) -> None:
         """Pushes a name if it is on the exact list."""
-        self.typed(module, str), self.typed(name, str)
-        found = Global(RENAMED_MODULES.get(module, module), name)
+        home, called = self.typed(module, str), self.typed(name, str)
+        found = Global(RENAMED_MODULES.get(home, home), called)
         if not (found in CLASSES or found in SYMBOLS or found in self.calls):
             raise self.refuse("names of Petastorm's own metadata", f"the global {describe(f'{module}.{name}')}")
         self.push(found)
@@ -151,7 +151,7 @@ class Machine:
             pending.extend((child, depth + 1) for child in children)
 
 
-def _children(value: Any) -> list[Any] | tuple[Any, ...]:
+def _children(value: Stored) -> list[Stored] | tuple[Stored, ...]:
     if type(value) is dict:
         return list(value.values())
     if type(value) is InertObject:

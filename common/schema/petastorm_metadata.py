@@ -19,7 +19,7 @@ from .codec import Codec
 from .codecs import CompressedNdarrayCodec, ListCodec, NdarrayCodec, ScalarCodec
 from .field import Shape, Unischema, UnischemaField
 from .images import CompressedImageCodec
-from .petastorm_names import DTYPE, FIELD, SCHEMA, Global, InertObject, describe, dtype_of
+from .petastorm_names import DTYPE, FIELD, SCHEMA, Global, InertObject, Stored, describe, dtype_of
 from .petastorm_pickle import load_inert
 
 SCHEMA_KEY = b"dataset-toolkit.unischema.v1"
@@ -151,7 +151,7 @@ def _field(stored: object) -> UnischemaField:
     return UnischemaField(name, _dtype(dtype, field=name), axes, _codec(codec, axes, field=name), bool(nullable))
 
 
-def _shape(stored: Any, *, field: str) -> Shape:
+def _shape(stored: Stored, *, field: str) -> Shape:
     axes = () if stored is None else stored
     if type(axes) not in (tuple, list) or not all(axis is None or type(axis) is int for axis in axes):
         raise SchemaError(f"shape of field '{field}': expected a tuple of integers and None, got {describe(stored)}.")
@@ -175,7 +175,7 @@ def _dtype(stored: object, *, field: str) -> Any:
     raise SchemaError(f"dtype of field '{field}': expected a numpy type or Decimal, got {describe(stored)}.")
 
 
-def _codec(stored: Any, shape: Shape, *, field: str) -> Codec | None:
+def _codec(stored: Stored, shape: Shape, *, field: str) -> Codec | None:
     if stored is None:
         return ListCodec() if shape else None
     name = stored.cls.name if isinstance(stored, InertObject) and stored.cls.module == "petastorm.codecs" else None
@@ -206,7 +206,7 @@ def _image_codec(attributes: dict[Any, Any], *, field: str) -> Codec:
         raise SchemaError(f"codec of field '{field}': {error}") from error
 
 
-def _index(stored: Any, where: str) -> RowGroupIndex:
+def _index(stored: Stored, where: str) -> RowGroupIndex:
     module = "petastorm.etl.rowgroup_indexers"
     single, not_null = Global(module, "SingleFieldIndexer"), Global(module, "FieldNotNullIndexer")
     attributes = _attributes(stored, where, single, not_null)
@@ -222,7 +222,7 @@ def _index(stored: Any, where: str) -> RowGroupIndex:
     return RowGroupIndex(name=name, column=column, ordinals=union, ordinals_by_value=by_value)
 
 
-def _ordinals(stored: Any, index: str, where: str) -> frozenset[int]:
+def _ordinals(stored: Stored, index: str, where: str) -> frozenset[int]:
     if type(stored) not in (set, frozenset) or not all(type(item) is int and item >= 0 for item in stored):
         raise SchemaError(
             f"Petastorm row-group index '{index}' of {where}: expected sets of row groups, got {describe(stored)}."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,13 +27,17 @@ class Global:
         return f"{self.module}.{self.name}"
 
 
+Stored: TypeAlias = Any
+"""A value of a pickle: anything that a file may hold, so its type is asked for before it is used."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class InertObject:
     """What a pickle says about an object: its class's name, the arguments of ``__new__``, and its state."""
 
     cls: Global
     args: tuple[Any, ...] = ()
-    state: Any = None
+    state: Stored = None
 
     def attributes(self) -> dict[Any, Any]:
         """The state as a dict, empty if there is none."""

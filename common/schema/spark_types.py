@@ -8,6 +8,7 @@ pyspark is imported only by `spark_schema`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -97,7 +98,7 @@ def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
     return found
 
 
-def spark_type(kind: pa.DataType, types: Any) -> Any:
+def spark_type(kind: pa.DataType, types: ModuleType) -> Any:
     """The Spark type of an Arrow type that `as_spark_takes_it` gave."""
     if pa.types.is_list(kind):
         return types.ArrayType(spark_type(kind.value_type, types), containsNull=False)

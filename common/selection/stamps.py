@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +54,7 @@ class Stamps:
         """A number for each row that grows where the time stamp does, int64 ``[rows]``."""
         return np.concatenate([[0], np.cumsum(~self.descends)])
 
-    def gap_too_wide(self, max_gap: Any) -> np.ndarray:
+    def gap_too_wide(self, max_gap: float | decimal.Decimal) -> np.ndarray:
         """Whether each row lies further than ``max_gap`` behind the row before it, bool ``[rows - 1]``.
 
         For decimals a float is the number that it is written as: 0.1 is one tenth.

@@ -7,8 +7,8 @@ first rows. A window is ``span`` consecutive wanted rows of one sequence; a sequ
 
 from __future__ import annotations
 
+import decimal
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class WindowRule:
     """
 
     span: int
-    max_gap: Any = None
+    max_gap: float | decimal.Decimal | None = None
     stride: int = 1
     overlap: bool = True
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -20,17 +20,27 @@ from ..errors import DatasetError, PipelineError
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..pipeline.pipeline import Pipeline
+from ..pipeline.sources import Fields
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from typing_extensions import Unpack
 
 _LOGGER = logging.getLogger(__name__)
 PARENT_CONF = "parquetry.spark.converter.parentCacheDirUrl"
 _ROW_GROUP_BYTES = 32 << 20
 _SMALL_FILE_BYTES = 50 << 20
+
+
+class Options(TypedDict, total=False):
+    """How a `Pipeline` runs; see there."""
+
+    workers: int | None
+    memory_limit: int | None
+    executor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +65,12 @@ class SparkConverter:
         return self.rows
 
     def pipeline(
-        self, fields: Any = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
+        self,
+        fields: Fields = None,
+        *,
+        num_shards: int | None = None,
+        index: int | None = None,
+        **options: Unpack[Options],
     ) -> Pipeline:
         """A `Pipeline` over the rows, for numpy; add verbs to it.
 
@@ -80,14 +95,24 @@ class SparkConverter:
         return pipeline.shard(num_shards, index)
 
     def tf_dataset(
-        self, fields: object = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
+        self,
+        fields: Fields = None,
+        *,
+        num_shards: int | None = None,
+        index: int | None = None,
+        **options: Unpack[Options],
     ) -> Any:
         """A `parquetry.tf_plugin.ParquetDataset`, which is a ``tf.data.Dataset``; arguments as for `pipeline`."""
         face = import_module("parquetry.tf_plugin").ParquetDataset
         return face.from_pipeline(self.pipeline(fields, num_shards=num_shards, index=index, **options))
 
     def torch_pipe(
-        self, fields: object = None, *, num_shards: int | None = None, index: int | None = None, **options: Any
+        self,
+        fields: Fields = None,
+        *,
+        num_shards: int | None = None,
+        index: int | None = None,
+        **options: Unpack[Options],
     ) -> Any:
         """A `parquetry.torch_plugin.ParquetPipe` for a ``DataLoader``; arguments as for `pipeline`."""
         face = import_module("parquetry.torch_plugin").ParquetPipe

@@ -51,7 +51,7 @@ class _Entry:
     df: DataFrame
     plan_hash: int
     key: CacheKey
-    converter: Any  # as it was given to `keep`
+    converter: Written
     remove: Callable[[], None]
 
 

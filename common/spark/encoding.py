@@ -173,7 +173,7 @@ def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> p
         gathered = block_column(plain, [part], lambda row: f"row {first_row + row}").gather(np.arange(len(part)), out)
     except DecodeError as error:
         raise EncodeError(f"rows from {first_row} on, field '{field.name}': {error}") from error
-    values: Any = out
+    values: np.ndarray | list[Any] | None = out
     if out is None or column.null_count:
         values = rows_of(gathered, text=False)
     return encode_columns(schema, {field.name: values}, first_row=first_row)[field.name]

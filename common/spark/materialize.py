@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
@@ -25,6 +25,9 @@ from ..write.petastorm import petastorm_metadata, petastorm_schema
 from ..write.staging import storage_errors
 from .encoding import core_schema
 from .session import context_of
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _LOGGER = logging.getLogger(__name__)
 _INDEX = "_row_groups.parquet"
@@ -98,7 +101,9 @@ def _remove_stale_index(filesystem: pafs.FileSystem, root: str) -> None:
 
 
 @contextlib.contextmanager
-def _hadoop_settings(context: Any, row_group_size_mb: int | None, use_summary_metadata: bool) -> Iterator[None]:
+def _hadoop_settings(
+    context: SparkContext, row_group_size_mb: int | None, use_summary_metadata: bool
+) -> Iterator[None]:
     settings = {"parquet.summary.metadata.level": "ALL" if use_summary_metadata else "NONE"}
     if row_group_size_mb is not None:
         if isinstance(row_group_size_mb, bool) or row_group_size_mb <= 0:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 FLOATS = ("float32", "float64")
 
@@ -42,7 +44,7 @@ def with_floats(df: DataFrame, dtype: str | None) -> Any:
         raise PipelineError(f"spark_converter: expected dtype to be one of {FLOATS} or None, got {dtype!r}.")
     from pyspark.sql import functions, types
 
-    wanted: Any = types.FloatType() if dtype == "float32" else types.DoubleType()
+    wanted = types.FloatType() if dtype == "float32" else types.DoubleType()
     changed = {}
     for field in df.schema:
         target = _with_float(field.dataType, wanted, types)
@@ -51,7 +53,7 @@ def with_floats(df: DataFrame, dtype: str | None) -> Any:
     return df.withColumns(changed) if changed else df
 
 
-def _with_float(kind: Any, wanted: Any, types: Any) -> Any:
+def _with_float(kind: DataType, wanted: DataType, types: ModuleType) -> Any:
     if isinstance(kind, types.FloatType | types.DoubleType):
         return wanted
     if isinstance(kind, types.ArrayType):

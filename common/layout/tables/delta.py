@@ -14,7 +14,7 @@ import posixpath
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -25,6 +25,9 @@ from ..file_versions import FileVersion
 from ..filesystem import local_path, resolve
 from ..table import BITMAP, RowDeletes, Table, TableColumn, TableFile, TableSource, import_package, sorted_files
 from .delta_log import Action, live_files
+
+if TYPE_CHECKING:
+    from deltalake.table import Metadata, ProtocolVersions
 
 Version = int | str | datetime.datetime
 
@@ -110,7 +113,7 @@ def open_delta(
     return TableSource(url=text, table=sorted_files(made), filesystem=filesystem)
 
 
-def _check_features(what: str, protocol: Any) -> None:
+def _check_features(what: str, protocol: ProtocolVersions) -> None:
     unknown = sorted(set(protocol.reader_features or ()) - _KNOWN_FEATURES)
     if unknown or protocol.min_reader_version > 3:
         raise DatasetError(
@@ -133,7 +136,9 @@ def _storage(uri: str, filesystem: object, storage_options: Mapping[str, str] | 
 # --- columns ---
 
 
-def _columns(what: str, schema: Mapping[str, Any], metadata: Any) -> tuple[list[TableColumn], list[tuple[str, str]]]:
+def _columns(
+    what: str, schema: Mapping[str, Any], metadata: Metadata
+) -> tuple[list[TableColumn], list[tuple[str, str]]]:
     mode = (metadata.configuration or {}).get("delta.columnMapping.mode", "none")
     if mode not in ("none", "name", "id"):
         raise DatasetError(f"{what}: expected column mapping by 'name' or 'id', got '{mode}'. Update parquetry.")
@@ -178,7 +183,7 @@ def _changed(column: TableColumn, *, name: str, arrow: pa.DataType) -> TableColu
     return replace(column, name=name, arrow=arrow)
 
 
-def _arrow_type(kind: Any, name: str) -> pa.DataType:
+def _arrow_type(kind: str | dict[str, Any], name: str) -> pa.DataType:
     if isinstance(kind, dict):
         if kind["type"] == "array":
             return pa.list_(_arrow_type(kind["elementType"], name))

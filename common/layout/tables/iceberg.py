@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow.fs as pafs
@@ -20,6 +20,11 @@ from ..table import Table, TableFile, TableSource, import_package, sorted_files
 from .iceberg_columns import column_of_id, table_columns, value_text
 from .iceberg_deletes import DeleteIndex
 from .iceberg_manifests import Entry, read_entries
+
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table as IcebergTable
+    from pyiceberg.table.snapshots import Snapshot
 
 
 def open_iceberg(
@@ -65,7 +70,7 @@ def open_iceberg(
     return TableSource(url=found.location(), table=sorted_files(made), filesystem=storage.filesystem)
 
 
-def _load(table: object, catalog_options: Mapping[str, Any] | None) -> Any:
+def _load(table: object, catalog_options: Mapping[str, Any] | None) -> IcebergTable:
     what = f"Iceberg table {table!r}" if isinstance(table, str) else "Iceberg table"
     import_package("pyiceberg.table", extra="iceberg", what=what)
     from pyiceberg.table import Table as IcebergTable
@@ -83,7 +88,7 @@ def _load(table: object, catalog_options: Mapping[str, Any] | None) -> Any:
         raise DatasetError(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _snapshot(what: str, table: Any, snapshot_id: int | None) -> tuple[Any, Any]:
+def _snapshot(what: str, table: IcebergTable, snapshot_id: int | None) -> tuple[Snapshot | None, Schema]:
     """The snapshot and its schema: the current schema, unless an older snapshot is asked for."""
     if snapshot_id is None:
         return table.current_snapshot(), table.schema()
@@ -95,7 +100,7 @@ def _snapshot(what: str, table: Any, snapshot_id: int | None) -> tuple[Any, Any]
     return snapshot, schema
 
 
-def _values(table: Any, schema: object, entry: Entry) -> tuple[tuple[str, str | None], ...]:
+def _values(table: IcebergTable, schema: Schema, entry: Entry) -> tuple[tuple[str, str | None], ...]:
     """The partition values that are column values, for files that lack the column (as files that Hive wrote do)."""
     from pyiceberg.transforms import IdentityTransform
 
@@ -110,7 +115,7 @@ def _values(table: Any, schema: object, entry: Entry) -> tuple[tuple[str, str | 
 class _Storage:
     """Where the files of a table are: the file system that pyiceberg uses for them, where it is one of Arrow's."""
 
-    def __init__(self, what: str, table: Any, filesystem: pafs.FileSystem) -> None:
+    def __init__(self, what: str, table: IcebergTable, filesystem: pafs.FileSystem) -> None:
         self._what = what
         self._io = table.io
         self.filesystem: pafs.FileSystem = filesystem

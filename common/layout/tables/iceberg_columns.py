@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from ...errors import DatasetError
 from ..table import TableColumn
 
+if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.name_mapping import MappedField, NameMapping
+    from pyiceberg.types import IcebergType, NestedField
 
-def table_columns(what: str, schema: Any, mapping: object) -> tuple[list[TableColumn], list[tuple[str, str]]]:
+
+def table_columns(
+    what: str, schema: Schema, mapping: NameMapping | None
+) -> tuple[list[TableColumn], list[tuple[str, str]]]:
     """The columns, and those that cannot be read with the reason."""
     names = {} if mapping is None else dict(_names_by_id(mapping))
     refused: list[tuple[str, str]] = []
     return list(_flatten(what, schema.fields, names, refused)), refused
 
 
-def column_of_id(schema: object, field_id: int) -> TableColumn | None:
+def column_of_id(schema: Schema, field_id: int) -> TableColumn | None:
     """One column of a schema by its id; ``None`` if the schema has no such leaf."""
     columns, _ = table_columns("schema", schema, None)
     return next((column for column in columns if column.ids[-1] == field_id), None)
 
 
-def _names_by_id(mapping: Any) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _names_by_id(mapping: NameMapping | Sequence[MappedField]) -> Iterator[tuple[int, tuple[str, ...]]]:
     for item in getattr(mapping, "root", mapping):
         if item.field_id is not None:
             yield item.field_id, tuple(item.names)
@@ -34,7 +41,7 @@ def _names_by_id(mapping: Any) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 def _flatten(
     what: str,
-    fields: Any,
+    fields: Sequence[NestedField],
     names: Mapping[int, tuple[str, ...]],
     refused: list[tuple[str, str]],
     above: TableColumn | None = None,
@@ -69,7 +76,7 @@ def _flatten(
             refused.append((column.name, reason))
 
 
-def _arrow_type(kind: Any) -> pa.DataType:
+def _arrow_type(kind: IcebergType) -> pa.DataType:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     arrow = schema_to_pyarrow(kind, include_field_ids=False)

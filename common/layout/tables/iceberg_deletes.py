@@ -10,7 +10,7 @@ import json
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
 
@@ -18,6 +18,9 @@ from ...errors import DatasetError
 from ..table import BITMAP, EQUALITY, POSITIONS, RowDeletes, TableColumn
 from .iceberg_columns import table_columns
 from .iceberg_manifests import Entry
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as IcebergTable
 
 _PATH_FIELD = 2147483546
 _MAGIC = b"PFA1"
@@ -36,7 +39,7 @@ class DeleteIndex:
         DatasetError: a delete file that cannot be honoured.
     """
 
-    def __init__(self, what: str, table: Any, storage: Any, entries: list[Entry]) -> None:
+    def __init__(self, what: str, table: IcebergTable, storage: Any, entries: list[Entry]) -> None:
         self._what = what
         self._table = table
         self._storage = storage
@@ -149,7 +152,7 @@ def _key(entry: Entry) -> Key:
     return entry.spec_id, entry.partition
 
 
-def _columns_ever(what: str, table: Any) -> list[TableColumn]:
+def _columns_ever(what: str, table: IcebergTable) -> list[TableColumn]:
     """The columns of all schemas that the table had, the newest first: deletes may compare columns dropped since."""
     mapping = table.name_mapping()
     older = [schema for _, schema in sorted(table.schemas().items(), reverse=True)]

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import DatasetError
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.typedef import Record
 
 _THREADS = 8
 
@@ -20,7 +26,7 @@ class Entry:
         partition: the values of its partition spec's fields.
     """
 
-    file: Any
+    file: DataFile
     sequence: int
     spec_id: int
     partition: tuple[Any, ...]
@@ -31,7 +37,7 @@ class Entry:
         return int(self.file.content) == 0
 
 
-def read_entries(what: str, snapshot: Any, io: Any) -> list[Entry]:
+def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
     """Every file that is alive in the snapshot.
 
     Raises:
@@ -57,7 +63,7 @@ def read_entries(what: str, snapshot: Any, io: Any) -> list[Entry]:
     return entries
 
 
-def _entries(manifest: Any, io: Any) -> list[Entry]:
+def _entries(manifest: ManifestFile, io: FileIO) -> list[Entry]:
     return [
         Entry(
             file=entry.data_file,
@@ -69,5 +75,5 @@ def _entries(manifest: Any, io: Any) -> list[Entry]:
     ]
 
 
-def _as_tuple(record: Any) -> tuple[Any, ...]:
+def _as_tuple(record: Record) -> tuple[Any, ...]:
     return tuple(record[number] for number in range(len(record)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -100,7 +99,7 @@ def _arrays(output: OutputField, column: Column) -> list[pa.Array]:
         if has_shapes(output):
             arrays.append(_even_list(flat_array(column.shapes), rows))
     if has_valid(output):
-        flags: Any = column.valid
+        flags = column.valid
         missing = pa.array([None] * rows, pa.list_(pa.bool_()))
         arrays.append(missing if flags is None else _even_list(flat_array(flags), rows))
     return arrays

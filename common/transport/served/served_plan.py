@@ -91,7 +91,7 @@ class ServedPlan(BasePlan):
     def check_not_empty(self) -> None:
         """The server does, when it begins."""
 
-    def _ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+    def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
         return ask_once(self.address, {"do": do, **self._request, **arguments})
 
 

@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from ...errors import SidecarError, StateError
 from ...order.cursor import Cursor, Origin
 from ...schema.element import Element, OutputField
 from ...schema.plain import plain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAGIC = b"PQA1"
 VERSION = 1
@@ -92,7 +95,7 @@ class SocketWriter:
         self._connection = connection
         self.broken = False
 
-    def write(self, data: Any) -> int:
+    def write(self, data: bytes | bytearray | memoryview | pa.Buffer) -> int:
         """Sends all of it; waits while the receiver is slower (this is the back-pressure)."""
         view = memoryview(data).cast("B")
         try:

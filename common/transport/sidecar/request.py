@@ -84,5 +84,5 @@ def _described(element: Element) -> dict[str, Any]:
     }
 
 
-def _shown(described: Any) -> str:
+def _shown(described: Sequence[Any] | None) -> str:
     return "no such field" if described is None else f"{described[0]} of shape {tuple(described[1])}"
