@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import get_spawning_popen
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -287,6 +287,31 @@ class Pipeline(Sources, Verbs):
     def element(self) -> Element:
         """What one step gives: fields, dtypes, shapes."""
         return self.plan().element
+
+    # --- verbs by the names that tf.data and torch have for them ---
+
+    def map(
+        self,
+        fn: Callable[[Any], Any],
+        output: Sequence[UnischemaField] | Unischema | None = None,
+        remove: Sequence[str] = (),
+        batched: bool | Literal["arrow"] = False,
+        drops: bool = False,
+    ) -> Pipeline:
+        """`transform`: a function of rows (or batches), run where they are decoded.
+
+        On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: a function of tensors, run where they
+        arrive.
+        """
+        return self.transform(fn, output, remove, batched, drops)
+
+    def filter(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
+        """`where`: the rows for which an expression, DNF tuples, a column predicate, or a function of ``fields`` holds.
+
+        ``filter`` of `ParquetDataset` and `ParquetPipe` takes these too; a function of whole elements is the
+        framework's there.
+        """
+        return self.where(predicate, fields, batched=batched)
 
     def vocabulary(self, field: str) -> list[Any]:
         """The values of a field by their codes: the vocabulary that `encode` was given or has learned.
