@@ -50,6 +50,7 @@ VERBS = (
     "cast",
     "as_tuple",
     "encode",
+    "weigh",
 )
 CASTS: dict[str, list[Any]] = {
     "speed": [np.float64, "int32"],
@@ -233,6 +234,7 @@ class Chain:
         self.padded = False
         self.window: int | str | None = None
         self.cache_directory = cache
+        self.drawn_anew: bool | None = None
 
     def now(self, stored: str) -> str:
         """What a stored field is called now."""
@@ -387,6 +389,18 @@ class Chain:
         forms: list[Any] = [[*others, "id"], ["id", tuple(others) or "id"], [{"x": "id", "y": others or "id"}, "id"]]
         return call("as_tuple", *self.draw(st.sampled_from(forms)), model=_keeping(self.names))
 
+    def weigh(self) -> Call:
+        options: list[tuple[Any, Callable[[dict[str, Any]], Any]]] = [
+            (pc.add(pc.field("id"), 1), lambda row: row["id"] + 1),
+            (pc.if_else(pc.field(self.now("drive")) == "d1", 3.5, 1.0), lambda row: 3.5 if row["drive"] == "d1" else 1),
+            ({"id": {number: number % 3 + 1 for number in range(400)}}, lambda row: row["id"] % 3 + 1),
+        ]
+        assume(self.drawn_anew is not False)
+        self.drawn_anew = True  # a shuffle that stays the same would keep the draws: a test of its own has that
+        weights, model = self.draw(st.sampled_from(options))
+        count = self.draw(st.sampled_from([None, 1, 6, 17]))
+        return call("weigh", weights, count, seed=self.draw(st.integers(0, 3)), model=model)
+
     def shard(self) -> Call:
         ranks = self.draw(st.integers(1, 4))
         canonical = self.draw(st.sampled_from([None, None, 1, 2, 6]))
@@ -394,7 +408,8 @@ class Chain:
         return call("shard", ranks, self.draw(st.integers(0, ranks - 1)), even=even, canonical_shards=canonical)
 
     def shuffle(self) -> Call:
-        reshuffle = self.draw(st.booleans())
+        reshuffle = self.drawn_anew or self.draw(st.booleans())
+        self.drawn_anew = reshuffle
         return call(
             "shuffle", self.draw(st.integers(1, 12)), self.draw(st.integers(0, 3)), reshuffle_each_iteration=reshuffle
         )

@@ -124,7 +124,7 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
             else:
                 windows = [change(window) for window in windows]
         else:
-            assert each.verb == "cache", each
+            assert each.verb in ("cache", "weigh"), each
     return [pair.value for pair in rows] if windows is None else windows
 
 
@@ -326,7 +326,7 @@ def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
     fixed: list[Call] = []
     views: list[Call] = []
     for each in calls:
-        natural = each.verb in ("take", "skip") and not views
+        natural = each.verb in ("take", "skip") and not views and weights_among(fixed) is None
         (fixed if natural or each.verb not in VIEWS else views).append(each)
     return fixed, views
 
@@ -334,7 +334,8 @@ def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
 def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteration: int) -> list[Any]:
     """The keys that must come out. Where a stage may choose an order, the engine's own is taken, and checked."""
     if not views:
-        return natural
+        weights = weights_among(this.fixed)
+        return natural if weights is None else _drawn(this, natural, weights, iteration)
     *before, last = views
     if last.verb == "repeat":
         passes = last.count
@@ -358,14 +359,41 @@ def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteratio
         return [batch for batch in batches if len(batch) == size or not drop]
     found = this.keys(views, iteration)
     if last.verb == "shuffle":
-        _check_shuffle(this, natural, before, last, inner, found)
+        _check_shuffle(this, natural, before, last, inner, found, iteration)
     else:
         _check_shard(this, before, last, inner, iteration)
     return found
 
 
+def weights_among(calls: Sequence[Call]) -> Call | None:
+    """The call of ``weigh``, if there is one."""
+    return next((each for each in calls if each.verb == "weigh"), None)
+
+
+def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> list[Any]:
+    """The rows of an epoch, each as often as its share says, rounded down or up, in storage order."""
+    assert weigh.model is not None
+    found = this.keys([], iteration)
+    stored = {row.values["id"]: row.values for row in this.built.rows}
+    weights = {key: Fraction(weigh.model(stored[key])) for key in natural}
+    count = (weigh.args[1] or len(natural)) if natural else 0
+    assert len(found) == count
+    assert found == sorted(found, key=natural.index)
+    times = Counter(found)
+    for key, weight in weights.items():
+        share = weight * count / sum(weights.values())
+        assert times[key] in (math.floor(share), math.ceil(share))
+    return found
+
+
 def _check_shuffle(
-    this: Checked, natural: list[Any], before: list[Call], last: Call, inner: list[Any], found: list[Any]
+    this: Checked,
+    natural: list[Any],
+    before: list[Call],
+    last: Call,
+    inner: list[Any],
+    found: list[Any],
+    iteration: int,
 ) -> None:
     assert len(found) == len(inner)
     verbs = [each.verb for each in before]
@@ -383,7 +411,7 @@ def _check_shuffle(
             together = Counter(key for part in parts for key in part)
             assert set(together) <= set(natural)
             if even == "none" and not {"take", "skip"} & set(verbs):
-                assert together == Counter(natural * passes)
+                assert together == Counter(key for k in range(passes) for key in _expected(this, natural, [], k))
         return
     size = len(inner) // passes if passes else 0
     for k in range(passes):  # a shuffle over repeat() shuffles inside each pass
@@ -396,8 +424,8 @@ def _check_shuffle(
                 call("shard", *each.args, **{**each.options, "even": "none"}) if each.verb == "shard" else each
                 for each in before
             ]
-            assert len(set(one)) == len(one)
-            assert set(one) <= set(_expected(this, natural, whole, 0))
+            assert len(set(one)) == len(one) or weights_among(this.fixed) is not None
+            assert set(one) <= set(_expected(this, natural, whole, iteration))
         else:
             assert Counter(one) == Counter(other)
     assert found == this.keys([*before, last], 0) or last.options.get("reshuffle_each_iteration", True)

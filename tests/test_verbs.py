@@ -23,7 +23,7 @@ from parquetry.common.stages.base import kinds
 
 METHODS = {"where_column": "where", "where_function": "where", "shard_row_groups": "shard"}
 """Kinds of stages that share a method with another one."""
-SHORTHANDS = {"fixed", "hash_split"}
+SHORTHANDS = {"balance", "fixed", "hash_split"}
 """Methods that make a stage of another verb."""
 VERBS = sorted({METHODS.get(kind, kind) for kind in kinds()} | SHORTHANDS)
 FACES: dict[str, tuple[str, set[str]]] = {

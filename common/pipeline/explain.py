@@ -115,7 +115,7 @@ def _order(plan: Plan) -> list[str]:
         )
         batch = plan.element.batch_size or 64
         rows = plan.program.join is None
-        quality = shuffle_quality(plan.epoch_order(0), plan.selection.items_before, batch) if rows else None
+        quality = shuffle_quality(plan.epoch_order(0), plan.items.items_before(0), batch) if rows else None
         if quality is not None:
             lines.append(
                 f"order: mean displacement {quality.displacement:.0%} of a full permutation's, rank correlation "

@@ -166,7 +166,8 @@ class ElementReader(Generic[Given]):
                 for first in range(0, len(each), chunk_rows):
                     part = slice(first, first + chunk_rows)
                     cells, places = source.cells[part], each.places[part]
-                    columns = self._made([replace(source, cells=cells, places=None)], len(cells))
+                    repeats = None if source.repeats is None else source.repeats[part]
+                    columns = self._made([replace(source, cells=cells, places=None, repeats=repeats)], len(cells))
                     made = self._forms.rows(self._plan.element, columns)
                     for place, row in zip(places.tolist(), made, strict=True):
                         result[place] = row
@@ -179,7 +180,7 @@ class ElementReader(Generic[Given]):
         """What a draw takes, by the row groups that its items lie in."""
         block = self._block_rows(draw.key)
         starts = np.cumsum([0, *map(len, block.rows)])
-        cells = block.cells[draw.items]
+        cells, repeats = block.cells[draw.items], block.repeats_of(draw.items)
         parts = np.searchsorted(starts, cells, side="right") - 1
         several = len(starts)
         for span, found in distinct(parts.min(axis=1) * several + parts.max(axis=1)):
@@ -192,6 +193,7 @@ class ElementReader(Generic[Given]):
                 places=mine if draw.places is None else draw.places[mine],
                 turn=draw.turn,
                 spans=None if draw.spans is None else draw.spans[mine],
+                repeats=None if repeats is None else repeats[mine],
             )
 
 
@@ -225,6 +227,7 @@ class _Taken:
         parts, rows: int64 ``[items, T]``: which row group of the run each of their rows is in, and its number there.
         places: which items of the element they are.
         turn, spans: as in `Draw`.
+        repeats: as in `Source`.
     """
 
     run: _Run
@@ -233,6 +236,7 @@ class _Taken:
     places: np.ndarray
     turn: int
     spans: np.ndarray | None
+    repeats: np.ndarray | None
 
     def __len__(self) -> int:
         return len(self.places)
@@ -252,6 +256,7 @@ class _Taken:
             source=self.run.source,
             turn=self.turn,
             spans=self.spans,
+            repeats=self.repeats,
         )
 
 

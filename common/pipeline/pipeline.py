@@ -485,7 +485,7 @@ class Pipeline(Sources, Verbs):
             check_sendable(stage.verb)
         stages = (*self.stages, stage)
         order = order_stages(stages, mixed=self.mixture is not None)
-        if stage.decides in (Decision.PART, Decision.ORDER):
+        if stage.decides in (Decision.PART, Decision.ORDER, Decision.WEIGHTS):
             _warn_of_drawn_seed(order, self.mixture)
         return self._replace(stages=stages)
 
@@ -584,6 +584,8 @@ def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
         _warn("mix", mixture.drawn_seed)
     elif order.shuffle is not None and order.shuffle.drawn:
         _warn("shuffle", order.shuffle.seed)
+    elif order.shuffle is None and order.join is not None and order.join.drawn_seed is not None:
+        _warn(order.join.verb, order.join.drawn_seed)
 
 
 def _warn(verb: str, seed: int | None) -> None:

@@ -23,6 +23,7 @@ from ..stages.shard import Even, Shard
 from ..stages.shuffle import Shuffle
 from ..stages.take import Skip, Take
 from ..stages.tokens import by_field, token_fields
+from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
 from .image_verbs import ImageVerbs, seed_or_drawn
 
@@ -172,6 +173,51 @@ class Verbs(ImageVerbs):
         """
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
+
+    def weigh(self, weights: object, num_items: int | None = None, seed: int | None = None) -> Self:
+        """Draws rows by weight: in each epoch exactly ``num_items``, some rows several times and others not at all.
+
+            >>> weighted = drive.weigh({"drive": {"d0": 1, "d1": 3}}, num_items=80, seed=7)
+            >>> [row["drive"] for row in weighted].count("d1")
+            60
+
+        A row whose share of the items is 2.4 comes 2 or 3 times, in each epoch anew; equal weights give each row once.
+        The draw depends on the seed and the epoch alone, so that ``shuffle``, ``shard``, ``repeat`` and states work as
+        they do without. Random image stages draw numbers of their own for each time that a row comes.
+
+        Args:
+            weights: a field's name; an expression; the weights of a field's values, such as
+                ``{"label": {0: 1.0, 1: 3.0}}`` (``None`` for null); or an array with a weight for each row of the
+                dataset in storage order, before any filter: a filter takes along those of the rows that it leaves.
+                Weights are finite numbers from 0.
+            num_items: how many; ``None`` = as many as there are rows.
+            seed: ``None`` follows the shuffle's seed, or draws one here and keeps it.
+
+        Raises:
+            PipelineError: weights of another form, or 0 for every row; ``ngram``; a filter that comes later.
+            DatasetError: a stored weight that is null, negative or not finite; says in which file and row.
+        """
+        chosen, drawn = seed_or_drawn(seed)
+        return self._with_stage(Weigh(weights_of(weights), num_items, chosen, drawn))
+
+    def balance(self, field: str | UnischemaField, num_items: int | None = None, seed: int | None = None) -> Self:
+        """Draws rows so that each value of ``field`` comes equally often: `weigh` by the inverse of how many have it.
+
+            >>> uneven = drive.where(pc.field("id") < 25)
+            >>> labels = [row["drive"] for row in uneven.balance("drive", num_items=40, seed=7)]
+            >>> labels.count("d0"), labels.count("d1")
+            (20, 20)
+
+        Args:
+            field: of plain values without nulls.
+            num_items, seed: as for `weigh`.
+
+        Raises:
+            DatasetError: a null; says in which file and row.
+        """
+        name = field.name if isinstance(field, UnischemaField) else field
+        chosen, drawn = seed_or_drawn(seed)
+        return self._with_stage(Weigh(ClassWeights(name), num_items, chosen, drawn))
 
     def take(self, rows: int) -> Self:
         """The first elements only (rows; batches after ``batch()``).

@@ -31,11 +31,18 @@ class BlockRows:
         row_groups: row groups, ascending.
         rows: for each of them, the wanted rows inside it, ascending int64.
         cells: int64 ``[items, T]``: for each item in order, the block row of each of its steps.
+        repeats: where rows come several times in an epoch: how often the row of each item came before, int64
+            ``[items]``.
     """
 
     row_groups: tuple[int, ...]
     rows: tuple[np.ndarray, ...]
     cells: np.ndarray
+    repeats: np.ndarray | None = None
+
+    def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
+        """The ``repeats`` of some items."""
+        return None if self.repeats is None else self.repeats[items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

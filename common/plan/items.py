@@ -27,6 +27,8 @@ class RowItems:
 
     are_batches = False
     """Whether an item is a batch of rows, which `draws` then names one by one."""
+    differ = False
+    """Whether each epoch has other items, also where nothing is shuffled."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -45,9 +47,13 @@ class RowItems:
     def _items_before(self) -> np.ndarray:
         return self._selection.items_before
 
+    def items_before(self, epoch: int) -> np.ndarray:
+        """Items of an epoch that begin before each row group, int64 ``[row_groups + 1]``."""
+        return self._items_before
+
     def order(self, spec: OrderSpec, epoch: int) -> EpochOrder:
         """The global order of an epoch."""
-        return EpochOrder(self._items_before, spec, epoch)
+        return EpochOrder(self.items_before(epoch), spec, epoch)
 
     def draws(self, order: EpochOrder, turn: int, index: np.ndarray) -> list[Draw]:
         """Where the items at global positions ``index`` of an epoch come from; places count from 0 in ``index``."""
@@ -62,7 +68,7 @@ class RowItems:
             return self._rows_of_segments(order, key)
         return self.rows_at(self._selection.cells(order.block_items(key.stream, key.block)))
 
-    def rows_at(self, cells: np.ndarray) -> BlockRows:
+    def rows_at(self, cells: np.ndarray, repeats: np.ndarray | None = None) -> BlockRows:
         """The rows at positions ``[items, T]`` among the wanted rows; several items may need the same row."""
         positions, inverse = np.unique(cells, return_inverse=True)
         row_group, row = self._selection.rows.locate(positions)
@@ -71,6 +77,7 @@ class RowItems:
             row_groups=tuple(row_group[bounds[:-1]].tolist()),
             rows=tuple(row[lo:hi] for lo, hi in pairwise(bounds)),
             cells=inverse.reshape(cells.shape),
+            repeats=repeats,
         )
 
     def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:

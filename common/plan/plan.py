@@ -38,12 +38,14 @@ from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
 from ..stages.concat import Concat
+from ..stages.weigh import Weigh
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
 from .items import RowItems, by_block, distinct
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
 from .token_items import TokenItems
+from .weighted_items import WeightedItems
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
 """Evaluates the stages of a selection; what needs to read files is the engine's, and is given to the plan."""
@@ -333,6 +335,9 @@ class Plan(BasePlan):
             case Concat() as stage:
                 separated, padded = stage.separator is not None, stage.remainder == "pad"
                 return TokenItems(self.selection, stage.length, separated=separated, padded=padded)
+            case Weigh() as stage:
+                seed = stage.seed if not stage.drawn or self.seed is None else self.seed
+                return WeightedItems(self.selection, stage.num_items, seed)
         return RowItems(self.selection)
 
     @cached_property
@@ -449,9 +454,8 @@ class Plan(BasePlan):
     def epoch_of(self, iteration: int, passes: int) -> int:
         """The epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
         shuffle = self.order.shuffle
-        if shuffle is None or not shuffle.reshuffle_each_iteration:
-            return 0
-        return self._turn(iteration, passes)
+        same = not self.items.differ if shuffle is None else not shuffle.reshuffle_each_iteration
+        return 0 if same else self._turn(iteration, passes)
 
     def _turn(self, iteration: int, passes: int) -> int:
         return iteration * ((self.batch_view or self.row_view).passes or 1) + passes

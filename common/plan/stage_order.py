@@ -183,9 +183,9 @@ class StageOrder:
         assert isinstance(stage, Shuffle)
         self._refuse_twice(stage, self.shuffle is not None)
         self._refuse_after(stage, Decision.BATCHES)
-        if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "it takes rows in the order of the shuffle")
         cuts = self._has_view(Decision.CUT)
+        if self.join is not None and (cuts or self.join.decides is Decision.JOINS):
+            raise _misplaced(stage, self.join.verb, "it takes rows in the order of the shuffle")
         if cuts and self._has_view(Decision.PASSES):
             raise _misplaced(stage, "repeat().take", "a pass that is cut off cannot be shuffled as a whole")
         if cuts:

@@ -204,10 +204,10 @@ def with_other_names(expression: pc.Expression, name_of: Callable[[str], str]) -
         name = name_of(".".join(path))
         nested = name == ".".join(path) and kind == "nested_field_ref"
         pairs += [(kind, value), *(("field_ref", part) for part in path)] if nested else [("field_ref", name)]
-    schema = batch.schema.with_metadata(pa.KeyValueMetadata(pairs))  # a dict would lose repeated keys
+    named = batch.replace_schema_metadata(pa.KeyValueMetadata(pairs))  # a dict would lose repeated keys
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as file:
-        file.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    with pa.ipc.new_file(sink, named.schema) as file:
+        file.write_batch(named)
     return pc.Expression._deserialize(sink.getvalue())
 
 
@@ -220,16 +220,26 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
         FieldNotFoundError: a column that the table does not have.
         PipelineError: an expression that Arrow refuses for these column types, or that is no condition.
     """
+    found = row_values(table, expression, condition=True)
+    return np.asarray(found.fill_null(False).to_numpy(), dtype=np.bool_)
+
+
+def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
+    """The value of the expression for each row of the table; see `row_mask`. ``condition``: it must be a bool."""
     node = parse_expression(expression)
     source = table if isinstance(node, Opaque) else _nested_columns(table, node)
     try:
-        return _evaluate(source, expression)
+        found = _evaluate(source, expression)
+        if condition and not pa.types.is_boolean(found.type):
+            raise pa.ArrowTypeError(f"a value of type {found.type}, not a condition")
+        return found
     except pa.ArrowMemoryError:
         raise
     except pa.ArrowException as error:
         types = ", ".join(f"{column.name}: {column.type}" for column in source.schema)
+        what = "predicate" if condition else "expression"
         raise PipelineError(
-            f"predicate '{expression}' for columns {types}: expected literals and functions that fit the column types, "
+            f"{what} '{expression}' for columns {types}: expected literals and functions that fit the column types, "
             f"got: {error}. Write the literal in the column's type, or cast the column in the expression."
         ) from error
 
@@ -438,7 +448,7 @@ def _column(branch: pa.ChunkedArray | dict[str, Any]) -> pa.ChunkedArray:
     return pa.chunked_array(chunks, type=pa.struct(fields))
 
 
-def _evaluate(table: pa.Table, expression: pc.Expression) -> np.ndarray:
+def _evaluate(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
     from pyarrow import acero  # imports pandas where that is installed: only for those who filter by an expression
 
     rows = "#"
@@ -448,13 +458,9 @@ def _evaluate(table: pa.Table, expression: pc.Expression) -> np.ndarray:
     plan = acero.Declaration.from_sequence(
         [
             acero.Declaration("table_source", acero.TableSourceNodeOptions(numbered)),
-            acero.Declaration("project", acero.ProjectNodeOptions([expression, pc.field(rows)], ["keep", "row"])),
+            acero.Declaration("project", acero.ProjectNodeOptions([expression, pc.field(rows)], ["value", "row"])),
         ]
     )
     result = plan.to_table(use_threads=False)  # callers run several of these in threads of their own
-    keep = result.column("keep")
-    if not pa.types.is_boolean(keep.type):
-        raise pa.ArrowTypeError(f"a value of type {keep.type}, not a condition")
-    mask = np.zeros(table.num_rows, dtype=np.bool_)
-    mask[result.column("row").to_numpy()] = keep.fill_null(False).to_numpy()  # acero promises no order
-    return mask
+    row = result.column("row").to_numpy()  # acero promises no order
+    return result.column("value") if (np.diff(row) == 1).all() else result.sort_by("row").column("value")

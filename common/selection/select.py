@@ -257,17 +257,21 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
 
 def _measured(dataset: StoredDataset, rows: RowSet, step: Measure, read: ReadStored, threads: int) -> np.ndarray:
     """The numbers of all wanted rows, in storage order."""
+    row_groups = np.flatnonzero(rows.counts > 0).tolist()
+    if not step.reads:
+        live = live_rows(dataset)
+        places = [np.searchsorted(live.of(found), rows.of(found)) + live.before[found] for found in row_groups]
+        return step.at(np.concatenate([np.zeros(0, np.int64), *places]), live.total)
     fields = [dataset.schema[name] for name in step.reads]
 
-    def numbers(row_group: int) -> np.ndarray:
+    def numbers(row_group: int) -> Any:
         wanted = rows.of(row_group)
         table = read(row_group, fields)
         if not rows.whole[row_group]:
             table = take_rows(table, pa.array(wanted))
         return step.numbers(table, lambda row: dataset.describe_row(row_group, int(wanted[row])))
 
-    row_groups = np.flatnonzero(rows.counts > 0).tolist()
-    return np.concatenate([np.zeros(0, np.int64), *in_parallel(numbers, row_groups, "measuring rows", threads)])
+    return step.combine(in_parallel(numbers, row_groups, "measuring rows", threads))
 
 
 def _not_null(name: str) -> Where:

@@ -24,6 +24,7 @@ from ..selection.rows import RowSet, concat_row_sets
 from ..selection.select import Report, Selection, evaluate, every_row
 from ..selection.store import load_selection, save_selection, selection_key
 from ..stages.base import Stage, stage_from_json
+from ..stages.measure import Measure
 from ..stages.ngram import Ngram
 from ..stages.nulls import Nulls
 from ..stages.where import Where, WhereColumn, WhereFunction
@@ -65,7 +66,7 @@ def select(spark: object, pipeline: Pipeline) -> int:
     """`compute_selection` of a pipeline over one dataset; it may be empty."""
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
-    key = selection_key(plan.dataset, plan.order.selection)
+    key = selection_key(plan.dataset, plan.order.selected)
     selection = load_selection(key) if key is not None else None
     if selection is None:
         cores = context_of(spark, "compute_selection").defaultParallelism
@@ -77,7 +78,7 @@ def select(spark: object, pipeline: Pipeline) -> int:
 
 
 def _compute(spark: object, plan: Plan, tasks: int) -> Selection:
-    steps = plan.order.selection
+    steps = plan.order.selected
     alone = next((number for number, step in enumerate(steps) if not isinstance(step, _ROW_STAGES)), len(steps))
     selection = every_row(plan.dataset)
     parts = whole_files(plan.dataset, tasks)
@@ -148,8 +149,9 @@ class _StoredColumns:
         self._tasks = tasks
 
     def reader(self, steps: Sequence[Stage], rows: RowSet) -> Callable[[int, Sequence[UnischemaField]], pa.Table]:
-        """Reads from what the executors have read for the windows, else from storage."""
-        names = next((_names(step) for step in steps if isinstance(step, Ngram)), [])
+        """Reads from what the executors have read for windows, or to measure rows, else from storage."""
+        step = next((step for step in steps if isinstance(step, Ngram | Measure)), None)
+        names = [] if step is None else list(dict.fromkeys(step.reads))
         tables = self._read(names, np.flatnonzero(rows.counts > 0)) if names else {}
 
         def read(row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
@@ -164,7 +166,9 @@ class _StoredColumns:
         parts = [part for part in np.array_split(row_groups, min(self._tasks, max(len(row_groups), 1))) if len(part)]
         items = [DatasetPart(dataset, part) for part in parts]
         result: dict[int, pa.Table] = {}
-        for part, tables in zip(parts, run_tasks(self._spark, "reading windows", _Read(names), items), strict=True):
+        for part, tables in zip(
+            parts, run_tasks(self._spark, "reading what rows are chosen by", _Read(names), items), strict=True
+        ):
             result.update(zip(part.tolist(), map(table_from_bytes, tables), strict=True))
         return result
 
@@ -178,7 +182,3 @@ class _Read:
     def __call__(self, part: DatasetPart) -> list[bytes]:
         fetcher = Fetcher(part, [part.schema[name] for name in self._names])
         return [table_to_bytes(fetcher.stored(row_group)) for row_group in range(len(part.row_groups))]
-
-
-def _names(step: Ngram) -> list[str]:
-    return list(dict.fromkeys([*step.group_by, *([step.timestamp] if step.timestamp else [])]))

@@ -205,6 +205,8 @@ class Stage(PlainFields):
 def _identity_of(value: object) -> Any:
     if isinstance(value, UserFunction):
         return value.digest
+    if isinstance(value, Stage):
+        return value.identity
     return value.to_json() if isinstance(value, UnischemaField | ColumnPredicate) else repr(value)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +20,8 @@ class Measure(Stage):
     decide the numbers.
     """
 
-    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
-        """One number for each row.
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> Any:
+        """One number for each row (int64 or float64), or what `combine` makes them of.
 
         Args:
             table: the fields in ``reads``, of the wanted rows of one row group, in the types of the dataset.
@@ -29,6 +31,26 @@ class Measure(Stage):
             ParquetryError: a row that cannot be measured.
         """
         raise NotImplementedError
+
+    def combine(self, parts: Sequence[Any]) -> np.ndarray:
+        """The numbers of all wanted rows, in storage order, from what `numbers` gave for each row group."""
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def at(self, positions: np.ndarray, total: int) -> np.ndarray:
+        """The numbers of rows that need not be read (where ``reads`` is empty).
+
+        Args:
+            positions: which of the ``total`` rows of the dataset they are, in storage order, int64.
+        """
+        raise NotImplementedError
+
+    @property
+    def called(self) -> str:
+        return type(self).__name__
+
+    @property
+    def identity(self) -> str:
+        return json.dumps(self.to_json(), sort_keys=True)
 
     def to_json(self) -> dict[str, object]:
         return {"measure": type(self).__name__, **{item.name: getattr(self, item.name) for item in fields(self)}}  # type: ignore[arg-type]  # subclasses are dataclasses

@@ -29,6 +29,8 @@ from ..steps.pack import apply_pack, gather_packed
 from ..steps.source import Numbers, Source, as_slice
 from ..steps.transform import apply_dropping
 
+_REPEATS_SHIFT = 32  # a row that comes again in an epoch draws numbers of its own
+
 
 def assemble(
     program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
@@ -217,7 +219,7 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[Source], count:
     for source in sources:
         rows, inverse = np.unique(source.cells, return_inverse=True)
         places = np.arange(base, base + len(rows))
-        distinct.append(replace(source, cells=rows[:, None], places=places, items=None))
+        distinct.append(replace(source, cells=rows[:, None], places=places, items=None, repeats=None))
         index.append(inverse.reshape(source.cells.shape) + base)
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
@@ -284,6 +286,7 @@ def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
             parts = []
             for source in sources:
                 row_group, row = source.block.identify(source.cells[:, 0])
+                row = row if source.repeats is None else row | source.repeats << _REPEATS_SHIFT
                 turn, number = np.full_like(row_group, source.turn), np.full_like(row_group, source.source)
                 parts.append(ItemKeys(turn, number, row_group, row))
             order = np.concatenate([_places(source, count) for source in sources])

@@ -295,6 +295,7 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
                 turn=draw.turn,
                 items=draw.items,
                 spans=draw.spans,
+                repeats=rows.repeats_of(draw.items),
             )
         )
     return result

@@ -44,6 +44,7 @@ class Source:
         turn: which pass over the dataset the items belong to, over all iterators.
         items: their numbers in the block; ``None`` where ``cells`` are all that is known.
         spans: where rows are joined into items, what is taken of each row, as `Draw.spans` says.
+        repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
     """
 
     block: LoadedColumns
@@ -53,6 +54,7 @@ class Source:
     turn: int = 0
     items: np.ndarray | None = None
     spans: np.ndarray | None = None
+    repeats: np.ndarray | None = None
 
 
 def as_slice(numbers: np.ndarray) -> Numbers:

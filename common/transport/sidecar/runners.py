@@ -183,6 +183,7 @@ class WorkerRunner:
                     "source": draw.key.source,
                     "turn": draw.turn,
                     "spans": draw.spans,
+                    "repeats": block.rows.repeats_of(draw.items),
                 }
                 for block, draw in zip(blocks, job.draws, strict=True)
             ],

@@ -1,0 +1,69 @@
+"""`WeightedDraws`: which rows an epoch draws by weight, found by number and never listed.
+
+In: the sums of integer weights before each row, the number of items, and a key. Out: the row of any item, and how many
+items come before any row. This is systematic sampling: ``n`` points at equal distances over the summed weights, from a
+uniform start. So a row comes as often as its share of the items says, rounded down or up. Items follow each other in
+storage order. All numbers are exact integers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .keyed import raw_words
+
+_WEIGHTS_KEY = 7
+_BITS = 61  # of the sum of all weights
+
+
+class WeightedDraws:
+    """The items of one epoch.
+
+    Args:
+        bounds: int64 ``[rows + 1]``: the sum of the weights before each row; the last entry is the sum of all, W.
+        count: how many items to draw, n; below 2^31.
+        seed, epoch: name the start.
+    """
+
+    def __init__(self, bounds: np.ndarray, count: int, seed: int, epoch: int) -> None:
+        self._bounds = bounds
+        self._count = count
+        total = int(bounds[-1])
+        high, low = raw_words(2, _WEIGHTS_KEY, seed, epoch).tolist()
+        start: int = (high << 64 | low) % total if total else 0
+        # Item k lies at (k * W + start) // n, here without numbers over 64 bits.
+        self._quotient, self._rest = divmod(total, max(count, 1))
+        self._first, self._offset = divmod(start, max(count, 1))
+
+    def rows(self, items: np.ndarray) -> np.ndarray:
+        """The rows (int64) of items by their numbers from 0."""
+        return np.searchsorted(self._bounds, self._points(items), side="right") - 1
+
+    def items_before(self, rows: np.ndarray) -> np.ndarray:
+        """How many items are drawn from the rows before each of ``rows`` (int64), by bisection."""
+        sums: np.ndarray = self._bounds[rows]
+        low: np.ndarray = np.zeros_like(sums)
+        high: np.ndarray = np.full_like(sums, self._count)
+        while (low < high).any():
+            middle = (low + high) // 2
+            before = (self._points(middle) < sums) & (low < high)
+            low, high = np.where(before, middle + 1, low), np.where(before, high, np.minimum(middle, high))
+        return low
+
+    def _points(self, items: np.ndarray) -> np.ndarray:
+        points: np.ndarray = (items * self._rest + self._offset) // max(self._count, 1)
+        points += items * self._quotient + self._first
+        return points
+
+
+def weight_bounds(weights: np.ndarray) -> np.ndarray:
+    """The sums before each row and of all (int64 ``[rows + 1]``) of weights that are finite and not negative.
+
+    Integers count as they are, if their sum allows. Others are scaled by a power of two, so that their shares stay the
+    same; what is then lost lies below 2^-61 of the sum.
+    """
+    if weights.dtype.kind == "f" or weights.sum(dtype=np.float64) >= 1 << _BITS:
+        _, exponent = np.frexp(weights.max(initial=0.0))
+        scale = _BITS - len(weights).bit_length() - int(exponent)
+        weights = np.rint(np.ldexp(weights.astype(np.float64), scale)).astype(np.int64)
+    return np.concatenate([[0], np.cumsum(weights, dtype=np.int64)])

@@ -1,0 +1,385 @@
+"""``weigh`` and ``balance``: rows drawn by weight, some several times in an epoch and others not at all."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import DatasetError, PipelineError
+from ..predicates.expression import (
+    FieldRef,
+    expression_from_json,
+    expression_key,
+    expression_to_json,
+    parse_expression,
+    row_values,
+    walk,
+    with_other_names,
+)
+from ..schema.field import UnischemaField
+from ..schema.plain import Seed, plain
+from .base import Decision, Stage, is_integer, positive_integer
+from .columns import ResolveFields
+from .measure import Measure
+from .names import NewNames
+
+_MOST_ITEMS = (1 << 31) - 1  # of more, products would not fit into 64 bits
+_MOST_SHOWN = 5
+
+
+class Weights(Measure):
+    """What says the weight of each wanted row: finite numbers from 0, not all 0."""
+
+    @property
+    def called(self) -> str:
+        return "weigh"
+
+    def combine(self, parts: Sequence[Any]) -> np.ndarray:
+        return _some_positive(super().combine(parts), str(self))
+
+
+@dataclass(frozen=True)
+class FieldWeights(Weights):
+    """The numbers in a field."""
+
+    field: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def in_names_before(self, names: NewNames) -> FieldWeights:
+        return replace(self, field=names.before(self.field))
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
+        return _weights_in(table.column(0), f"field '{self.field}'", describe)
+
+    def __str__(self) -> str:
+        return repr(self.field)
+
+
+@dataclass(frozen=True)
+class ExpressionWeights(Weights):
+    """What an Arrow expression gives for each row; held in its serialised form."""
+
+    serialised: str
+
+    @property
+    def expression(self) -> pc.Expression:
+        """The expression."""
+        return expression_from_json(self.serialised)
+
+    def check(self) -> None:
+        if not self.reads:
+            raise PipelineError(f"weigh: expected an expression over fields, got {self.expression}, which names none.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        found = (node.name for node in walk(parse_expression(self.expression)) if isinstance(node, FieldRef))
+        return tuple(dict.fromkeys(found))
+
+    def in_names_before(self, names: NewNames) -> ExpressionWeights:
+        return ExpressionWeights(expression_to_json(with_other_names(self.expression, names.before)))
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
+        return _weights_in(row_values(table, self.expression), str(self), describe)
+
+    @property
+    def identity(self) -> str:
+        return expression_key(self.expression)
+
+    def __str__(self) -> str:
+        return str(self.expression)
+
+
+@dataclass(frozen=True)
+class ValueWeights(Weights):
+    """A weight for each value of a field; ``None`` stands for null."""
+
+    field: str
+    weights: tuple[tuple[Any, float], ...]
+
+    def check(self) -> None:
+        for value, weight in self.weights:
+            if value is not None and not isinstance(value, bool | int | float | str):
+                raise PipelineError(
+                    f"weigh: expected the values of '{self.field}' as numbers, texts or None, got {value!r}. "
+                    "Give the weights as an expression."
+                )
+            if not isinstance(weight, float) or not 0 <= weight < math.inf:
+                raise PipelineError(f"weigh: expected a weight >= 0 for {self.field}={value!r}, got {weight!r}.")
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def in_names_before(self, names: NewNames) -> ValueWeights:
+        return replace(self, field=names.before(self.field))
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
+        codes, values = _classes(table.column(0), self.field)
+        known = dict(self.weights)
+        found: np.ndarray = np.array([known.get(value, math.nan) for value in values])[codes]
+        wrong = np.flatnonzero(np.isnan(found))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DatasetError(
+                f"weigh: field '{self.field}', {describe(row)}: expected one of the values with a weight "
+                f"({_listed(known)}), got {values[codes[row]]!r}. Give it a weight (0 leaves such rows out), or drop "
+                "such rows first with where()."
+            )
+        return found
+
+    def __str__(self) -> str:
+        return f"{{{self.field!r}: {{{', '.join(f'{value!r}: {weight:g}' for value, weight in self.weights)}}}}}"
+
+
+@dataclass(frozen=True)
+class ClassWeights(Weights):
+    """The inverse of how many wanted rows have the same value, so that all values come equally often."""
+
+    field: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def in_names_before(self, names: NewNames) -> ClassWeights:
+        return replace(self, field=names.before(self.field))
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> tuple[np.ndarray, list[Any]]:
+        codes, values = _classes(table.column(0), self.field)
+        if None in values:
+            row = int(np.flatnonzero(codes == values.index(None))[0])
+            raise DatasetError(
+                f"balance: field '{self.field}', {describe(row)}: expected a value, got null. Drop such rows first "
+                f"with nulls('drop', '{self.field}')."
+            )
+        return codes, values
+
+    def combine(self, parts: Sequence[tuple[np.ndarray, list[Any]]]) -> np.ndarray:
+        number: dict[Any, int] = {}
+        codes = [np.array([number.setdefault(v, len(number)) for v in values], np.int64)[c] for c, values in parts]
+        classes = np.concatenate([np.zeros(0, np.int64), *codes])
+        counts = np.bincount(classes, minlength=len(number))
+        exact = math.lcm(*np.unique(counts).tolist())  # weights that are whole numbers lose nothing
+        fits = exact * max(len(number), 1) < 1 << 60
+        weights: np.ndarray = exact // counts if fits else 1.0 / counts
+        return np.asarray(weights[classes])
+
+    def __str__(self) -> str:
+        return f"balance of {self.field!r}"
+
+
+@dataclass(frozen=True)
+class RowWeights(Weights):
+    """A weight for each row of the dataset, in storage order; held as little-endian float64."""
+
+    values: bytes = field(repr=False)
+
+    def at(self, positions: np.ndarray, total: int) -> np.ndarray:
+        weights = np.frombuffer(self.values, "<f8")
+        if len(weights) != total:
+            raise PipelineError(
+                f"weigh: expected one weight for each of the dataset's {total} rows, before any filter, got "
+                f"{len(weights)}. Filters take along the weights of the rows that they leave."
+            )
+        return _some_positive(weights[positions], str(self))
+
+    @property
+    def identity(self) -> str:
+        return f"rows {hashlib.blake2b(self.values, digest_size=16).hexdigest()}"
+
+    def to_json(self) -> dict[str, object]:
+        return {"measure": "RowWeights", "values": base64.b64encode(self.values).decode("ascii")}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> RowWeights:
+        return cls(base64.b64decode(parameters["values"]))
+
+    def __str__(self) -> str:
+        return f"<{len(self.values) // 8} numbers>"
+
+
+@dataclass(frozen=True)
+class Weigh(Stage):
+    """Rows drawn by weight; ``drawn`` tells that nobody chose the seed, which then follows the shuffle's."""
+
+    verb: ClassVar[str] = "weigh"
+    weights: Weights
+    num_items: int | None = None
+    seed: Seed = 0
+    drawn: bool = field(default=False, compare=False, repr=False)
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls(FieldWeights("x"))
+
+    def check(self) -> None:
+        if self.num_items is not None:
+            positive_integer("weigh", "num_items", self.num_items)
+            if self.num_items > _MOST_ITEMS:
+                raise PipelineError(f"weigh: expected num_items to be at most {_MOST_ITEMS}, got {self.num_items}.")
+        if not is_integer(self.seed):
+            raise PipelineError(f"weigh: expected an integer seed or None, got {self.seed!r}.")
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.WEIGHTS
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.weights.reads
+
+    def check_fields(self, resolve: ResolveFields) -> None:
+        for name in self.reads:
+            [found] = resolve([re.escape(name)])
+            if found.storage.coded:
+                raise PipelineError(
+                    f"weigh: field '{name}' is stored encoded ({type(found.storage).__name__}), so its values cannot "
+                    "say a weight. Name another field, or give an array with a weight for each row."
+                )
+
+    def in_names_before(self, names: NewNames) -> Weigh:
+        return replace(self, weights=self.weights.in_names_before(names))
+
+    @property
+    def measure(self) -> Stage:
+        return self.weights
+
+    @property
+    def drawn_seed(self) -> int | None:
+        return self.seed if self.drawn else None
+
+    def with_seed(self, seed: int) -> Weigh:
+        return replace(self, seed=seed) if self.drawn else self
+
+    @property
+    def unnamed(self) -> frozenset[str]:
+        return frozenset({"seed"} if self.drawn else ())
+
+    @property
+    def shortened_identity(self) -> str | None:
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**super().to_json(), "weights": self.weights.to_json()}
+
+    @classmethod
+    def from_parameters(cls, parameters: dict[str, Any]) -> Stage:
+        weights = dict(parameters["weights"])
+        kind = next(kind for kind in Weights.__subclasses__() if kind.__name__ == weights["measure"])
+        del weights["measure"]
+        return cls(**{**parameters, "weights": kind.from_parameters(weights)})
+
+    def __str__(self) -> str:
+        more = "" if self.num_items is None else f", num_items={self.num_items}"
+        return f"weigh({self.weights}{more}{'' if self.drawn else f', seed={self.seed}'})"
+
+
+def weights_of(weights: object) -> Weights:
+    """What `weigh` was given: a field's name, an expression, ``{field: {value: weight}}``, or a number for each row.
+
+    Raises:
+        PipelineError: none of these, or weights that are no finite numbers from 0.
+    """
+    if isinstance(weights, str | UnischemaField):
+        return FieldWeights(weights.name if isinstance(weights, UnischemaField) else weights)
+    if isinstance(weights, pc.Expression):
+        return ExpressionWeights(expression_to_json(weights))
+    if isinstance(weights, Mapping):
+        if len(weights) != 1 or not all(isinstance(given, Mapping) for given in weights.values()):
+            raise PipelineError(
+                f"weigh: expected the weights of one field's values, such as {{'label': {{0: 1.0, 1: 3.0}}}}, "
+                f"got {weights!r}."
+            )
+        [(name, given)] = weights.items()
+        return ValueWeights(
+            name.name if isinstance(name, UnischemaField) else name,
+            tuple((plain(value), _as_float(weight)) for value, weight in sorted(given.items(), key=repr)),
+        )
+    try:
+        numbers = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise PipelineError(
+            "weigh: expected a field's name, an expression, {field: {value: weight}}, or an array with a weight for "
+            f"each row, got {type(weights).__name__}."
+        ) from error
+    if numbers.ndim != 1:
+        raise PipelineError(f"weigh: expected an array with one weight for each row, got shape {numbers.shape}.")
+    wrong = np.flatnonzero(~(np.isfinite(numbers) & (numbers >= 0)))
+    if len(wrong):
+        raise PipelineError(
+            f"weigh: expected finite weights >= 0, got {numbers[wrong[0]]} for row {wrong[0]} of the array."
+        )
+    return RowWeights(np.ascontiguousarray(numbers, "<f8").tobytes())
+
+
+def _as_float(weight: object) -> Any:
+    """A plain number as a float; anything else as it is, for the check."""
+    number = plain(weight)
+    return float(number) if isinstance(number, bool | int) else number
+
+
+def _weights_in(column: pa.ChunkedArray, called: str, describe: Callable[[int], str]) -> np.ndarray:
+    """A column's numbers as weights (float64)."""
+    column = _without_dictionary(column)
+    kind = column.type
+    if not (pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or pa.types.is_primitive(kind)) or (
+        pa.types.is_temporal(kind)
+    ):
+        raise PipelineError(f"weigh: expected numbers in {called}, got {kind}. Name a numeric field or an expression.")
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        column = column.cast(pa.float64())
+    missing = column.is_null().to_numpy()
+    parts = [chunk.to_numpy(zero_copy_only=False).astype(np.float64) for chunk in column.chunks]
+    numbers = np.concatenate([np.zeros(0), *parts])
+    with np.errstate(invalid="ignore"):
+        wrong = np.flatnonzero(missing | ~(np.isfinite(numbers) & (numbers >= 0)))
+    if len(wrong):
+        row = int(wrong[0])
+        shown = "null" if missing[row] else numbers[row]
+        raise DatasetError(
+            f"weigh: {describe(row)}: expected a finite weight >= 0 in {called}, got {shown}. "
+            "Drop such rows first with where(), or give an expression that has a weight for them."
+        )
+    return numbers
+
+
+def _classes(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, list[Any]]:
+    """The number of each row's value (int64) in a list of the different values."""
+    try:
+        encoded = _without_dictionary(column).dictionary_encode("encode").combine_chunks()
+    except pa.ArrowNotImplementedError as error:
+        raise PipelineError(
+            f"weigh: expected field '{name}' to hold plain values that can be compared, got {column.type}. "
+            "Name another field."
+        ) from error
+    encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _some_positive(weights: np.ndarray, called: str) -> np.ndarray:
+    if len(weights) and not weights.any():
+        raise PipelineError(
+            f"weigh({called}): expected a weight above 0 for at least one row, got 0 for all {len(weights)} of them."
+        )
+    return weights
+
+
+def _listed(values: Mapping[Any, float]) -> str:
+    shown = [repr(value) for value in values]
+    return ", ".join(shown[:_MOST_SHOWN]) + (", ..." if len(shown) > _MOST_SHOWN else "")
