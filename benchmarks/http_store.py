@@ -24,12 +24,12 @@ class HttpStore(AbstractFileSystem):
 
     protocol = "slowstore"
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, **options: object) -> None:
         super().__init__(url, **options)
         self._host = urlsplit(url).netloc
         self._connections = threading.local()
 
-    def info(self, path: str, **_: Any) -> dict[str, Any]:
+    def info(self, path: str, **_: object) -> dict[str, Any]:
         """Size of one file; raises ``FileNotFoundError`` for anything else."""
         path = self._strip_protocol(path)
         answer, _body = self._request("HEAD", path, {})
@@ -42,12 +42,12 @@ class HttpStore(AbstractFileSystem):
             "mtime": parsedate_to_datetime(answer.getheader("Last-Modified", "")).timestamp(),
         }
 
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:
         """The file itself: whoever reads names the files."""
         found = self.info(path)
         return [found] if detail else [found["name"]]
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
         """Some bytes of a file, in one request."""
         size = self.info(path)["size"] if end is None or end < 0 or (start or 0) < 0 else None
         first = (start or 0) if (start or 0) >= 0 else (size or 0) + (start or 0)
@@ -63,7 +63,7 @@ class HttpStore(AbstractFileSystem):
             raise OSError(f"{path}: expected status 206, got {answer.status}")
         return body
 
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> _File:
+    def _open(self, path: str, mode: str = "rb", **options: object) -> _File:
         # Parquet readers ask for what they need; a block read ahead behind it would be read in vain.
         return _File(self, path, mode, size=self.info(path)["size"], cache_type="none", **options)
 

@@ -19,7 +19,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from .workloads import Case
 
 _REPEATS = 5
 _QUIET_S = 0.2
@@ -105,7 +108,7 @@ def _take(batches: Iterator[int], seconds: float) -> tuple[int, int, float]:
     return rows, steps, elapsed_s
 
 
-def _steps(module: ModuleType, case: Any) -> dict[str, float]:
+def _steps(module: ModuleType, case: Case) -> dict[str, float]:
     """Seconds of each step that the module knows."""
     steps = module.steps(case) if hasattr(module, "steps") else _peer_steps(module, case)
     seconds = {name: [_timed(step)] for name, step in steps.items()}  # the first time, in order: cold comes first
@@ -116,7 +119,7 @@ def _steps(module: ModuleType, case: Any) -> dict[str, float]:
     return {name: statistics.median(found[1:] or found) for name, found in seconds.items() if name[0] != "_"}
 
 
-def _peer_steps(module: ModuleType, case: Any) -> dict[str, Callable[[], Any]]:
+def _peer_steps(module: ModuleType, case: Case) -> dict[str, Callable[[], Any]]:
     start = _starter(module, case)
     steps: dict[str, Callable[[], Any]] = {"cold": start, "warm": start}
     if hasattr(module, "resume_steps"):
@@ -126,7 +129,7 @@ def _peer_steps(module: ModuleType, case: Any) -> dict[str, Callable[[], Any]]:
     return steps
 
 
-def _starter(module: ModuleType, case: Any) -> Callable[[], Any]:
+def _starter(module: ModuleType, case: Case) -> Callable[[], Any]:
     opened: list[Any] = []
 
     def start() -> None:
@@ -157,7 +160,7 @@ def _read_bytes() -> int:
     return usage(os.getpid(), with_memory=False).read_bytes
 
 
-def _answer(answers: TextIO, **value: Any) -> None:
+def _answer(answers: TextIO, **value: object) -> None:
     answers.write(json.dumps(value) + "\n")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _range(spread: Spread, form: Any) -> str:
+def _range(spread: Spread, form: Callable[[float], str]) -> str:
     return f"{form(spread.low)} to {form(spread.high)}"
 
 

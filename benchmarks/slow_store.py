@@ -46,7 +46,7 @@ class _Handler(SimpleHTTPRequestHandler):
         self._bytes_per_s = bytes_per_s
         super().__init__(*args, **options)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
 
     def do_HEAD(self) -> None:  # the name that http.server calls

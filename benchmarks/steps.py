@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simplejpeg
 
 from .workloads import CROP, DEVIATION, IMAGE_SHAPE, LIDAR_SHAPE, MEAN, SEED
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _SCALE = (1 / 255 / np.array(DEVIATION)).astype(np.float32)
 _SHIFT = (-np.array(MEAN) / np.array(DEVIATION)).astype(np.float32)
 NPY_HEADER_BYTES = 128
 
 
-def decode(encoded: Any, out: np.ndarray | None = None) -> np.ndarray:
+def decode(encoded: bytes | np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """A JPEG as uint8 ``(H, W, 3)``, into a given buffer if there is one."""
     return simplejpeg.decode_jpeg(encoded, "RGB", buffer=out)
 
 
-def as_bytes(cell: Any) -> np.ndarray:
+def as_bytes(cell: pa.Scalar) -> np.ndarray:
     """The bytes of a binary Arrow scalar, without a copy."""
     return np.frombuffer(cell.as_buffer(), np.uint8)
 
@@ -58,13 +61,13 @@ def _resize(pixels: np.ndarray) -> np.ndarray:
     return cv2.resize(pixels, (CROP, CROP), interpolation=cv2.INTER_LINEAR)
 
 
-def image_row(key: str, encoded: Any, random: np.random.Generator) -> np.ndarray:
+def image_row(key: str, encoded: bytes | np.ndarray, random: np.random.Generator) -> np.ndarray:
     """What the image workloads make of one JPEG."""
     pixels = decode(encoded)
     return augment(pixels, random) if key == "b" else pixels
 
 
-def points(stored: Any) -> np.ndarray:
+def points(stored: bytes | pa.Buffer) -> np.ndarray:
     """The array of ``.npy`` bytes, without a copy."""
     return np.frombuffer(stored, np.float32, offset=NPY_HEADER_BYTES).reshape(LIDAR_SHAPE)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..data import events
@@ -140,7 +141,7 @@ def _copy_step(case: Case, thread: int) -> _Step:
     return step
 
 
-def _cells(chunk: Any) -> tuple[np.ndarray, np.ndarray]:
+def _cells(chunk: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """The bytes of a binary array, and where each cell ends."""
     buffers = chunk.buffers()
     if len(buffers) == 2:  # of fixed size

@@ -69,7 +69,7 @@ class _Decoded(StreamingDataset):
     key = ""
     _random = np.random.default_rng(SEED)
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: object) -> Any:
         row = super().__getitem__(place)
         if "image" not in row:
             return row

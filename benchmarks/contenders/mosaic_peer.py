@@ -82,12 +82,12 @@ def _loader(case: Case, dataset: StreamingDataset) -> Any:
 
 
 class _Decoded(StreamingDataset):
-    def __init__(self, *, key: str, **options: Any) -> None:
+    def __init__(self, *, key: str, **options: object) -> None:
         super().__init__(**options)
         self._key = key
         self._random = np.random.default_rng(SEED)
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: object) -> Any:
         row = super().__getitem__(place)
         if "image" in row:
             row["image"] = torch.from_numpy(image_row(self._key, row["image"], self._random))

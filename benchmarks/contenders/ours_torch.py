@@ -33,7 +33,7 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
     """Starts."""
     from .ours_numpy import start_steps
 
-    def first(face: Any, state: dict[str, Any] | None) -> None:
+    def first(face: ParquetNode | ParquetPipe, state: dict[str, Any] | None) -> None:
         if state is not None:
             face.load_state_dict(state)
         next(_iterator(case, face))
@@ -42,11 +42,11 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
     return start_steps(pipeline, lambda: _face(case, pipeline), first)
 
 
-def _face(case: Case, pipeline: Pipeline) -> Any:
+def _face(case: Case, pipeline: Pipeline) -> ParquetNode | ParquetPipe:
     return (ParquetNode if case.variant == "node" else ParquetPipe).from_pipeline(pipeline)
 
 
-def _iterator(case: Case, face: Any) -> Iterator[Any]:
+def _iterator(case: Case, face: ParquetNode | ParquetPipe) -> Iterator[Any]:
     if case.variant == "node":
         return iter(Loader(face))
     workers = case.workers if case.variant == "loader" else 0

@@ -33,7 +33,7 @@ def batches(case: Case) -> Iterator[int]:
     return _tf_batches(case)
 
 
-def _reader(case: Case, **options: Any) -> Any:
+def _reader(case: Case, **options: object) -> Any:
     key = case.workload.key
     shuffled = case.workload.buffer_rows > 0
     folder = case.data / (f"parquet-{key.partition('-')[2]}" if key.startswith("c") else "parquet")

@@ -22,7 +22,7 @@ def graph(dataset: tf.data.Dataset, batches_per_call: int = BATCHES_PER_CALL) ->
     """Rows of several batches at a time, taken inside a ``tf.function``."""
 
     @tf.function
-    def some(iterator: Any) -> Any:
+    def some(iterator: Iterator[object]) -> Any:
         rows, seen = tf.constant(0, tf.int64), tf.constant(0.0)
         for _ in tf.range(batches_per_call):
             batch = next(iterator)
@@ -36,7 +36,7 @@ def graph(dataset: tf.data.Dataset, batches_per_call: int = BATCHES_PER_CALL) ->
         yield int(some(iterator)[0])
 
 
-def look(value: Any) -> Any:
+def look(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
     """As `benchmarks.touch` does, by TensorFlow's own ops: ``Tensor.numpy()`` would copy the batch."""
     if isinstance(value, tf.RaggedTensor):
         value = value.flat_values
@@ -47,7 +47,7 @@ def look(value: Any) -> Any:
     return tf.reduce_sum(tf.cast(last, tf.float32))
 
 
-def _wanted(batch: Any, turn: int) -> list[Any]:
+def _wanted(batch: object, turn: int) -> list[tf.Tensor | tf.RaggedTensor]:
     """Every field with several values per row, and one of the flat ones."""
     fields = tf.nest.flatten(batch)
     wide = [isinstance(field, tf.RaggedTensor) or len(field.shape) > 1 for field in fields]
@@ -57,7 +57,7 @@ def _wanted(batch: Any, turn: int) -> list[Any]:
     ]
 
 
-def _rows(batch: Any) -> Any:
+def _rows(batch: object) -> tf.Tensor:
     first = tf.nest.flatten(batch)[0]
     if isinstance(first, tf.RaggedTensor):
         return first.nrows()

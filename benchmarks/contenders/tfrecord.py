@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import tensorflow as tf
+from numpy.typing import ArrayLike
 
 from ..prepare import peer_folder
 from ..steps import parquet_files
@@ -37,7 +38,7 @@ def prepare(folder: Path, target: Path) -> None:
                 writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
 
 
-def _feature(value: Any) -> tf.train.Feature:
+def _feature(value: bytes | ArrayLike) -> tf.train.Feature:
     if isinstance(value, bytes):
         return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
     array = np.atleast_1d(value)

@@ -41,7 +41,7 @@ class _Rows(IterableDataset[Any]):
             return self._text_batches()
         return self._array_batches()
 
-    def _tables(self, columns: list[str], epoch: int, **options: Any) -> Iterator[pa.Table]:
+    def _tables(self, columns: list[str], epoch: int) -> Iterator[pa.Table]:
         """This worker's row groups of one epoch."""
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
@@ -149,7 +149,7 @@ def batches(case: Case) -> Iterator[int]:
     return map(rows_of, loader)
 
 
-def _raw_points(cell: Any) -> np.ndarray:
+def _raw_points(cell: bytes | pa.Buffer) -> np.ndarray:
     return np.frombuffer(cell, np.float32).reshape(-1, 4)
 
 
