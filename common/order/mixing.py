@@ -91,14 +91,18 @@ class MixView:
 
     Args:
         views: the sources' rows.
+        first: the number of each source; a view that is of a mix itself counts on from there.
         phases: the weights, one for each source, from row 0 on.
         seed: of the draws.
         stop: ``"first"`` ends where a draw picks a source that has no more rows; ``"all"`` goes on with the others,
             which come equally often where the weights of all that are left are 0.
     """
 
-    def __init__(self, views: Sequence[RowView], phases: Sequence[Phase], seed: int, stop: Stop) -> None:
+    def __init__(
+        self, views: Sequence[RowView], first: Sequence[int], phases: Sequence[Phase], seed: int, stop: Stop
+    ) -> None:
         self._views = tuple(views)
+        self._first = np.asarray(first, np.int64)
         self._starts = [phase.start for phase in phases]
         self._weights = np.array([phase.weights for phase in phases])
         self._seed = seed
@@ -130,7 +134,7 @@ class MixView:
         for which in np.unique(source).tolist():
             mine = source == which
             passes[mine], index[mine] = self._views[which].resolve(local[mine])
-        return passes, index | (source << SOURCE_SHIFT)
+        return passes, index + (self._first[source] << SOURCE_SHIFT)
 
     def _measure(self) -> int | None:
         if self._stop == "all":

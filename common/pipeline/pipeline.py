@@ -250,10 +250,14 @@ class Pipeline(Sources, Verbs):
         return self.dataset.schema
 
     @property
+    def leaves(self) -> list[Pipeline]:
+        """The pipelines of one dataset each that a mix is made of; of another pipeline, itself."""
+        return [self] if self.mixture is None else self.mixture.leaves
+
+    @property
     def versions(self) -> list[str]:
         """For each dataset (several in a mix), which version of its files was found when it was listed."""
-        sources = [self] if self.mixture is None else self.mixture.sources
-        return [source.dataset.version for source in sources]
+        return [source.dataset.version for source in self.leaves]
 
     def hold_to(self, versions: Sequence[str]) -> None:
         """Checks that this process found the files that another one had found before.
@@ -261,8 +265,7 @@ class Pipeline(Sources, Verbs):
         Raises:
             DatasetError: files were added, removed or written since.
         """
-        sources = [self] if self.mixture is None else self.mixture.sources
-        for source, expected in zip(sources, versions, strict=True):
+        for source, expected in zip(self.leaves, versions, strict=True):
             if source.dataset.version != expected:
                 raise DatasetError(
                     f"dataset {', '.join(source.urls)}: expected the files that were there when it was opened, found "
@@ -461,8 +464,7 @@ class Pipeline(Sources, Verbs):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        sources = [self] if self.mixture is None else self.mixture.sources
-        opened = [source._opened.dataset for source in sources]
+        opened = [source._opened.dataset for source in self.leaves]
         starts_child = get_spawning_popen() is not None  # a child reads the versions that were planned here
         listings = [None if dataset is None or not starts_child else dataset.listing for dataset in opened]
         return _from_json, (self.to_json(), listings)
@@ -515,7 +517,7 @@ def mix(
         [0, 1, 2, 3, 20, 21, 22, 23]
 
     Args:
-        pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields.
+        pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields; mixes too.
         weights: how often each is drawn, relative to the others; ``None`` = equally. A schedule ``[(0, [1, 1]),
             (10_000, [3, 1])]`` says from which row of the mix on (counted over all ranks, from 0 in each pass) which
             weights hold; in it a weight may be 0.
@@ -542,7 +544,8 @@ def mix(
     )
     if mixture.has_drawn_seeds:
         mixture = mixture.with_drawn_seed(secrets.randbits(62))
-        orders = [order_stages(source.stages) for source in sources]
+        parts = (*sources, *mixture.leaves)
+        orders = [order_stages(source.stages, mixed=source.mixture is not None) for source in parts]
         if any(order.shard is not None and order.shard.num_shards > 1 for order in orders):
             _warn("mix", mixture.drawn_seed)
     urls = [url for source in sources for url in source.urls]
@@ -621,8 +624,7 @@ def _copy(source: Pipeline, target: Pipeline) -> None:
 
 def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = ()) -> Pipeline:
     pipeline = Pipeline.from_json(value)
-    sources = [pipeline] if pipeline.mixture is None else pipeline.mixture.sources
-    for source, listing in zip(sources, listings, strict=False):  # pickles of before have none
+    for source, listing in zip(pipeline.leaves, listings, strict=False):  # pickles of before have none
         source._opened.listing = listing
     return pipeline
 

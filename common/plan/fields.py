@@ -52,7 +52,10 @@ def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | N
 
 
 def mixed_program(
-    stages: Sequence[Stage], sources: tuple[ElementProgram, ...], outputs: tuple[OutputField, ...], seed: int | None
+    stages: Sequence[Stage],
+    sources: tuple[ElementProgram | MixedProgram, ...],
+    outputs: tuple[OutputField, ...],
+    seed: int | None,
 ) -> MixedProgram:
     """The program of a mix whose sources give ``outputs``, and of the stages that follow it."""
     columns = Columns(resolve=lambda patterns: [], fields=[], outputs=list(outputs), seed=seed)

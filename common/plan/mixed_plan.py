@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from ..schema.element import OutputField
 from ..stages.base import Decision, Stage, positive_integer, with_canonical_shards
 from .draws import BlockKey, BlockRows, Draw
 from .fields import mixed_program
+from .items import distinct
 from .plan import BasePlan, Plan
 from .program import MixedProgram
 from .stage_order import order_stages
@@ -30,7 +32,7 @@ class Mixture:
     """What is mixed: unbatched pipelines with equal elements.
 
     Attributes:
-        sources: pipelines; a room above this one makes them.
+        sources: pipelines, of which some may be mixes; a room above this one makes them.
         phases: how often each source is drawn, relative to the others, from which row of the mix on.
         seed: of the draws.
         stop: ``"first"``: end where a drawn source has no more rows; ``"all"``: go on with the others.
@@ -60,8 +62,6 @@ class Mixture:
                 )
             if any(stage.decides is Decision.FORM for stage in source.stages):
                 raise PipelineError("mix: expected rows by name, got as_tuple(). Call as_tuple() on the mix.")
-            if source.mixture is not None:
-                raise PipelineError("mix: expected pipelines of files, got another mix. Mix all sources at once.")
 
     @property
     def weights(self) -> Weights:
@@ -69,6 +69,12 @@ class Mixture:
         if len(self.phases) == 1:
             return list(self.phases[0].weights)
         return [(start, list(weights)) for start, weights in self.phases]
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The pipelines of one dataset each that it is made of, those of mixes in it too."""
+        found = ([source] if source.mixture is None else source.mixture.leaves for source in self.sources)
+        return [leaf for leaves in found for leaf in leaves]
 
     @property
     def has_drawn_seeds(self) -> bool:
@@ -99,7 +105,8 @@ class MixedPlan(BasePlan):
         self.stages = tuple(stages)
         self.order = order_stages(stages, mixed=True)
         self.mixture = mixture
-        self.plans: list[Plan] = [source.plan() for source in mixture.sources]  # not mixes
+        self.plans: list[BasePlan] = [source.plan() for source in mixture.sources]
+        self._first = np.cumsum([0, *(len(plan.parts) for plan in self.plans)])[:-1].tolist()
 
     @cached_property
     def program(self) -> MixedProgram:  # type: ignore[override]  # computed once
@@ -117,7 +124,8 @@ class MixedPlan(BasePlan):
     def mix_view(self) -> MixView:
         """The mixed rows."""
         mixture = self.mixture
-        return MixView([plan.row_view for plan in self.plans], mixture.phases, mixture.seed, mixture.stop)
+        views = [plan.row_view for plan in self.plans]
+        return MixView(views, self._first, mixture.phases, mixture.seed, mixture.stop)
 
     @cached_property
     def row_view(self) -> RowView:  # type: ignore[override]  # computed once
@@ -152,28 +160,36 @@ class MixedPlan(BasePlan):
 
     @property
     def parts(self) -> Sequence[Plan]:
-        return self.plans
+        return [part for plan in self.plans for part in plan.parts]
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
-        source = index >> SOURCE_SHIFT
-        local = index & ((1 << SOURCE_SHIFT) - 1)
-        first = iteration * ((self.batch_view or self.row_view).passes or 1)
+        leaf = index >> SOURCE_SHIFT
+        turns = passes + iteration * ((self.batch_view or self.row_view).passes or 1)
         result = []
-        for number in np.unique(source).tolist():
-            mine = np.flatnonzero(source == number)
-            for draw in self.plans[number].draws(0, passes[mine] + first, local[mine]):
+        for number, chosen in distinct(np.searchsorted(self._first, leaf, side="right") - 1):
+            first, mine = self._first[number], np.arange(len(index)) if chosen is None else chosen
+            for draw in self.plans[number].draws(0, turns[mine], index[mine] - (first << SOURCE_SHIFT)):
                 places = mine if draw.places is None else mine[draw.places]
-                result.append(replace(draw, key=draw.key._replace(source=number), places=places))
+                result.append(replace(draw, key=draw.key._replace(source=first + draw.key.source), places=places))
         return result
 
     def block_rows(self, key: BlockKey) -> BlockRows:
-        return self.plans[key.source].block_rows(key)
+        plan, own = self._plan_of(key)
+        return plan.block_rows(own)
 
     def block_bytes(self, key: BlockKey) -> int:
-        return self.plans[key.source].block_bytes(key)
+        plan, own = self._plan_of(key)
+        return plan.block_bytes(own)
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
-        return self.plans[key.source].next_block(key)
+        plan, own = self._plan_of(key)
+        following = plan.next_block(own)
+        return None if following is None else following._replace(source=key.source)
+
+    def _plan_of(self, key: BlockKey) -> tuple[BasePlan, BlockKey]:
+        """The plan that a block belongs to, and what that one calls it."""
+        number = bisect_right(self._first, key.source) - 1
+        return self.plans[number], key._replace(source=key.source - self._first[number])
 
 
 def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:

@@ -88,7 +88,7 @@ class ElementProgram:
 class MixedProgram:
     """Rows of several sources, each made by its own program; then ``item_steps`` over all of them."""
 
-    sources: tuple[ElementProgram, ...]
+    sources: tuple[ElementProgram | MixedProgram, ...]
     item_steps: tuple[Step, ...]
     outputs: tuple[OutputField, ...]
     form: Form = None
@@ -116,6 +116,8 @@ class MixedProgram:
         return all(source.frees_interpreter for source in self.sources)
 
 
-def source_program(program: ElementProgram | MixedProgram, source: int) -> ElementProgram:
-    """The program of one source's rows."""
-    return program.sources[source] if isinstance(program, MixedProgram) else program
+def leaves_of(program: ElementProgram | MixedProgram) -> list[ElementProgram]:
+    """The programs of single datasets that it is made of, by the numbers that blocks have of their source."""
+    if isinstance(program, ElementProgram):
+        return [program]
+    return [leaf for source in program.sources for leaf in leaves_of(source)]

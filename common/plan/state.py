@@ -291,11 +291,16 @@ def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
 
 def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
     """The name that the version before gave; ``None`` where another pipeline may have had it too."""
-    sources = plan.plans if isinstance(plan, MixedPlan) else [plan]
-    stages = [stage for source in (plan, *sources) for stage in source.stages if not order_only or stage.decides_order]
+    stages = [stage for stage in _all_stages(plan) if not order_only or stage.decides_order]
     if plan.hashes is not None or any(stage.shortened_identity is None for stage in stages):
         return None
     return _name(plan, lambda stage: str(stage.shortened_identity), order_only=order_only)
+
+
+def _all_stages(plan: BasePlan) -> list[Stage]:
+    """Its own stages, and those of the pipelines that it mixes."""
+    sources = plan.plans if isinstance(plan, MixedPlan) else []
+    return [*plan.stages, *(stage for source in sources for stage in _all_stages(source))]
 
 
 def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) -> str:

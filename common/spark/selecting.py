@@ -54,9 +54,8 @@ def compute_selection(spark: object, pipeline: Pipeline) -> int:
         pipeline = getattr(pipeline, "pipeline", pipeline)
     if not isinstance(pipeline, Pipeline):
         raise PipelineError(f"compute_selection: expected a pipeline, got {pipeline!r}.")
-    sources = [pipeline] if pipeline.mixture is None else list(pipeline.mixture.sources)
     total = 0
-    for source in sources:
+    for source in pipeline.leaves:
         total += select(spark, source)
         source.plan().check_not_empty()
     return total

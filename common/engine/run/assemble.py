@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...errors import NullValueError
-from ...plan.program import ElementProgram, Input, MixedProgram
+from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...stages.image_base import ImageStep
@@ -90,12 +90,18 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
 
 def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list[Column]:
     """Makes each pipeline's rows by its own program, then puts them in the order of the mix."""
-    made, order = [], []
-    for number in sorted({source.source for source in sources}):
-        own = [source for source in sources if source.source == number]
+    made, order, first = [], [], 0
+    for part in program.sources:
+        begin, first = first, first + len(leaves_of(part))
+        own = [source for source in sources if begin <= source.source < first]
+        if not own:
+            continue
         places = np.unique(np.concatenate([_places(source, count) for source in own]))  # joined rows share places
-        local = [replace(source, places=np.searchsorted(places, _places(source, count)), source=0) for source in own]
-        made.append(assemble(program.sources[number], local, len(places), Heap(), strict_nulls=False))
+        local = [
+            replace(each, places=np.searchsorted(places, _places(each, count)), source=each.source - begin)
+            for each in own
+        ]
+        made.append(assemble(part, local, len(places), Heap(), strict_nulls=False))
         order.append(places)
     return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 

@@ -28,7 +28,7 @@ from ...engine.run.assemble import assemble
 from ...engine.run.block import LoadedBlock
 from ...engine.steps.source import Source
 from ...errors import ParquetryError, TransformError
-from ...plan.program import ElementProgram, MixedProgram, source_program
+from ...plan.program import ElementProgram, MixedProgram, leaves_of
 from .exported import open_exported
 from .slots import SlotMemory, write_table
 from .stream import StreamChannel, exit_with
@@ -68,7 +68,7 @@ class Worker:
         assert descriptor is not None
         assert self._program is not None
         parts, places, rows, row_groups = open_exported(descriptor)
-        program = source_program(self._program, message["source"])
+        program = leaves_of(self._program)[message["source"]]
         self._blocks[message["id"]] = LoadedBlock(
             parts, places, rows, program.fields, row_groups=row_groups, program=program
         )

@@ -82,7 +82,7 @@ def test_a_schedule_gives_what_a_loop_over_rows_gives(
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mixing, "_BLOCK", BLOCK)
-        view = MixView(views, phases, 5, stop)
+        view = MixView(views, range(3), phases, 5, stop)
         expected = rows_of(lengths, phases, stop, MOST)
         assert len(expected) == min(MOST, math.inf if view.length is None else view.length)
         wanted = data.draw(st.permutations(range(len(expected))), "numbers")
@@ -96,8 +96,8 @@ def test_a_schedule_gives_what_a_loop_over_rows_gives(
 def test_a_mix_whose_last_weights_draw_endless_sources_alone_never_ends() -> None:
     endless = RepeatView(Epoch(1, 1, "none"), None)
     phases = [Phase(0, (1.0, 1.0)), Phase(9, (1.0, 0.0))]
-    assert MixView([endless, Epoch(20, 1, "none")], phases, 1, "first").length is None
-    assert (MixView([endless, Epoch(2, 1, "none")], phases, 1, "first").length or math.inf) < 10
+    assert MixView([endless, Epoch(20, 1, "none")], range(2), phases, 1, "first").length is None
+    assert (MixView([endless, Epoch(2, 1, "none")], range(2), phases, 1, "first").length or math.inf) < 10
 
 
 @pytest.mark.parametrize(

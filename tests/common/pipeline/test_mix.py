@@ -9,14 +9,17 @@ import logging
 import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 from drive_rows import ids, write_drive
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import PipelineError, SchemaError, StateError
+from parquetry.common.order.mixing import SOURCE_SHIFT
+from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.plan.state import plan_hash
-from parquetry.common.testing import assert_resumable
+from parquetry.common.testing import assert_resumable, assert_same
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +166,44 @@ def test_the_example_in_the_docstring_gives_what_it_says(drive: Pipeline) -> Non
     said: list[str] = []
     doctest.DocTestRunner(verbose=False).run(example, out=said.append)
     assert not said, "".join(said)
+
+
+def nested(drive: Pipeline) -> Pipeline:
+    drive = drive.select("id", "image")
+    inner = mix([drive.take(9).random_flip("image", seed=1), drive.skip(20).shuffle(6, seed=2)], [1, 2], 3, "all")
+    return mix([drive.skip(9).take(11), inner.repeat(2).skip(4)], [(0, [1, 0]), (5, [1, 3])], seed=4, stop="all")
+
+
+def test_a_mix_of_mixes_draws_from_their_order(drive: Pipeline) -> None:
+    mixed = nested(drive)
+    inner = mixed.mixture.sources[1]
+    alone = mix([drive.take(11), drive.repeat(2).take(len(inner))], [(0, [1, 0]), (5, [1, 3])], seed=4, stop="all")
+    assert len(mixed) == len(alone) == 11 + 2 * 29 - 4
+    first, second = iter(range(9, 20)), iter(ids(inner))
+    assert len(mixed.leaves) == 3
+    view = alone.plan().row_view.resolve(np.arange(len(alone)))[1] >> SOURCE_SHIFT
+    assert ids(mixed) == [next(second) if source else next(first) for source in view.tolist()]
+
+
+def test_a_mix_of_mixes_is_dealt_batched_resumed_and_sent_as_any(drive: Pipeline) -> None:
+    mixed = nested(drive)
+    whole = list(PipelineIterator(mixed, 1))
+    dealt = [list(PipelineIterator(mixed.shard(2, rank, even="none"), 1)) for rank in range(2)]
+    assert_same([dealt[number % 2][number // 2] for number in range(len(whole))], whole)
+    assert_same(mixed.at_epoch(1)[::-1], whole[::-1])
+    again = Pipeline.from_json(json.loads(json.dumps(mixed.to_json())))
+    assert again == pickle.loads(pickle.dumps(mixed)) == mixed
+    assert_same(list(PipelineIterator(again.with_options(executor="sidecar", workers=2), 1)), whole)
+    assert_resumable(lambda: iter(nested(drive).batch(16)))
+    assert mixed.versions == [drive.dataset.version] * 3
+    assert mixed.explain().count("storage:") == 3
+    assert plan_hash(mixed.plan()) != plan_hash(mix([drive, drive], seed=4, stop="all").plan())
+
+
+def test_one_seed_brings_back_a_mix_of_mixes(drive: Pipeline) -> None:
+    def made() -> Pipeline:
+        return mix([mix([drive.shuffle(7), drive]), drive.shuffle(7)], seed=1)
+
+    one, other = made(), made()
+    assert one.drawn_seed not in (None, other.drawn_seed)
+    assert other.with_seed(one.drawn_seed) == one
