@@ -40,6 +40,8 @@ from .table import Table, TableColumn
 from .table_dataset import describe_table, table_filesystem, table_listing
 from .table_read import locate
 
+LABELS_KEY = b"parquetry.class_names.v1"
+
 
 class StoredDataset:
     """A dataset as it stands on storage; reading it is lazy, and done once.
@@ -229,6 +231,17 @@ class StoredDataset:
         if self.table is not None:
             digest.update(self.table.digest.encode())
         return digest.hexdigest()
+
+    @cached_property
+    def labels(self) -> dict[str, tuple[str, ...]]:
+        """The names of classes that the integers of a field stand for, by field."""
+        if self.table is not None:
+            return dict(self.table.labels)
+        for version in self._listing.metadata_files:
+            text = read_key_values(self._listing.filesystem, version).get(LABELS_KEY)
+            if text is not None:
+                return {name: tuple(names) for name, names in json.loads(text).items()}
+        return {}
 
     @property
     def outlives_plan(self) -> bool:

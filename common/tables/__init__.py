@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..layout.table import Table
 from ..pipeline import Pipeline
 from ..pipeline.sources import Sources
 
@@ -17,8 +16,8 @@ def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
     Args:
         pipeline: or a dataset, pipe or node that carries one.
 
-    Known for what `from_huggingface_parquet` made; empty for others.
+    Known for what `from_huggingface_parquet` and `from_image_folder` made, and for datasets that `convert` and `copy`
+    made of them; empty for others.
     """
-    made: Any = pipeline
-    table: Table | None = getattr(made, "pipeline", made).table
-    return {} if table is None else dict(table.labels)
+    made: Any = getattr(pipeline, "pipeline", pipeline)
+    return {} if made.mixture is not None or made.address is not None else dict(made.dataset.labels)

@@ -1,4 +1,7 @@
-"""Tools over whole datasets: `migrate`, `copy`, `generate_metadata`; ``python -m parquetry.common.tools`` runs them."""
+"""Tools over whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`.
+
+``python -m parquetry.common.tools`` runs them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .converting import convert
     from .copying import CopyReport, copy
     from .generating import generate_metadata
     from .migrating import Migration, migrate
 
-__all__ = ["CopyReport", "Migration", "copy", "generate_metadata", "migrate"]
+__all__ = ["CopyReport", "Migration", "convert", "copy", "generate_metadata", "migrate"]
 
-_HOMES = {"CopyReport": "copying", "copy": "copying", "generate_metadata": "generating"}
+_HOMES = {"CopyReport": "copying", "convert": "converting", "copy": "copying", "generate_metadata": "generating"}
 
 
 def __getattr__(name: str) -> Any:

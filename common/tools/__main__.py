@@ -1,4 +1,4 @@
-"""``python -m parquetry.common.tools migrate|copy|generate-metadata``."""
+"""``python -m parquetry.common.tools convert|copy|generate-metadata|migrate``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> str:
-    from . import copy, generate_metadata, migrate  # --help needs none of them
+    from . import convert, copy, generate_metadata, migrate  # --help needs none of them
 
     if options.tool == "migrate":
         report = str(migrate(options.url, options.dry_run, keep_petastorm=options.keep_petastorm))
@@ -30,6 +30,23 @@ def _run(options: argparse.Namespace) -> str:
     if options.tool == "generate-metadata":
         schema = generate_metadata(options.url, overwrite=options.overwrite)
         return f"{options.url}: schema of {len(schema)} fields: {', '.join(schema.fields)}."
+    if options.tool == "convert":
+        converted = convert(
+            options.source if len(options.source) > 1 else options.source[0],
+            options.target,
+            options.fields,
+            form=options.form,
+            rename=dict(options.rename or ()),
+            split=options.split,
+            config=options.config,
+            partition_by=options.partition_by,
+            row_group_rows=options.row_group_rows,
+            petastorm_compatible=options.petastorm_compatible,
+            overwrite=options.overwrite,
+            workers=options.workers,
+            progress=not options.no_progress,
+        )
+        return f"{options.target}: {converted}"
     report_of_copy = copy(
         options.source,
         options.target,
@@ -56,6 +73,13 @@ def _dnf(text: str) -> list[object]:
     return [tuple(term) for term in terms]
 
 
+def _renamed(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"expected OLD=NEW, got '{text}'")
+    return old, new
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m parquetry.common.tools", description="Tools over whole datasets.")
     tools = parser.add_subparsers(dest="tool", required=True)
@@ -68,6 +92,23 @@ def _parser() -> argparse.ArgumentParser:
     generate = tools.add_parser("generate-metadata", help="write the schema of plain Parquet files")
     generate.add_argument("url")
     generate.add_argument("--overwrite", action="store_true", help="replace a schema that is there")
+
+    convert = tools.add_parser(
+        "convert", help="write image folders, TFRecords, WebDataset tars, Hugging Face folders or Parquet as a dataset"
+    )
+    convert.add_argument("source", nargs="+", help="a folder, a file, or several; the last part may hold * and ?")
+    convert.add_argument("target")
+    convert.add_argument("--form", choices=["parquet", "huggingface", "images", "tfrecord", "webdataset"])
+    convert.add_argument("--fields", nargs="+", metavar="FIELD", help="fields to convert; all if not given")
+    convert.add_argument("--rename", nargs="+", type=_renamed, metavar="OLD=NEW", help="for TFRecord and WebDataset")
+    convert.add_argument("--split", help="of a Hugging Face folder")
+    convert.add_argument("--config", help="of a Hugging Face folder")
+    convert.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields that become directories")
+    convert.add_argument("--row-group-rows", type=int, metavar="N")
+    convert.add_argument("--workers", type=int, metavar="N", help="how many parts are written at a time")
+    convert.add_argument("--overwrite", action="store_true", help="replace a dataset that is at the target")
+    convert.add_argument("--petastorm-compatible", action="store_true", help="write Petastorm's metadata too")
+    convert.add_argument("--no-progress", action="store_true")
 
     copy = tools.add_parser("copy", help="copy some fields and rows of a dataset; run again to go on")
     copy.add_argument("source")

@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+from tqdm import tqdm
 
 from ..errors import DatasetError
+from ..layout.dataset import LABELS_KEY
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata
 from ..write.staging import COMMON_METADATA, storage_errors
@@ -68,8 +72,70 @@ class CopyJob:
         """Whether a stripe is finished."""
         return self._moving or self._is_file(posixpath.join(self.place(stripe), COMMON_METADATA))
 
-    def complete(self, stripes: int, schema: Unischema, arrow: pa.Schema, *, petastorm_compatible: bool) -> int:
-        """Gives the files their names and writes ``_common_metadata``; returns the number of data files."""
+    def run(
+        self,
+        sizes: Sequence[int],
+        write: Callable[[int], Iterator[int]],
+        *,
+        what: str,
+        unit: str,
+        workers: int = 1,
+        progress: bool = True,
+    ) -> int:
+        """Writes the stripes that are missing; returns how many were there.
+
+        Args:
+            sizes: of each stripe, in ``unit``, for the progress bar.
+            write: writes a stripe; gives what it has done, in ``unit``, as it goes.
+            workers: how many stripes are written at a time.
+
+        Raises:
+            Whatever ``write`` raises; the other stripes stop then, and those that are finished stay.
+        """
+        stopped, lock = threading.Event(), threading.Lock()
+        missing = [stripe for stripe in range(len(sizes)) if not self.has(stripe)]
+        there = sum(sizes) - sum(sizes[stripe] for stripe in missing)
+
+        def work(stripe: int) -> None:
+            for done in write(stripe):
+                with lock:
+                    bar.update(done)
+                if stopped.is_set():
+                    raise CancelledError
+
+        scaled = unit == "B"
+        with tqdm(
+            total=sum(sizes), initial=there, desc=what, unit=unit, unit_scale=scaled, disable=not progress
+        ) as bar:
+            if workers == 1:
+                for stripe in missing:
+                    work(stripe)
+                return len(sizes) - len(missing)
+            with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="parquetry-convert") as pool:
+                running = [pool.submit(work, stripe) for stripe in missing]
+                try:
+                    for future in as_completed(running):
+                        future.result()
+                except BaseException:
+                    stopped.set()
+                    pool.shutdown(wait=True, cancel_futures=True)
+                    raise
+        return len(sizes) - len(missing)
+
+    def complete(
+        self,
+        stripes: int,
+        schema: Unischema,
+        arrow: pa.Schema,
+        *,
+        petastorm_compatible: bool,
+        labels: Mapping[str, Sequence[str]] | None = None,
+    ) -> int:
+        """Gives the files their names and writes ``_common_metadata``; returns the number of data files.
+
+        Args:
+            labels: names of classes by field, see `StoredDataset.labels`.
+        """
         with storage_errors("finishing", self._root):
             if not self._moving:
                 self._remove_old()
@@ -84,6 +150,8 @@ class CopyJob:
                     self._filesystem.move(path, final)
             files = [path for path in self._files_of(self._root) if not path.startswith(f"{self._work}/")]
             metadata = dict(arrow.metadata or {})
+            if labels:
+                metadata[LABELS_KEY] = json.dumps(dict(labels)).encode()
             if petastorm_compatible:
                 counts = {path[len(self._root) + 1 :]: self._row_groups(path) for path in files}
                 metadata.update(petastorm_metadata(schema, counts))

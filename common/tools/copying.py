@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
 from ..engine.read.fetch import Fetcher
 from ..errors import DecodeError
@@ -28,7 +27,6 @@ from ..plan.plan import Plan
 from ..schema.codecs import ScalarCodec
 from ..schema.field import Unischema, UnischemaField
 from ..selection.rows import RowSet
-from ..selection.select import Selection
 from ..selection.statistics import decoded_bytes
 from ..write.file_format import arrow_schema
 from ..write.petastorm import petastorm_schema
@@ -108,17 +106,7 @@ def copy(
         source_options=source_options,
         stripe_bytes=stripe_bytes,
     )
-    job = plan.job(target, target_options, overwrite=overwrite)
-    resumed = 0
-    with tqdm(total=plan.rows.total, desc="copying", unit="row", disable=not progress) as bar:
-        for number, row_groups in enumerate(plan.stripes):
-            if job.has(number):
-                resumed += 1
-                bar.update(int(plan.rows.counts[row_groups].sum()))
-                continue
-            for rows in write_stripe(plan.stripe(row_groups, plan.dataset, plan.rows), job, number):
-                bar.update(rows)
-    return plan.complete(job, resumed)
+    return plan.carry_out(target, target_options, overwrite=overwrite, what="copying", progress=progress)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +140,26 @@ class CopyPlan:
     stripes: list[np.ndarray]
     fingerprint: str
 
+    def carry_out(
+        self,
+        target: str | os.PathLike[str],
+        target_options: Mapping[str, Any] | None,
+        *,
+        overwrite: bool,
+        what: str,
+        workers: int = 1,
+        progress: bool = True,
+    ) -> CopyReport:
+        """Copies what is missing at the target, and makes it visible."""
+        job = self.job(target, target_options, overwrite=overwrite)
+
+        def write(number: int) -> Iterator[int]:
+            return write_stripe(self.stripe(self.stripes[number], self.dataset, self.rows), job, number)
+
+        sizes = [int(self.rows.counts[row_groups].sum()) for row_groups in self.stripes]
+        resumed = job.run(sizes, write, what=what, unit="row", workers=workers, progress=progress)
+        return self.complete(job, resumed)
+
     def job(
         self, target: str | os.PathLike[str], target_options: Mapping[str, Any] | None, *, overwrite: bool
     ) -> CopyJob:
@@ -174,7 +182,8 @@ class CopyPlan:
         """Makes the target visible, once every stripe is there."""
         stored = arrow_schema(self.schema, without=self.layout["partition_by"])
         compatible = self.layout["petastorm_compatible"]
-        made = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible)
+        labels = {name: names for name, names in self.dataset.labels.items() if name in self.schema}
+        made = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible, labels=labels)
         return CopyReport(rows=self.rows.total, files=made, schema=self.schema, resumed_stripes=resumed)
 
 
@@ -187,7 +196,7 @@ def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
 
 
 def plan_copy(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Pipeline,
     field_regex: str | Sequence[str] | None,
     not_null_fields: str | Sequence[str],
     where: object,
@@ -204,13 +213,17 @@ def plan_copy(
     """Decides what `copy` copies; see there for the arguments and errors.
 
     Args:
+        source: a URL; or a pipeline, whose stored fields and rows are copied.
         prepare: is called with the pipeline whose rows are copied, before they are selected.
     """
-    pipeline = Pipeline(source, storage_options=source_options)
+    pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
     pipeline = pipeline.nulls("drop", *(_as_list(not_null_fields) or [])) if not_null_fields else pipeline
     dataset = pipeline.dataset
-    fields = [dataset.schema[name] for name in dataset.match(_as_list(field_regex))]
+    if isinstance(source, Pipeline):
+        fields = list(_plan(pipeline).program.fields)
+    else:
+        fields = [dataset.schema[name] for name in dataset.match(_as_list(field_regex))]
     keys = _as_list(partition_by) or []
     if partition_by is None:
         keys = [field.name for field in fields if field.name in dataset.partitions]
@@ -225,7 +238,7 @@ def plan_copy(
     }
     if prepare is not None:
         prepare(pipeline)
-    rows = _selection(pipeline).rows
+    rows = _plan(pipeline).selection.rows
     return CopyPlan(
         dataset=dataset,
         fields=tuple(fields),
@@ -243,10 +256,10 @@ def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _selection(pipeline: Pipeline) -> Selection:
+def _plan(pipeline: Pipeline) -> Plan:
     plan = pipeline.plan()
     assert isinstance(plan, Plan)  # of one dataset
-    return plan.selection
+    return plan
 
 
 def _fingerprint(dataset: StoredDataset, pipeline: Pipeline, schema: Unischema, layout: Mapping[str, Any]) -> str:

@@ -184,6 +184,15 @@ class DatasetWriter:
             for batch in table.combine_chunks().to_batches():
                 self._store({name: batch.column(name) for name in table.column_names})
 
+    def flush(self) -> None:
+        """Encodes the rows that wait, so that an error in one of them is raised here; row groups stay as they would be.
+
+        Raises:
+            EncodeError: a value that does not fit its field.
+        """
+        self._check_open()
+        self._encode_waiting()
+
     def close(self) -> None:
         """Finishes the files and makes the dataset visible. Idempotent.
 

@@ -1,0 +1,364 @@
+"""`convert`: image folders, TFRecord, WebDataset, Hugging Face folders and Parquet of any kind, as a dataset.
+
+The work is cut into stripes (row groups of Parquet, stretches of an image folder, source files of the others), several
+of which are written at a time. A finished stripe stays, so that a conversion that was interrupted goes on where it
+stopped and gives the same files. Encoded images are stored as they are.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, BinaryIO, Literal, TypeAlias, get_args
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from ..errors import DatasetError, EncodeError, PipelineError
+from ..layout.file_versions import FileVersion, look, opened, versions_below
+from ..layout.filesystem import resolve
+from ..pipeline import Pipeline
+from ..schema.field import Unischema, UnischemaField
+from ..schema.plain import integer, plain
+from ..transport.source import usable_processors
+from ..write.file_format import arrow_schema
+from ..write.writer import DatasetWriter
+from .copy_job import CopyJob
+from .copying import STRIPE_BYTES, CopyPlan, CopyReport, plan_copy
+from .records import described_fields, infer_fields, to_row
+from .tfrecord import Feature, tfrecord_rows
+from .webdataset import webdataset_rows
+
+Form: TypeAlias = Literal["parquet", "huggingface", "images", "tfrecord", "webdataset"]
+Urls: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_ENDINGS: dict[Form, tuple[str, ...]] = {
+    "parquet": ("*.parquet", "*.parq", "*.pq"),
+    "tfrecord": ("*.tfrecord*", "*.tfrec*", "*tfrecord-*"),
+    "webdataset": ("*.tar", "*.tar.gz", "*.tgz"),
+    "images": ("*.jpg", "*.jpeg", "*.png", "*.webp"),
+}
+_ROWS: dict[str, Callable[[BinaryIO, str], Iterator[dict[str, Feature]]]] = {
+    "tfrecord": tfrecord_rows,
+    "webdataset": webdataset_rows,
+}
+_SELECTING = frozenset({"select", "where", "where_column", "where_function", "take", "skip"})
+_SAMPLES = 256
+_ROWS_AT_A_TIME = 64
+
+
+def convert(
+    source: Urls | Pipeline,
+    target: str | os.PathLike[str],
+    fields: object = None,
+    *,
+    form: Form | None = None,
+    rename: Mapping[str, str] | None = None,
+    split: str | None = None,
+    config: str | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    row_group_rows: int | None = None,
+    row_group_bytes: int | None = None,
+    petastorm_compatible: bool = False,
+    overwrite: bool = False,
+    workers: int | None = None,
+    progress: bool = True,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
+    stripe_bytes: int = STRIPE_BYTES,
+) -> CopyReport:
+    """Writes data of another form as a dataset. Called again after an interruption, it goes on with what is missing.
+
+    >>> convert("shards/train-*.tar", "train.parquet", rename={"jpg": "image", "cls": "label"})  # doctest: +SKIP
+
+    Args:
+        source: a folder, a file, or a list of them; the last part of a URL may hold ``*`` and ``?``. Or a `Pipeline`
+            (or a class that carries one) with ``select``, ``where``, ``take`` and ``skip`` alone.
+        target: a directory that is empty or does not exist.
+        fields: the fields wanted; ``None`` = all. Names, or `UnischemaField` values that say how a field is stored. For
+            TFRecord also a feature description (``tf.io.FixedLenFeature`` and ``VarLenFeature`` by name). What is not
+            described is inferred from the first 256 records.
+        form: what the source holds; ``None`` = what the names of its files say. Folders of Parquet are read as
+            Hugging Face's where their metadata say so, and as Petastorm's where theirs do.
+        rename: ``{feature: field}`` for TFRecord and WebDataset; several features may become one field. It comes before
+            ``fields``, which has the new names.
+        split, config: of a Hugging Face folder; see `Pipeline.from_huggingface_parquet`.
+        partition_by, row_group_rows, row_group_bytes, petastorm_compatible: see `DatasetWriter`.
+        overwrite: replaces a dataset that is at the target, when the new one is complete.
+        workers: how many stripes are written at a time; ``None`` = one for each processor, at most 8.
+        progress: shows a progress bar.
+        source_options, target_options: arguments for fsspec.
+        stripe_bytes: about how many bytes are converted before the next point to go on from; a TFRecord or tar file is
+            never cut.
+
+    Raises:
+        DatasetError: a source that is not there, is of no known form, or is damaged; a dataset at the target, or
+            another conversion that was begun there.
+        EncodeError: a record that does not fit its fields; names the file.
+        SchemaError, FieldNotFoundError, PipelineError: arguments that do not fit the source.
+    """
+    if form is not None and form not in get_args(Form):
+        raise PipelineError(f"convert: expected form to be one of {get_args(Form)} or None, got {form!r}.")
+    workers = _checked_workers(workers)
+    layout: dict[str, Any] = {
+        "partition_by": partition_by,
+        "row_group_rows": row_group_rows,
+        "row_group_bytes": row_group_bytes,
+        "petastorm_compatible": petastorm_compatible,
+    }
+    source = getattr(source, "pipeline", source)
+    plan: _RecordPlan | CopyPlan
+    files = None if isinstance(source, Pipeline) else _SourceFiles.of(source, source_options, form)
+    if files is not None and files.form in _ROWS:
+        if split is not None or config is not None:
+            raise PipelineError(f"convert: expected split and config for Hugging Face folders only, got {files.form}.")
+        plan = _plan_records(files, fields, rename or {}, {**layout, "partition_by": partition_by or ()}, stripe_bytes)
+    else:
+        if rename:
+            raise PipelineError("convert: expected rename for TFRecord and WebDataset only; stored names are kept.")
+        pipeline = _pipeline(source, files, fields, split, config, source_options)
+        plan = plan_copy(pipeline, None, (), None, files=1, source_options=None, stripe_bytes=stripe_bytes, **layout)
+    return plan.carry_out(
+        target,
+        target_options,
+        overwrite=overwrite,
+        what="converting",
+        workers=workers,
+        progress=progress,
+    )
+
+
+def _checked_workers(workers: object) -> int:
+    if workers is None:
+        return min(usable_processors(), 8)
+    if integer(workers, least=1) is None:
+        raise PipelineError(f"convert: expected workers to be an integer >= 1 or None, got {workers!r}.")
+    result: int = plain(workers)
+    return result
+
+
+def _pipeline(
+    source: Urls | Pipeline,
+    files: _SourceFiles | None,
+    fields: Any,
+    split: str | None,
+    config: str | None,
+    source_options: Mapping[str, Any] | None,
+) -> Pipeline:
+    if files is None:
+        return _checked_pipeline(Pipeline(source, fields))
+    if files.form not in ("images", "huggingface"):
+        return Pipeline(source, fields, storage_options=source_options)
+    if not isinstance(source, str | os.PathLike):
+        raise PipelineError(f"convert: expected one folder of {files.form}, got {source!r}.")
+    if files.form == "images":
+        return Pipeline.from_image_folder(source, fields, storage_options=source_options)
+    return Pipeline.from_huggingface_parquet(source, split, fields, config=config, storage_options=source_options)
+
+
+def _checked_pipeline(pipeline: Pipeline) -> Pipeline:
+    """The pipeline, if what it stores is all that it gives."""
+    others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
+    if others or pipeline.mixture is not None or pipeline.address is not None:
+        raise PipelineError(
+            "convert: expected a pipeline over one dataset, with select, where, take and skip alone, got "
+            f"{', '.join(others) or 'one that is mixed or served'}. Write other rows with write_dataset()."
+        )
+    return pipeline
+
+
+# --- which files ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceFiles:
+    """What there is to convert: the files of one form, in the order of their URLs and paths."""
+
+    form: Form
+    filesystem: pafs.FileSystem
+    versions: tuple[FileVersion, ...]
+
+    @classmethod
+    def of(cls, source: Urls, options: Mapping[str, Any] | None, form: Form | None) -> _SourceFiles:
+        urls = [source] if isinstance(source, str | os.PathLike) else list(source)
+        if not urls:
+            raise PipelineError("convert: expected a source, got an empty list.")
+        found: list[FileVersion] = []
+        named = True
+        for url in urls:
+            if form == "huggingface" or os.fspath(url).startswith("hf://"):  # which knows more than paths
+                return cls(form="huggingface", filesystem=None, versions=())
+            filesystem, path = resolve(url, storage_options=options)
+            listed = _listed(os.fspath(url), filesystem, path)
+            named = named and [version.path for version in listed] == [path]
+            found += listed
+        shown = f"source {', '.join(str(url) for url in urls)}"
+        form = form or _form_of(shown, filesystem, found)
+        if form in _ROWS and not named:
+            patterns, among = _ENDINGS[form], len(found)
+            found = [version for version in found if _matches(version.path, patterns)]
+            if not found:
+                raise DatasetError(
+                    f"{shown}: expected files like {' or '.join(patterns)}, got none among {among} files."
+                )
+        return cls(form=form, filesystem=filesystem, versions=tuple(found))
+
+    @contextmanager
+    def rows(self, version: FileVersion) -> Iterator[tuple[Iterator[dict[str, Feature]], pa.NativeFile]]:
+        """The records of a file, and the stream that they come from."""
+        with opened(self.filesystem, version) as stream:
+            yield _ROWS[self.form](stream, version.path), stream
+
+
+def _listed(url: str, filesystem: pafs.FileSystem, path: str) -> list[FileVersion]:
+    folder, name = posixpath.split(path)
+    try:
+        if any(letter in name for letter in "*?"):
+            below = [
+                version for version in versions_below(filesystem, folder) if posixpath.dirname(version.path) == folder
+            ]
+            found = [version for version in below if fnmatch.fnmatchcase(posixpath.basename(version.path), name)]
+        else:
+            kind, version = look(filesystem, path)
+            found = versions_below(filesystem, path) if kind == pafs.FileType.Directory else []
+            found = [version] if version is not None else found
+    except OSError as error:
+        raise DatasetError(f"source '{url}': cannot be reached: {error}") from error
+    if not found:
+        raise DatasetError(f"source '{url}': expected files, found nothing there. Check the path.")
+    return sorted(
+        (each for each in found if not _is_hidden(each.path[len(path) :] if each.path.startswith(path) else "")),
+        key=lambda each: each.path,
+    )
+
+
+def _is_hidden(relative: str) -> bool:
+    return any(part.startswith(".") for part in relative.split("/"))
+
+
+def _matches(path: str, patterns: Sequence[str]) -> bool:
+    name = posixpath.basename(path).lower()
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _form_of(shown: str, filesystem: pafs.FileSystem, versions: Sequence[FileVersion]) -> Form:
+    for form, patterns in _ENDINGS.items():
+        first = next((version for version in versions if _matches(version.path, patterns)), None)
+        if first is None:
+            continue
+        return "huggingface" if form == "parquet" and _is_of_hugging_face(filesystem, first) else form
+    raise DatasetError(
+        f"{shown}: expected Parquet, TFRecord, WebDataset tars or images, got {len(versions)} files such as "
+        f"{[posixpath.basename(version.path) for version in versions[:3]]}. Say what they are with form=."
+    )
+
+
+def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bool:
+    try:
+        with opened(filesystem, version) as stream:
+            return b"huggingface" in (pq.read_schema(stream).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False  # whoever reads it says what is wrong
+
+
+# --- records ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RecordPlan:
+    """What is converted into what: decided once, from the first records."""
+
+    files: _SourceFiles
+    schema: Unischema
+    sources: dict[str, list[str]]
+    layout: dict[str, Any]
+    stripes: list[list[FileVersion]]
+    fingerprint: str
+
+    def carry_out(
+        self,
+        target: str | os.PathLike[str],
+        target_options: Mapping[str, Any] | None,
+        *,
+        overwrite: bool,
+        what: str,
+        workers: int,
+        progress: bool,
+    ) -> CopyReport:
+        filesystem, root = resolve(target, storage_options=target_options)
+        job = CopyJob(filesystem, root, self.fingerprint, overwrite=overwrite)
+        sizes = [sum(version.size_bytes for version in stripe) for stripe in self.stripes]
+        resumed = job.run(
+            sizes, lambda number: self._write(job, number), what=what, unit="B", workers=workers, progress=progress
+        )
+        stored = arrow_schema(self.schema, without=self.layout["partition_by"])
+        compatible = self.layout["petastorm_compatible"]
+        files = job.complete(len(self.stripes), self.schema, stored, petastorm_compatible=compatible)
+        rows = Pipeline(target, storage_options=target_options).dataset.row_groups.rows.sum()
+        return CopyReport(rows=int(rows), files=files, schema=self.schema, resumed_stripes=resumed)
+
+    def _write(self, job: CopyJob, number: int) -> Iterator[int]:
+        """Writes one stripe; gives the bytes of the source files as it goes."""
+        with DatasetWriter(job.place(number), self.schema, filesystem=job.filesystem, **self.layout) as writer:
+            for version in self.stripes[number]:
+                try:
+                    yield from self._write_file(writer, version)
+                except EncodeError as error:
+                    raise EncodeError(
+                        f"file {version.path}: {error} Say what the field is with fields=[UnischemaField(...)], "
+                        "or leave it out of fields."
+                    ) from error
+
+    def _write_file(self, writer: DatasetWriter, version: FileVersion) -> Iterator[int]:
+        done = 0
+        with self.files.rows(version) as (records, stream):
+            for number, record in enumerate(records, 1):
+                writer.write(to_row(self.schema, record, self.sources))
+                if number % _ROWS_AT_A_TIME == 0:
+                    read = stream.tell()
+                    yield read - done
+                    done = read
+        writer.flush()  # an error names this file
+        yield version.size_bytes - done
+
+
+def _plan_records(
+    files: _SourceFiles, fields: object, rename: Mapping[str, str], layout: dict[str, Any], stripe_bytes: int
+) -> _RecordPlan:
+    with files.rows(files.versions[0]) as (records, _):
+        samples = list(islice(records, _SAMPLES))
+    renamed = [{rename.get(name, name): feature for name, feature in sample.items()} for sample in samples]
+    schema = Unischema(files.form, described_fields(fields, infer_fields(renamed)))
+    if not len(schema):
+        raise DatasetError(
+            f"file {files.versions[0].path}: expected records with features, got {len(samples)} without."
+        )
+    sources = {field.name: _sources(field, rename) for field in schema}
+    stripes: list[list[FileVersion]] = [[]]
+    for version in files.versions:
+        if stripes[-1] and sum(each.size_bytes for each in stripes[-1]) + version.size_bytes > stripe_bytes:
+            stripes.append([])
+        stripes[-1].append(version)
+    what = [schema.to_json(), sources, layout, stripe_bytes, [version.shared_key for version in files.versions]]
+    return _RecordPlan(
+        files=files,
+        schema=schema,
+        sources=sources,
+        layout=layout,
+        stripes=stripes,
+        fingerprint=hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest(),
+    )
+
+
+def _sources(field: UnischemaField, rename: Mapping[str, str]) -> list[str]:
+    """The features that a field may come from."""
+    others = [old for old, new in rename.items() if new == field.name]
+    return others if field.name in rename else [*others, field.name]

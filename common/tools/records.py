@@ -1,0 +1,197 @@
+"""From the features of records (TFRecord, WebDataset) to the fields of a schema, and to the rows that it stores.
+
+In: features by name: lists of bytes, or arrays. Out: inferred fields, and rows for `DatasetWriter`. Bytes of images are
+left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import EncodeError, SchemaError
+from ..schema.dtypes import is_bytes, is_string_like, is_text
+from ..schema.field import Unischema, UnischemaField
+from ..schema.image_files import JPEG_MAGIC, PNG_MAGIC, ImageHeader, read_header
+from ..schema.images import CompressedImageCodec
+from .tfrecord import Feature
+
+_FORMATS = ("jpeg", "png", "webp")
+
+
+def infer_fields(samples: Iterable[Mapping[str, Feature]]) -> list[UnischemaField]:
+    """The fields of records like these: in the order in which their names come up.
+
+    One value in each record is a scalar, and several are a list; an array of more axes may have any size. Bytes are
+    images if all of them are; else text if all are UTF-8. A field that some lack is nullable.
+
+    Raises:
+        SchemaError: a feature that has values of different kinds.
+    """
+    found: dict[str, list[Feature]] = {}
+    count = 0
+    for sample in samples:
+        count += 1
+        for name, feature in sample.items():
+            found.setdefault(name, []).append(feature)
+    return [_infer(name, features, nullable=len(features) < count) for name, features in found.items()]
+
+
+def _infer(name: str, features: Sequence[Feature], *, nullable: bool) -> UnischemaField:
+    arrays = [feature for feature in features if isinstance(feature, np.ndarray)]
+    if arrays and (len(arrays) < len(features) or len({(array.dtype, array.ndim) for array in arrays}) > 1):
+        raise SchemaError(
+            f"feature '{name}': expected values of one kind in all records, got several. Say what it is with "
+            f"fields=[UnischemaField('{name}', ...)]."
+        )
+    single = all(len(feature) == 1 for feature in features if isinstance(feature, list) or feature.ndim == 1)
+    shape: tuple[int | None, ...] = () if single else (None,)
+    if arrays:
+        shape = (None,) * arrays[0].ndim if arrays[0].ndim != 1 else shape
+        return UnischemaField(name, arrays[0].dtype, shape, nullable=nullable)
+    contents = [content for feature in features for content in feature]
+    image = _image(name, contents, nullable=nullable) if single else None
+    return image or UnischemaField(name, str if all(map(_is_text, contents)) else bytes, shape, nullable=nullable)
+
+
+def _image(name: str, contents: Sequence[bytes], *, nullable: bool) -> UnischemaField | None:
+    """The field of images, if all contents are some: grey if all are, with an alpha channel if all have one."""
+    plain = UnischemaField(name, bytes)
+    headers: list[ImageHeader] = []
+    for content in contents:
+        if not (content.startswith((JPEG_MAGIC, PNG_MAGIC)) or content[8:12] == b"WEBP"):
+            return None
+        try:
+            headers.append(read_header(plain, memoryview(content)))
+        except ValueError:
+            return None
+    formats, modes = {header.format for header in headers}, {header.mode for header in headers}
+    if not headers or not formats <= set(_FORMATS):
+        return None
+    kind = formats.pop() if len(formats) == 1 else "png"
+    dtype, channels = "uint8", 3
+    if modes <= {"L;16"}:
+        dtype, channels = "uint16", 1
+    elif modes <= {"1", "L"} and kind != "webp":
+        channels = 1
+    elif modes <= {"RGBA"} and kind != "jpeg":
+        channels = 4
+    shape = (None, None) if channels == 1 else (None, None, channels)
+    return UnischemaField(name, dtype, shape, CompressedImageCodec(kind, convert=True), nullable=nullable)
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def described_fields(description: object, inferred: Sequence[UnischemaField]) -> list[UnischemaField]:
+    """The fields wanted: all that were inferred, those that are named, or as they are described.
+
+    Args:
+        description: ``None``; names and `UnischemaField` values; or a feature description of TensorFlow's
+            (``tf.io.FixedLenFeature`` or ``VarLenFeature`` by name), whose byte strings are what was inferred.
+
+    Raises:
+        SchemaError: a name that no record of the sample has; another kind of feature.
+    """
+    known = {field.name: field for field in inferred}
+    if description is None:
+        return list(inferred)
+    if isinstance(description, Mapping):
+        return [_of_tensorflow(str(name), feature, known.get(str(name))) for name, feature in description.items()]
+    given = [description] if isinstance(description, str | UnischemaField) else list(description)  # type: ignore[call-overload]
+    missing = [name for name in given if isinstance(name, str) and name not in known]
+    if missing:
+        raise SchemaError(f"fields: expected features of the first records, {sorted(known)}, got {missing}.")
+    return [known[item] if isinstance(item, str) else item for item in given]
+
+
+def _of_tensorflow(name: str, feature: Any, inferred: UnischemaField | None) -> UnischemaField:
+    dtype = getattr(getattr(feature, "dtype", None), "as_numpy_dtype", None)
+    if isinstance(feature, UnischemaField) or dtype is None:
+        if isinstance(feature, UnischemaField) and feature.name == name:
+            return feature
+        raise SchemaError(
+            f"feature '{name}': expected tf.io.FixedLenFeature, tf.io.VarLenFeature or a UnischemaField of this name, "
+            f"got {feature!r}."
+        )
+    shape = tuple(feature.shape) if hasattr(feature, "shape") else (None,)
+    nullable = getattr(feature, "default_value", None) is not None
+    if np.dtype(dtype) == object:
+        if inferred is not None and shape == () and (is_string_like(inferred.dtype) or inferred.storage.takes_encoded):
+            return inferred.replace(nullable=nullable or inferred.nullable)
+        return UnischemaField(name, bytes, shape, nullable=nullable)
+    return UnischemaField(name, np.dtype(dtype), shape, nullable=nullable)
+
+
+def to_row(schema: Unischema, features: Mapping[str, Feature], sources: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The values of a record as its fields want them; the writer checks them.
+
+    Args:
+        sources: for each field the features that it may come from; the first that is there counts.
+
+    Raises:
+        EncodeError: a feature without exactly one value for a scalar, or whose bytes do not make up its field.
+    """
+    row = {}
+    for field in schema:
+        feature = next((features[name] for name in sources[field.name] if name in features), None)
+        row[field.name] = None if feature is None else _value(field, feature)
+    return row
+
+
+def _value(field: UnischemaField, feature: Feature) -> Any:
+    if isinstance(feature, np.ndarray) and feature.ndim != 1:
+        return feature
+    if field.shape == () or field.storage.takes_encoded:
+        if not len(feature) and field.nullable:
+            return None
+        if len(feature) != 1:
+            raise EncodeError(f"field '{field.name}': expected one value, got {len(feature)}.")
+        value = feature[0]
+        if is_text(field.dtype) and isinstance(value, bytes):
+            return _text(field, value)
+        return bool(value) if field.dtype == np.bool_ and value in (0, 1) else value
+    if isinstance(feature, list):
+        if is_text(field.dtype):
+            return [_text(field, value) for value in feature]
+        return feature if is_bytes(field.dtype) else _raw(field, feature)
+    return _shaped(field, feature if field.dtype == feature.dtype else _exactly(field, feature))
+
+
+def _exactly(field: UnischemaField, values: np.ndarray) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        result: np.ndarray = values.astype(field.dtype)
+    narrowed = field.dtype.kind == "f" and values.dtype.kind == "f"
+    if not narrowed and not np.array_equal(result.astype(values.dtype), values):
+        raise EncodeError(f"field '{field.name}': expected values that {field.dtype} holds, got {values[:5].tolist()}.")
+    return result
+
+
+def _text(field: UnischemaField, value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise EncodeError(f"field '{field.name}': expected text in UTF-8, got {value[:20]!r}.") from None
+
+
+def _raw(field: UnischemaField, feature: Sequence[bytes]) -> np.ndarray:
+    """An array whose bytes were stored as one feature, as ``tf.io.decode_raw`` reads it."""
+    if len(feature) != 1 or is_string_like(field.dtype) or len(feature[0]) % field.dtype.itemsize:
+        raise EncodeError(f"field '{field.name}': expected {field.dtype} values or their bytes, got byte strings.")
+    return _shaped(field, np.frombuffer(feature[0], field.dtype.newbyteorder("<")).astype(field.dtype))
+
+
+def _shaped(field: UnischemaField, values: np.ndarray) -> np.ndarray:
+    """The values in the shape of the field; one axis may be of any length."""
+    wanted = [-1 if axis is None else axis for axis in field.shape]
+    try:
+        return values.reshape(wanted)
+    except ValueError:
+        raise EncodeError(f"field '{field.name}': expected shape {field.shape}, got {values.size} values.") from None

@@ -1,0 +1,173 @@
+"""TFRecord files of ``tf.train.Example``, read without TensorFlow.
+
+In: a stream. Out: for each record its features: lists of bytes, or arrays of float32 or int64. Always holds: a file
+that is cut short, or no TFRecord, is an error. Format: https://www.tensorflow.org/tutorials/load_data/tfrecord
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO, TypeAlias
+
+import numpy as np
+
+from ..errors import DatasetError
+
+Feature: TypeAlias = list[bytes] | np.ndarray
+_POLYNOMIAL = 0x82F63B78  # of CRC-32C, reversed
+_GZIP_MAGIC = b"\x1f\x8b"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def tfrecord_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
+    """The features of each record by name; one without any value has none.
+
+    The checksum of each record's length is checked. That of its content is not, because without a library for it that
+    would take longer than everything else.
+
+    Raises:
+        DatasetError: no TFRecord file, one that is cut short, or records that are no ``tf.train.Example``.
+    """
+    buffered = io.BufferedReader(stream, 1 << 20)  # type: ignore[type-var]  # a stream of Arrow's is one, too
+    opened = gzip.GzipFile(fileobj=buffered) if buffered.peek(2)[:2] == _GZIP_MAGIC else buffered
+    for number, record in enumerate(_records(opened, where)):
+        try:
+            yield _example(memoryview(record))
+        except (ValueError, IndexError, struct.error) as error:
+            raise DatasetError(
+                f"file {where}, record {number}: expected a tf.train.Example, got {len(record)} other bytes: {error}."
+            ) from error
+
+
+def _records(stream: io.BufferedIOBase, where: str) -> Iterator[bytes]:
+    number = 0
+    try:
+        while header := stream.read(12):
+            length, checksum = struct.unpack("<QI", header)
+            if _masked(_crc32c(header[:8])) != checksum:
+                raise DatasetError(
+                    f"file {where}, record {number}: expected a TFRecord (also of gzip), got a length with a wrong "
+                    "checksum. It is another kind of file, or damaged."
+                )
+            record = stream.read(length)
+            if len(record) < length or len(stream.read(4)) < 4:
+                raise EOFError
+            yield record
+            number += 1
+    except (EOFError, struct.error, gzip.BadGzipFile) as error:
+        raise DatasetError(
+            f"file {where}, record {number}: expected a whole record, but the file is cut short. Write it again."
+        ) from error
+
+
+def _table() -> list[int]:
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+_TABLE = _table()
+
+
+def _crc32c(data: bytes) -> int:
+    value = 0xFFFFFFFF
+    for byte in data:
+        value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8
+    return value ^ 0xFFFFFFFF
+
+
+def _masked(value: int) -> int:
+    return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# --- protocol buffers: https://protobuf.dev/programming-guides/encoding ---
+
+
+def _example(data: memoryview) -> dict[str, Feature]:
+    features: dict[str, Feature] = {}
+    for number, message in _fields(data):
+        if number == 2:
+            raise ValueError("a tf.train.SequenceExample, whose lists of features have no place in a row")
+        for _, entry in _fields(_message(message)):
+            parts = dict(_fields(_message(entry)))
+            value = _feature(_message(parts[2])) if 2 in parts else None
+            if value is not None:
+                features[bytes(_message(parts.get(1, memoryview(b"")))).decode()] = value
+    return dict(sorted(features.items()))  # they are stored in any order
+
+
+def _feature(data: memoryview) -> Feature | None:
+    for number, content in _fields(data):
+        parts = [part for _, part in _fields(_message(content))]
+        if number == 1:
+            return [bytes(_message(part)) for part in parts]
+        if number == 2:
+            floats = [np.frombuffer(_message(part), "<f4") for part in parts]
+            return np.concatenate(floats).astype(np.float32) if floats else np.zeros(0, np.float32)
+        if number == 3:
+            integers = [np.array([part], np.uint64) if isinstance(part, int) else _varints(part) for part in parts]
+            return np.concatenate(integers).view(np.int64) if integers else np.zeros(0, np.int64)
+    return None
+
+
+def _message(value: memoryview | int) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("a number in place of a message")
+    return value
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """The number and the content of each field of a message; a varint as a number, others as their bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == _VARINT:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == _BYTES:
+            size, at = _varint(data, at)
+        elif kind in (_FIXED64, _FIXED32):
+            size = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(f"a field of the unknown kind {kind}")
+        if at + size > len(data):
+            raise ValueError("a field that is longer than its message")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[at]
+        result |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return result & 0xFFFFFFFFFFFFFFFF, at
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def _varints(data: memoryview) -> np.ndarray:
+    """Numbers that follow each other, uint64."""
+    content = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(content < 0x80)
+    if not len(content):
+        return np.zeros(0, np.uint64)
+    if not len(ends) or ends[-1] != len(content) - 1:
+        raise ValueError("a number that is cut short")
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if (ends - starts).max() > 9:
+        raise ValueError("a number of more than 64 bits")
+    place = np.arange(len(content)) - np.repeat(starts, ends - starts + 1)
+    shifted = (content & 0x7F).astype(np.uint64) << (7 * place).astype(np.uint64)
+    result: np.ndarray = np.bitwise_or.reduceat(shifted, starts)
+    return result

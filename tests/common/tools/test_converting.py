@@ -1,0 +1,331 @@
+"""`convert`: every form of source, and going on after an interruption."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from faces import plain
+from PIL import Image
+from tfrecords import example, feature, framed
+
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
+from parquetry.common.errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError, SchemaError
+from parquetry.common.tables import class_names
+from parquetry.common.tools import convert, converting
+from parquetry.common.tools.__main__ import main
+
+PETASTORM = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
+
+
+def picture(grey: int, kind: str = "jpeg", mode: str = "RGB") -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (6, 5), (grey, grey, grey)).convert(mode).save(stream, kind)
+    return stream.getvalue()
+
+
+def write_tfrecords(folder: Path, files: int = 3, rows: int = 4) -> list[bytes]:
+    """Files of examples with an image, a label, a name and boxes; gives the images in order."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = [picture(10 * n % 250) for n in range(files * rows)]
+    for file in range(files):
+        records = [
+            example(
+                {
+                    "image/encoded": feature([images[n]]),
+                    "label": feature([n - 5]),
+                    "name": feature([f"é{n}".encode()]),
+                    "box": feature([0.5] * (n % 3)) if n % 3 else b"",
+                }
+            )
+            for n in range(file * rows, (file + 1) * rows)
+        ]
+        (folder / f"train.tfrecord-{file:05d}-of-{files:05d}").write_bytes(framed(*records))
+    return images
+
+
+def write_tar(path: Path, samples: list[dict[str, bytes]]) -> None:
+    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
+        for sample in samples:
+            for name, content in sample.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+
+
+def run(*arguments: Any, **options: Any) -> Any:
+    return convert(*arguments, **{"progress": False, "workers": 1, **options})
+
+
+def stored(target: Path, name: str) -> list[Any]:
+    return [value for path in sorted(target.glob("*.parquet")) for value in pq.read_table(path)[name].to_pylist()]
+
+
+def test_tfrecords_are_inferred_and_images_kept_as_they_are(tmp_path: Path) -> None:
+    images = write_tfrecords(tmp_path / "in")
+    report = run(tmp_path / "in", tmp_path / "out", rename={"image/encoded": "image"})
+    assert (report.rows, report.files, report.resumed_stripes) == (12, 1, 0)
+    assert stored(tmp_path / "out", "image") == images
+    rows = list(Pipeline(tmp_path / "out"))
+    assert [int(row["label"]) for row in rows] == list(range(-5, 7))
+    assert [row["name"] for row in rows] == [f"é{n}" for n in range(12)]
+    assert [None if row["box"] is None else row["box"].tolist() for row in rows] == [
+        [0.5] * (n % 3) or None for n in range(12)
+    ]
+    assert rows[3]["image"].shape == (5, 6, 3)
+    assert report.schema["image"].codec == CompressedImageCodec("jpeg", convert=True)
+
+
+def test_a_feature_description_says_what_fields_are(tmp_path: Path) -> None:
+    write_tfrecords(tmp_path / "in")
+    text = SimpleNamespace(as_numpy_dtype=object)
+    number = SimpleNamespace(as_numpy_dtype=np.int64)
+    description = {
+        "name": SimpleNamespace(shape=[], dtype=text, default_value=None),
+        "label": SimpleNamespace(shape=[1], dtype=number, default_value=None),
+        "box": SimpleNamespace(dtype=SimpleNamespace(as_numpy_dtype=np.float32)),
+        "image/encoded": SimpleNamespace(shape=[], dtype=text, default_value=None),
+    }
+    found = run(
+        tmp_path / "in",
+        tmp_path / "out",
+        {**description, "box": UnischemaField("box", np.float32, (None,), nullable=True)},
+    ).schema
+    assert [(field.name, field.shape) for field in found] == [
+        ("name", ()),
+        ("label", (1,)),
+        ("box", (None,)),
+        ("image/encoded", (None, None, 3)),
+    ]
+    with pytest.raises(SchemaError, match=r"feature 'label': expected tf.io.FixedLenFeature"):
+        run(tmp_path / "in", tmp_path / "more", {"label": 3})
+
+
+def test_fields_are_cast_exactly_or_refused(tmp_path: Path) -> None:
+    raw = np.arange(6, dtype="<i2").tobytes()
+    records = [
+        example(
+            {
+                "small": feature([200]),
+                "flag": feature([1, 0]),
+                "raw": feature([raw]),
+                "flat": feature([1.0, 2.0, 3.0, 4.0]),
+            }
+        )
+    ]
+    (tmp_path / "a.tfrecord").write_bytes(framed(*records))
+    fields = [
+        UnischemaField("small", np.uint8),
+        UnischemaField("flag", np.bool_, (2,)),
+        UnischemaField("raw", np.int16, (2, 3)),
+        UnischemaField("flat", np.float64, (2, None)),
+        UnischemaField("missing", str, nullable=True),
+    ]
+    run(tmp_path / "a.tfrecord", tmp_path / "out", fields)
+    (row,) = Pipeline(tmp_path / "out")
+    assert (int(row["small"]), row["flag"].tolist(), row["missing"]) == (200, [True, False], None)
+    assert row["raw"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert row["flat"].tolist() == [[1, 2], [3, 4]]
+    for field, text in [
+        (UnischemaField("small", np.int8), "expected -128 to 127"),
+        (UnischemaField("flag", np.int64), "expected one value, got 2"),
+        (UnischemaField("flag", np.int64, (3,)), r"expected shape \(3,\), got 2 values"),
+        (UnischemaField("flat", np.uint8, (4,)), None),
+        (UnischemaField("raw", str), "expected text in UTF-8" if not _utf8(raw) else None),
+        (UnischemaField("missing", str), "expected a value, got None"),
+    ]:
+        if text is not None:
+            with pytest.raises(EncodeError, match=rf"file .*a.tfrecord: .*field '{field.name}': {text}.*fields="):
+                run(tmp_path / "a.tfrecord", tmp_path / "bad", [field], overwrite=True)
+
+
+def _utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tgz"])
+def test_webdataset_samples_become_rows(tmp_path: Path, name: str) -> None:
+    array = io.BytesIO()
+    np.save(array, np.ones((2, 3), np.float32))
+    samples = [
+        {
+            f"./d/{n}.JPG": picture(n),
+            f"./d/{n}.cls": str(n).encode(),
+            f"./d/{n}.json": json.dumps({"n": n}).encode(),
+            f"./d/{n}.seg.png": picture(n, "png", "L"),
+            f"./d/{n}.npy": array.getvalue(),
+        }
+        for n in range(3)
+    ] + [{"d/.hidden.jpg": b"", "__meta__.txt": b""}, {"d/3.png": picture(3, "png", "RGBA"), "d/3.cls": b"7"}]
+    write_tar(tmp_path / name, samples)
+    report = run(tmp_path / name, tmp_path / "out", rename={"jpg": "image", "png": "image", "cls": "label"})
+    rows = list(Pipeline(tmp_path / "out"))
+    assert [row["__key__"] for row in rows] == ["d/0", "d/1", "d/2", "d/3"]
+    assert [int(row["label"]) for row in rows] == [0, 1, 2, 7]
+    assert [row["image"].shape for row in rows] == [(5, 6, 3)] * 4
+    assert [row["json"] for row in rows] == ['{"n": 0}', '{"n": 1}', '{"n": 2}', None]
+    assert rows[0]["npy"].shape == (2, 3)
+    assert report.schema["seg_png"].shape == (None, None)
+    assert report.schema["seg_png"].nullable
+    assert stored(tmp_path / "out", "image")[3] == samples[-1]["d/3.png"]
+
+
+def test_a_damaged_tar_is_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", [{"0.cls": b"1"}, {"1.cls": b"2"}])
+    (tmp_path / "b.tar").write_bytes((tmp_path / "a.tar").read_bytes()[:700])
+    with pytest.raises(DatasetError, match=r"file .*b.tar: expected a whole tar file"):
+        run(tmp_path / "b.tar", tmp_path / "out")
+    for content, text in (
+        ({"0.cls": b"x"}, r"member 0.cls: expected what '.cls' says"),
+        ({"0.jpg": b"", "./0.jpg": b""}, "got two"),
+    ):
+        write_tar(tmp_path / "c.tar", [content])
+        with pytest.raises(DatasetError, match=text):
+            run(tmp_path / "c.tar", tmp_path / "out")
+
+
+def test_an_image_folder_keeps_its_files_and_class_names(tmp_path: Path) -> None:
+    for number, name in enumerate(["cat/0.jpg", "cat/1.jpg", "dog/0.jpg"]):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(picture(number))
+    run(tmp_path / "in", tmp_path / "out")
+    assert stored(tmp_path / "out", "image") == [picture(number) for number in range(3)]
+    converted = Pipeline(tmp_path / "out")
+    assert class_names(converted) == {"label": ("cat", "dog")}
+    direct = list(Pipeline.from_image_folder(tmp_path / "in"))
+    for row, other in zip(converted, direct, strict=True):
+        assert (row["path"], row["label"]) == (other["path"], other["label"])
+        assert np.array_equal(row["image"], other["image"])
+    run(tmp_path / "in", tmp_path / "pictures", "image")
+    assert class_names(Pipeline(tmp_path / "pictures")) == {}
+
+
+def test_a_folder_of_hugging_face_keeps_images_and_class_names(tmp_path: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["no", "yes"]}}
+    data = pa.table(
+        {"image": pa.array([{"bytes": picture(n), "path": None} for n in range(3)], kind), "label": [0, 1, 0]}
+    )
+    data = data.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    (tmp_path / "in").mkdir()
+    for split in ("train", "test"):
+        pq.write_table(data, tmp_path / "in" / f"{split}-00000-of-00001.parquet")
+    with pytest.raises(DatasetError, match="expected split="):
+        run(tmp_path / "in", tmp_path / "out")
+    run(tmp_path / "in", tmp_path / "out", split="test")
+    assert stored(tmp_path / "out", "image") == [picture(n) for n in range(3)]
+    assert class_names(Pipeline(tmp_path / "out")) == {"label": ("no", "yes")}
+    assert next(iter(Pipeline(tmp_path / "out")))["image"].shape == (5, 6, 3)
+
+
+def test_plain_parquet_takes_codecs_and_petastorm_keeps_its_own(tmp_path: Path) -> None:
+    pq.write_table(
+        pa.table({"image": [picture(n) for n in range(3)], "id": range(3), "more": range(3)}),
+        tmp_path / "plain.parquet",
+    )
+    field = UnischemaField("image", np.uint8, (5, 6, 3), CompressedImageCodec("jpeg"))
+    report = run(tmp_path / "plain.parquet", tmp_path / "out", [field, "id"])
+    assert list(report.schema.fields) == ["image", "id"]
+    assert next(iter(Pipeline(tmp_path / "out")))["image"].shape == (5, 6, 3)
+    filtered = run(Pipeline(tmp_path / "plain.parquet").where([("id", ">", 0)]).select("id"), tmp_path / "some")
+    assert (filtered.rows, list(filtered.schema.fields)) == (2, ["id"])
+    run(PETASTORM, tmp_path / "petastorm")
+    assert plain(list(Pipeline(tmp_path / "petastorm"))) == plain(list(Pipeline(PETASTORM)))
+    with pytest.raises(PipelineError, match="with select, where, take and skip alone, got rename"):
+        run(Pipeline(tmp_path / "plain.parquet").rename({"id": "x"}), tmp_path / "renamed")
+    with pytest.raises(FieldNotFoundError, match="'nothing'"):
+        run(tmp_path / "plain.parquet", tmp_path / "none", ["nothing"])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_interrupted_conversion_goes_on_and_gives_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    write_tfrecords(tmp_path / "in", files=5)
+    options = {"stripe_bytes": 1, "workers": workers}
+    run(tmp_path / "in", tmp_path / "whole", stripe_bytes=1)
+    broken = converting._ROWS["tfrecord"]
+
+    def failing(stream: Any, where: str) -> Iterator[Any]:
+        yield from broken(stream, where)
+        if "00003-of" in where:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setitem(converting._ROWS, "tfrecord", failing)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "in", tmp_path / "out", **options)
+    assert not list((tmp_path / "out").glob("*.parquet"))
+    with pytest.raises(DatasetError, match="expected the same copy to go on"):
+        run(tmp_path / "in", tmp_path / "out", ["label"], **options)
+    report = run(tmp_path / "in", tmp_path / "out", **options)
+    assert report.resumed_stripes >= (3 if workers == 1 else 1)
+    assert (report.rows, report.files) == (20, 5)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert made == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+
+
+def test_a_record_that_does_not_fit_names_its_file(tmp_path: Path) -> None:
+    for number in range(2):
+        (tmp_path / f"{number}.tfrecord").write_bytes(framed(*[example({"a": feature([1] * (1 + number))})] * 300))
+    with pytest.raises(EncodeError, match=r"file .*1.tfrecord: field 'a': expected one value, got 2\. Say what"):
+        run(tmp_path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "text"),
+    [
+        ("missing", {}, DatasetError, "found nothing there|cannot be reached"),
+        ("*.tar", {}, DatasetError, "expected files, found nothing there"),
+        ("", {}, DatasetError, r"expected Parquet, TFRecord, WebDataset tars or images, got 1 files such as \['x.bin'\]"),
+        ("x.bin", {"form": "tfrecord"}, DatasetError, "record 0: expected a TFRecord"),
+        ("", {"form": "webdataset"}, DatasetError, r"expected files like \*.tar"),
+        ("x.bin", {"form": "csv"}, PipelineError, "expected form to be one of"),
+        ("x.bin", {"form": "tfrecord", "split": "train"}, PipelineError, "split and config for Hugging Face folders only"),
+        ("x.bin", {"form": "parquet", "rename": {"a": "b"}}, PipelineError, "rename for TFRecord and WebDataset only"),
+        ("x.bin", {"form": "tfrecord", "workers": 0}, PipelineError, "workers to be an integer >= 1"),
+    ],
+)  # fmt: skip
+def test_sources_and_arguments_that_make_no_sense_are_refused(
+    tmp_path: Path, source: str, options: dict[str, Any], error: Any, text: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.bin").write_bytes(b"0123456789" * 5)
+    with pytest.raises(error, match=text):
+        run(tmp_path / "in" / source, tmp_path / "out", **options)
+    with pytest.raises(PipelineError, match="got an empty list"):
+        run([], tmp_path / "out")
+
+
+def test_the_command_converts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tfrecords(tmp_path / "in")
+    pattern = str(tmp_path / "in" / "train.tfrecord-0000[01]*").replace("[01]", "?")
+    arguments = [
+        "convert",
+        pattern,
+        str(tmp_path / "out"),
+        "--rename",
+        "image/encoded=image",
+        "--fields",
+        "image",
+        "label",
+    ]
+    assert main([*arguments, "--no-progress", "--workers", "2"]) == 0
+    assert capsys.readouterr().out.strip().endswith("12 rows of 2 fields in 1 files.")
+    assert main([*arguments, "--no-progress"]) == 1
+    assert "expected nothing there" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*arguments, "--rename", "x"])

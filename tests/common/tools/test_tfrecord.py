@@ -1,0 +1,67 @@
+"""TFRecord files: what TensorFlow writes is read without it, and damage is found."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tfrecords import example, feature, framed, message
+
+from parquetry.common.errors import DatasetError
+from parquetry.common.tools.tfrecord import _crc32c, tfrecord_rows
+
+
+def rows(data: bytes) -> list[dict[str, Any]]:
+    return list(tfrecord_rows(pa.BufferReader(data), "x"))  # type: ignore[arg-type]
+
+
+def test_the_checksum_is_crc32c() -> None:
+    assert _crc32c(b"123456789") == 0xE3069283
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_features_of_every_kind_are_read(packed: bool, compress: Any) -> None:
+    numbers = [0, 1, -1, 127, 128, 2**63 - 1, -(2**63), 300]
+    data = framed(
+        example({"b": feature([b"x", b"", b"\xff"]), "a": feature([1.5, -2.0], packed=packed)}),
+        example({"n": feature(numbers, packed=packed), "none": b"", "empty": message(3, b"")}),
+        b"",
+    )
+    first, second, third = rows(compress(data))
+    assert list(first) == ["a", "b"]
+    assert first["b"] == [b"x", b"", b"\xff"]
+    assert first["a"].tolist() == [1.5, -2.0]
+    assert first["a"].dtype == np.float32
+    assert second["n"].tolist() == numbers
+    assert second["n"].dtype == np.int64
+    assert "none" not in second
+    assert second["empty"].tolist() == []
+    assert third == {}
+
+
+@pytest.mark.parametrize("kind", [bytes, gzip.compress])
+@pytest.mark.parametrize("left", [4, 13, 30, -1])
+def test_a_file_that_is_cut_short_is_an_error(kind: Any, left: int) -> None:
+    data = kind(framed(example({"a": feature([1, 2])}), example({"a": feature([b"x" * 50])})))
+    with pytest.raises(DatasetError, match=r"file x, record \d: expected a whole record|wrong checksum"):
+        rows(data[:left])
+
+
+def test_other_files_are_refused() -> None:
+    with pytest.raises(DatasetError, match="file x, record 0: expected a TFRecord"):
+        rows(b"PAR1" * 10)
+    for wrong in (b"\xff", b"hello world", message(1, b"\xff" * 20), message(1, message(1, message(2, b"\x0b")))):
+        with pytest.raises(DatasetError, match=r"file x, record 0: expected a tf.train.Example, got \d+ other bytes"):
+            rows(framed(wrong))
+    with pytest.raises(DatasetError, match="SequenceExample"):
+        rows(framed(example({"a": feature([1])}) + message(2, b"")))
+
+
+def test_an_empty_file_has_no_records() -> None:
+    assert rows(b"") == []
+    assert list(tfrecord_rows(io.BytesIO(b""), "x")) == []
