@@ -9,7 +9,6 @@ Every public name is here, and is loaded when you first use it: importing ``parq
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -70,6 +69,9 @@ _EXTRAS = {"tensorflow": "tensorflow", "torch": "torch", "torchdata": "torch"}
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        # Here, because it costs every process that starts a tenth of its imports.
+        from importlib.metadata import version
+
         value: object = version("parquetry")
     elif name in __all__:
         value = _loaded(name)
