@@ -1,6 +1,7 @@
 """`StreamChannel`: pickled messages between the reader and its own workers, with descriptors.
 
-Both ends are our own processes of one version, so pickle is safe and enough; a message may be of any size.
+Both ends are our own processes of one version, so pickle is safe and enough; a message may be of any size. Framing is
+that of `multiprocessing.connection`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,25 @@ import os
 import pickle
 import select
 import socket
-import struct
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from ..processes import start_vital
 
-_LENGTH = struct.Struct("<Q")
+_WITH_DESCRIPTOR = b"d"
+_ALONE = b"-"
 
 
 class StreamChannel:
-    """One end of a ``SOCK_STREAM`` connection; one user at a time."""
+    """One end of a ``SOCK_STREAM`` connection; one user at a time.
+
+    It reads and writes a copy of the socket's descriptor, because others may close the socket meanwhile.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
+        self._socket = connection
+        self._messages = Connection(os.dup(connection.fileno()))
 
     def send(self, message: dict[str, Any], descriptor: int | None = None) -> None:
         """Sends a message.
@@ -33,33 +40,23 @@ class StreamChannel:
 
     def send_pickled(self, body: bytes, descriptor: int | None = None) -> None:
         """Sends a message that is pickled already. Raises like `send`."""
-        head = _LENGTH.pack(len(body))
-        if descriptor is None:
-            self._connection.sendall(head)
-        else:
-            socket.send_fds(self._connection, [head], [descriptor])
-        self._connection.sendall(body)
+        self._messages.send_bytes(_ALONE + body if descriptor is None else _WITH_DESCRIPTOR + body)
+        if descriptor is not None:
+            send_handle(self._messages, descriptor, None)
 
     def receive(self) -> tuple[dict[str, Any], int | None] | None:
         """The next message and its descriptor; ``None`` when the other side is gone."""
         try:
-            head, descriptors, _, _ = socket.recv_fds(self._connection, _LENGTH.size, 1)
-            if len(head) < _LENGTH.size:
-                return None
-            body = bytearray(_LENGTH.unpack(head)[0])
-            view = memoryview(body)
-            while view:
-                count = self._connection.recv_into(view)
-                if not count:
-                    return None
-                view = view[count:]
-        except OSError:
+            body = self._messages.recv_bytes()
+            descriptor = recv_handle(self._messages) if body[:1] == _WITH_DESCRIPTOR else None
+        except (EOFError, OSError):
             return None
-        return pickle.loads(body), descriptors[0] if descriptors else None
+        return pickle.loads(memoryview(body)[1:]), descriptor
 
     def close(self) -> None:
-        """Closes the socket. Idempotent."""
-        self._connection.close()
+        """Closes the socket, and the copy. Idempotent."""
+        self._messages.close()
+        self._socket.close()
 
 
 def exit_with(connection: socket.socket) -> None:
