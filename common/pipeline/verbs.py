@@ -18,6 +18,7 @@ from ..stages.batch import Batch
 from ..stages.cache import Cache
 from ..stages.concat import Concat, Remainder
 from ..stages.ngram import Ngram, normalise_gap, offsets_of
+from ..stages.pack_rows import Overlong, PackRows, Strategy
 from ..stages.repeat import Repeat
 from ..stages.shard import Even, Shard
 from ..stages.shuffle import Shuffle
@@ -306,6 +307,45 @@ class Verbs(ImageVerbs):
         between = None if separator is None else by_field(separator, names, "concat", "separator")
         padding = by_field(pad_value, names, "concat", "pad_value")
         return self._with_stage(Concat(length, names, between, positions, remainder, padding))
+
+    def pack_rows(
+        self,
+        length: int,
+        *fields: str | UnischemaField,
+        strategy: Strategy = "best_fit",
+        overlong: Overlong = "cut",
+        pad_value: float | Mapping[str, float] = 0,
+    ) -> Self:
+        """Token lists packed whole into items of exactly ``length`` tokens, which are padded where no row has room.
+
+            >>> first = next(iter(texts.pack_rows(8, "tokens", pad_value=-1)))
+            >>> first["tokens"].tolist()
+            [3, 3, 3, 7, 7, 7, 2, 2]
+            >>> first["segment_ids"].tolist(), first["position_ids"].tolist()
+            ([1, 1, 1, 2, 2, 2, 3, 3], [0, 1, 2, 0, 1, 2, 0, 1])
+
+        ``segment_ids`` (1, 2, ... inside each item, one for each row in it) and ``position_ids`` (from 0 at each row's
+        start), int32 ``[length]``, tell rows apart; both are 0 in padding. `explain` says how full items are.
+
+        Rows are packed among those of at least ``buffer_size`` rows (`shuffle`). Which lengths share an item is the
+        same in every epoch, and so is the number of items; rows of one length change places. ``shuffle`` belongs before
+        it; ``shard``, ``repeat``, ``take`` and ``batch`` may stand behind it and then count items.
+
+        Args:
+            fields: as of `concat`.
+            strategy: the longest rows come first, each into the fullest item that has room (``"best_fit"``) or into the
+                first one (``"first_fit"``).
+            overlong: rows longer than ``length`` are cut into several (``"cut"``), left out (``"drop"``), or an error.
+            pad_value: a number, or ``{field: number}``.
+
+        Raises:
+            PipelineError: a field that is no list of numbers, or a number that it cannot hold.
+            NullValueError, DecodeError: a null, lists of different lengths in a row, or a row that is too long under
+                ``"error"``; names file and row.
+        """
+        names = token_fields("pack_rows", fields)
+        padding = by_field(pad_value, names, "pack_rows", "pad_value")
+        return self._with_stage(PackRows(length, names, strategy, overlong, padding))
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
         """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``.

@@ -38,10 +38,12 @@ from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.columns import ResolveFields
 from ..stages.concat import Concat
+from ..stages.pack_rows import PackRows
 from ..stages.weigh import Weigh
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
 from .items import RowItems, by_block, distinct
+from .packed_items import PackedItems
 from .program import ElementProgram
 from .stage_order import StageOrder, order_stages
 from .token_items import TokenItems
@@ -338,6 +340,10 @@ class Plan(BasePlan):
             case Weigh() as stage:
                 seed = stage.seed if not stage.drawn or self.seed is None else self.seed
                 return WeightedItems(self.selection, stage.num_items, seed)
+            case PackRows() as stage:
+                best, cut = stage.strategy == "best_fit", stage.overlong == "cut"
+                rows = 1 if self.order.shuffle is None else self.order.shuffle.buffer_size
+                return PackedItems(self.selection, stage.length, best=best, cut=cut, group_rows=rows)
         return RowItems(self.selection)
 
     @cached_property
@@ -372,8 +378,8 @@ class Plan(BasePlan):
             )
         if self.order.join is not None and self.selection.num_items and not self.items.num_items:
             raise EmptySelectionError(
-                f"{self.order.join.verb}: expected at least one item, got {'; '.join(self.items.explained)}. Give a "
-                "smaller length, or pad the remainder."
+                f"{self.order.join.verb}: expected at least one item, got {'; '.join(self.items.explained)}. Give "
+                "another length, or keep what is left out."
             )
         shard = self.order.shard
         if shard is not None and shard.even == "drop" and self.items.num_items and self.row_view.length == 0:

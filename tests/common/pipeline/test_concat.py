@@ -80,7 +80,7 @@ def check_stream(found: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=24)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     data=st.data(),
     sizes=lengths,

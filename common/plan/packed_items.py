@@ -1,0 +1,169 @@
+"""`PackedItems`: items that hold whole rows of tokens, as many as have room.
+
+In: the wanted rows and how many tokens each has. Out: the order of an epoch, and the rows in each item. Which lengths
+share an item follows from the lengths alone, so that each epoch has the same number of items; which of the rows of one
+length takes which place is drawn in each epoch.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from ..order.epoch import EpochOrder, OrderSpec
+from ..order.keyed import raw_words
+from ..order.packing import packed
+from ..order.tokens import counted
+from ..selection.select import Selection
+from .draws import BlockKey, BlockRows, Draw
+from .items import RowItems, by_block
+
+_ROWS_KEY = 8
+_FULL_ITEMS = 128  # a group's last item is mostly empty, which is little among so many
+
+
+class PackedItems(RowItems):
+    """Items of ``length`` tokens with whole rows.
+
+    Rows are packed among those of one group: consecutive row groups that together hold enough rows and tokens.
+
+    Args:
+        selection: the wanted rows, with their lengths as what is measured.
+        best: whether a row goes into the fullest item that has room for it, or else into the first.
+        cut: whether longer rows are cut into pieces; otherwise they are left out.
+        group_rows: fewest rows of a group.
+    """
+
+    def __init__(self, selection: Selection, length: int, *, best: bool, cut: bool, group_rows: int) -> None:
+        super().__init__(selection)
+        assert selection.measured is not None
+        self._length = length
+        self._best = best
+        self._cut = cut
+        self._group_rows = group_rows
+        self._lengths = selection.measured
+        self._layout = lru_cache(maxsize=128)(self._make_layout)
+        self._rows_of = lru_cache(maxsize=128)(self._make_rows)
+
+    @cached_property
+    def _groups(self) -> np.ndarray:
+        """The first row group of each group, and the number of row groups."""
+        rows = self._selection.rows.before
+        taken = self._lengths if self._cut else np.where(self._lengths > self._length, 0, self._lengths)
+        tokens = np.concatenate([[0], np.cumsum(taken)])[rows]
+        bounds = [0]
+        while True:
+            begin = bounds[-1]
+            enough_rows = np.searchsorted(rows, rows[begin] + max(self._group_rows, 1))
+            enough = max(enough_rows, np.searchsorted(tokens, tokens[begin] + _FULL_ITEMS * self._length))
+            if enough >= len(rows) - 1:  # what is left is too little for two groups, or just enough for one
+                last = len(rows) - 1
+                whole = enough == last or len(bounds) == 1
+                return np.array([*bounds, last] if whole else [*bounds[:-1], last], np.int64)
+            bounds.append(int(enough))
+
+    @cached_property
+    def _bins(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each group the lengths in its items, and how many there are before each item."""
+        result = []
+        for group in range(len(self._groups) - 1):
+            sizes = self._pieces(group)[2]
+            result.append(packed(np.bincount(sizes, minlength=self._length + 1), self._length, best=self._best))
+        return result
+
+    @cached_property
+    def _items_before(self) -> np.ndarray:
+        """Items before each group: what `EpochOrder` lays end to end."""
+        return np.concatenate([[0], np.cumsum([len(ends) - 1 for _, ends in self._bins], dtype=np.int64)])
+
+    @property
+    def num_items(self) -> int:
+        return int(self._items_before[-1])
+
+    @property
+    def explained(self) -> list[str]:
+        tokens = sum(int(sizes.sum()) for sizes, _ in self._bins)
+        longer = int(np.count_nonzero(self._lengths > self._length))
+        what = f", {longer:,} longer rows {'cut' if self._cut else 'left out'}" if longer else ""
+        return [
+            f"{tokens:,} tokens packed into {self.num_items:,} items of {self._length:,}, "
+            f"{tokens / max(self.num_items * self._length, 1):.1%} full{what}"
+        ]
+
+    def order(self, spec: OrderSpec, epoch: int) -> GroupOrder:
+        return GroupOrder(self._items_before, spec, epoch)
+
+    def draws(self, order: EpochOrder, turn: int, index: np.ndarray) -> list[Draw]:
+        result = []
+        for stream, block, items, places in by_block(order, index):
+            _, first, tokens, begin, ends = self._layout(order, stream, block)
+            pieces = ends[items + 1] - ends[items]
+            piece, item = counted(ends[items], pieces), np.repeat(np.arange(len(items)), pieces)
+            key = BlockKey(epoch=order.epoch, stream=stream, block=block)
+            spans = np.stack([first[piece], tokens[piece], begin[piece], np.zeros_like(piece)], axis=1)
+            result.append(
+                Draw(key=key, items=piece, places=item if places is None else places[item], turn=turn, spans=spans)
+            )
+        return result
+
+    def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:
+        return self.rows_at(self._layout(order, key.stream, key.block)[0][:, None])
+
+    def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
+        shares = []
+        groups, _, taken = order.block_segments(key.stream, key.block)
+        for group, items in zip(groups.tolist(), taken.tolist(), strict=True):
+            share = items / max(int(self._items_before[group + 1] - self._items_before[group]), 1)
+            for found in range(self._groups[group], self._groups[group + 1]):
+                shares.append((found, share * int(self._selection.rows.counts[found])))
+        return shares
+
+    def _pieces(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What is packed of a group, in storage order: ``(row, first, tokens)``; ``row`` among the wanted rows."""
+        begin, end = self._selection.rows.before[self._groups[group : group + 2]]
+        lengths = self._lengths[begin:end]
+        if self._cut:
+            pieces = -(-lengths // self._length)
+        else:
+            pieces = ((lengths > 0) & (lengths <= self._length)).astype(np.int64)
+        row = np.repeat(np.arange(len(lengths)), pieces)
+        first = counted(np.zeros_like(pieces), pieces) * self._length
+        return begin + row, first, np.minimum(lengths[row] - first, self._length)
+
+    def _make_rows(self, order: EpochOrder, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The pieces of a group in an epoch, in the order of the places in its items."""
+        row, first, tokens = self._pieces(group)
+        if order.spec.buffer_size is None:
+            pieces = np.argsort(tokens, kind="stable")
+        else:
+            words = raw_words(len(row), _ROWS_KEY, order.spec.seed, order.epoch, group)
+            pieces = np.lexsort((words, tokens))
+        sizes, _ = self._bins[group]
+        chosen = np.empty_like(pieces)
+        chosen[np.argsort(sizes, kind="stable")] = pieces
+        return row[chosen], first[chosen], tokens[chosen]
+
+    def _make_layout(
+        self, order: EpochOrder, stream: int, block: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The pieces in the items of a block, in order: ``(row, first, tokens, place in the item)``, and how many come
+        before each item and in all.
+        """
+        items = order.block_items(stream, block)
+        group = int(order.block_segments(stream, block)[0][0])  # each block lies in one
+        row, first, tokens = self._rows_of(order, group)
+        _, ends = self._bins[group]
+        item = items - self._items_before[group]
+        counts = ends[item + 1] - ends[item]
+        piece = counted(ends[item], counts)
+        before = np.concatenate([[0], np.cumsum(tokens)])
+        begin = before[piece] - np.repeat(before[ends[item]], counts)
+        return row[piece], first[piece], tokens[piece], begin, np.concatenate([[0], np.cumsum(counts)])
+
+
+class GroupOrder(EpochOrder):
+    """An order whose blocks are the groups in which rows are packed."""
+
+    def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
+        return np.arange(len(position)) * (self.spec.buffer_size or 1)

@@ -1,0 +1,48 @@
+"""``pack_rows``: whole rows of token lists in items of one length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ..errors import PipelineError
+from .base import Stage
+from .columns import Columns
+from .tokens import TokenLengths, TokenStage, check_numbers
+
+Strategy = Literal["best_fit", "first_fit"]
+Overlong = Literal["cut", "drop", "error"]
+
+
+@dataclass(frozen=True)
+class PackRows(TokenStage):
+    """Whole rows, as many in each item as have room.
+
+    Attributes:
+        fields: names of token lists, which are packed in step.
+        strategy: where a row goes, the longest first: into the fullest item that has room, or into the first one.
+        overlong: what becomes of rows that are longer than an item.
+        pad_value: a number, or one for each field.
+    """
+
+    verb: ClassVar[str] = "pack_rows"
+    length: int
+    fields: tuple[str, ...]
+    strategy: Strategy = "best_fit"
+    overlong: Overlong = "cut"
+    pad_value: Any = 0
+
+    def check(self) -> None:
+        super().check()
+        if self.strategy not in ("best_fit", "first_fit"):
+            raise PipelineError(f"pack_rows: expected strategy='best_fit' or 'first_fit', got {self.strategy!r}.")
+        if self.overlong not in ("cut", "drop", "error"):
+            raise PipelineError(f"pack_rows: expected overlong='cut', 'drop' or 'error', got {self.overlong!r}.")
+        check_numbers("pack_rows", "pad_value", self.pad_value)
+
+    @property
+    def measure(self) -> Stage:
+        return TokenLengths(self.fields, self.length if self.overlong == "error" else None)
+
+    def apply(self, columns: Columns) -> None:
+        self.join(columns, None, self.pad_value, positions=True)
