@@ -49,10 +49,11 @@ def packed(counts: np.ndarray, length: int, *, best: bool) -> tuple[np.ndarray, 
             made, _ = _filled((), -(-left // each), size, each, left)
             kinds += made
             room = np.concatenate([room, [length - size * _last(after, ()) for after, _ in made]])
-    bins = [filling for filling, count in kinds for _ in range(count)]
-    pairs = np.array([pair for filling in bins for pair in filling], np.int64).reshape(-1, 2)
+    fillings = [filling for filling, bins in kinds for _ in range(bins)]
+    pairs = np.array([pair for filling in fillings for pair in filling], np.int64).reshape(-1, 2)
     ends = np.concatenate([[0], np.cumsum(pairs[:, 1])])
-    return np.repeat(*pairs.T), ends[np.cumsum([0, *map(len, bins)])]
+    pairs_before = np.cumsum([0, *(len(filling) for filling in fillings)])
+    return np.repeat(pairs[:, 0], pairs[:, 1]), ends[pairs_before]
 
 
 def _filled(filling: _Filling, bins: int, size: int, each: int, left: int) -> tuple[list[tuple[_Filling, int]], int]:
