@@ -15,7 +15,7 @@ from ...schema.field import UnischemaField
 from ...stages.steps import JoinStep
 from ..columns.arena import Arena
 from ..columns.arrow_take import take_spans
-from ..columns.batch import Column, Dense, spans
+from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
 from .source import Numbers, Source
 
@@ -26,7 +26,7 @@ class _Pieces:
 
     Attributes:
         rows, first, tokens: which rows of the block, from which of their tokens on, and how many.
-        places: where the tokens belong in the flat batch.
+        places: where the tokens belong in the flat batch: a slice, or a mask.
         separators: where separators belong there.
     """
 
@@ -45,7 +45,7 @@ def join_rows(
     shape = (count, step.length)
     starts, sizes = _laid_out(step, sources)
     full = int(sizes.sum()) == count * step.length
-    pieces = [_pieces(step, source) for source in sources]
+    pieces = [_pieces(step, source, count) for source in sources]
     columns: list[Column] = []
     for number, field in enumerate(fields):
         out = arena.allocate(delivered_dtype(field.dtype), shape)
@@ -61,18 +61,28 @@ def join_rows(
                 flat[each.separators] = step.separators[number]
         columns.append(Dense(out))
     if step.positions:
-        places: Numbers = slice(None) if full else spans(starts, sizes)
-        item = starts // step.length
-        begins = np.diff(item, prepend=-1) != 0
-        number_of = np.arange(len(item)) - np.flatnonzero(begins)[np.cumsum(begins) - 1] + 1
-        for values in (np.repeat(number_of, sizes), spans(np.zeros_like(sizes), sizes)):
-            out = arena.allocate(np.dtype(np.int32), shape)
-            flat = out.reshape(-1)
-            if not full:
-                flat.fill(0)
-            flat[places] = values
-            columns.append(Dense(out))
+        segments, positions = (arena.allocate(np.dtype(np.int32), shape) for _ in range(2))
+        _write_positions(step, starts, sizes, segments.reshape(-1), positions.reshape(-1))
+        columns += [Dense(segments), Dense(positions)]
     return columns
+
+
+def _write_positions(
+    step: JoinStep, starts: np.ndarray, sizes: np.ndarray, segments: np.ndarray, positions: np.ndarray
+) -> None:
+    """The number of each token's piece in its item, from 1, and the token's place in the piece; both 0 in padding."""
+    begins = np.flatnonzero(np.diff(starts // step.length, prepend=-1))  # the first piece of each item
+    numbers = np.arange(1, len(starts) + 1) - np.repeat(begins, np.diff(begins, append=len(starts)))
+    cuts = np.unique(np.concatenate([starts, starts + sizes]))  # where a piece begins, or padding
+    cuts = cuts[cuts < len(segments)]
+    piece = np.minimum(np.searchsorted(starts, cuts), len(starts) - 1)
+    values = np.where(starts[piece] == cuts, numbers[piece], 0).astype(np.int32)
+    lengths = np.diff(cuts, append=len(segments))
+    segments[:] = np.repeat(values, lengths)
+    places = np.arange(len(segments), dtype=np.int32)
+    np.subtract(places, np.repeat(cuts.astype(np.int32), lengths), out=positions)
+    if not values.all():
+        positions *= segments > 0
 
 
 def _laid_out(step: JoinStep, sources: Sequence[Source]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,15 +105,19 @@ def _spans_of(source: Source) -> np.ndarray:
     return source.spans
 
 
-def _pieces(step: JoinStep, source: Source) -> _Pieces:
+def _pieces(step: JoinStep, source: Source, count: int) -> _Pieces:
     starts, (first, tokens, _, separator) = _starts(step, source), _spans_of(source).T
     separators = (starts + tokens)[separator > 0]
     some = np.flatnonzero(tokens)
     order = some[np.argsort(starts[some])]
     starts, tokens = starts[order], tokens[order]
-    places: Numbers = spans(starts, tokens)
     if len(order) and (starts[1:] == (starts + tokens)[:-1]).all():
-        places = slice(int(starts[0]), int(starts[-1] + tokens[-1]))
+        places: Numbers = slice(int(starts[0]), int(starts[-1] + tokens[-1]))
+    else:  # a mask is assigned run by run
+        edges = np.zeros(count * step.length + 1, np.int8)
+        edges[starts] += 1
+        edges[starts + tokens] -= 1
+        places = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
     return _Pieces(
         source=source,
         rows=source.cells[order, 0],
