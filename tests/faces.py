@@ -331,8 +331,8 @@ def _text(value: Any) -> Any:
 def _check_numpy(output: OutputField, value: Any, batched: bool) -> None:
     """What the element promises about dtype and shape holds for every value."""
     for leaf in _leaves(value):
-        assert leaf.dtype == output.dtype or output.kind != "dense", (
-            f"{output.name}: promised {output.dtype}, got {leaf.dtype}"
+        assert leaf.dtype == output.numpy_dtype or output.kind != "dense", (
+            f"{output.name}: promised {output.numpy_dtype}, got {leaf.dtype}"
         )
         shapes = leaf.shapes.tolist() if isinstance(leaf, RaggedArray) else [leaf.shape] if output.ragged else []
         for shape in shapes:

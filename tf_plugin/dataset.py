@@ -28,6 +28,7 @@ from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.predicates.column_predicates import ColumnPredicate
+from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
 
 from .arguments import graph_seed, is_dnf, known_urls, static, static_text
@@ -220,6 +221,11 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def explain(self) -> str:
         """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
         return self.pipeline.explain()
+
+    @property
+    def element(self) -> Element:
+        """What one step gives, fields with their dtypes, shapes and units; ``element_spec`` has no units."""
+        return self.pipeline.element
 
     def vocabulary(self, field: str) -> list[Any]:
         """The values of a field by their codes, see `Pipeline.vocabulary`."""

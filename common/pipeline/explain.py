@@ -174,10 +174,11 @@ def _elements(plan: BasePlan) -> list[str]:
 
 
 def _describe(output: OutputField) -> str:
-    kind = str(output.dtype) if output.kind == "dense" else output.kind
+    kind = str(output.numpy_dtype) if output.kind == "dense" else output.kind
+    counted = f", {output.time}" if output.time and not output.as_time else ""
     nullable = ", nullable" if output.nullable else ""
     dims = f" {output.dims}" if output.dims else ""
-    return f"{output.name}: {kind} {output.element_shape}{dims}{nullable}"
+    return f"{output.name}: {kind} {output.element_shape}{dims}{counted}{nullable}"
 
 
 def _bytes(count: int) -> str:

@@ -75,11 +75,19 @@ class FieldVerbs:
             ('float16', [0, 1, 1])
 
         As numpy's ``astype``: a fraction is cut off, a float rounds to the nearest of the new dtype (infinity where it
-        is too large), and every number but 0 is ``True``. What numpy would turn into another number without a word is
+        is too large), and every number but 0 is ``True``.
+
+            >>> next(iter(drive.cast("datetime64[D]", "id").skip(31)))["id"]
+            np.datetime64('1970-02-01')
+
+        Times arrive as int64 that count their own unit (``pipeline.element`` says which). ``"datetime64[s]"`` and
+        ``"timedelta64[ms]"`` give numpy's own times in that unit, and ``"datetime64"`` in the field's; whole numbers
+        become times that count the unit. A coarser unit rounds down. TensorFlow and PyTorch have no times: they get
+        int64 in the new unit. What numpy would turn into another number without a word is
         an error: an integer that does not fit, NaN or infinity as an integer or bool. Nulls stay nulls.
 
         Args:
-            dtype: numpy's, or its name: an integer, a float, or bool.
+            dtype: numpy's, or its name: an integer, a float, bool, or a time.
             names: names or regexes; at least one, because a cast of everything would include ids and labels.
 
         Raises:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..engine.columns.batch import Column, Dense, rows_of, split_array, split_column, split_columns, to_numpy
+from ..engine.columns.batch import Column, Dense, rows_of, split_array, split_column, split_columns, timed, to_numpy
 from ..engine.run.threads import Form
 from ..errors import ELEMENT_ERRORS, StateError
 from ..order.cursor import Cursor
@@ -272,6 +272,7 @@ def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) ->
 
 
 def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
+    column = timed(output, column)
     if isinstance(column, Dense) and column.valid is None:
         return split_array(column.values, count)
     return [to_numpy(part, text=output.kind == "text") for part in split_column(column, count)]
@@ -280,7 +281,7 @@ def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
 def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[Any]:
     """The rows of a chunk."""
     pairs = zip(element.outputs, columns, strict=True)
-    return element.each([rows_of(column, text=output.kind == "text") for output, column in pairs])
+    return element.each([rows_of(timed(output, column), text=output.kind == "text") for output, column in pairs])
 
 
 def executor_of(pipeline: Iterated) -> str:

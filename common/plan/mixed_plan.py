@@ -194,14 +194,14 @@ class MixedPlan(BasePlan):
 
 def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:
     def essence(output: OutputField) -> tuple[object, ...]:
-        return output.path, output.kind, output.dtype, output.shape, output.window
+        return output.path, output.kind, output.numpy_dtype, output.shape, output.window
 
     for left, right in zip(expected, found, strict=False):
         if essence(left) != essence(right):
+            one, other = (f"'{item.name}' {item.numpy_dtype} {item.element_shape}" for item in (left, right))
             raise SchemaError(
-                f"mix: expected equal fields in all pipelines, got '{left.name}' {left.dtype} {left.element_shape} in "
-                f"pipeline 0 and '{right.name}' {right.dtype} {right.element_shape} in pipeline {number}. "
-                "Make them equal with select() or transform()."
+                f"mix: expected equal fields in all pipelines, got {one} in pipeline 0, {other} in pipeline {number}."
+                " Make them equal with select() or transform()."
             )
     if len(expected) != len(found):
         raise SchemaError(

@@ -31,6 +31,8 @@ class OutputField:
         window: steps T of the window axis, or ``None``.
         nullable: whether a value may be missing.
         dims: names of the axes of ``shape``, if the field has them.
+        time: what numbers count, where they are times: ``"datetime64[us]"``, ``"timedelta64[ns]"``.
+        as_time: whether numpy users get values of that dtype; frameworks, which have none, get the numbers.
         padded: whether ``None`` axes are padded to the largest value of each batch, so that a batch is one array.
     """
 
@@ -42,6 +44,13 @@ class OutputField:
     nullable: bool = False
     dims: tuple[str, ...] | None = None
     padded: bool = False
+    time: str | None = None
+    as_time: bool = False
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The dtype that numpy users get."""
+        return np.dtype(self.time) if self.as_time else self.dtype
 
     @property
     def ragged(self) -> bool:
@@ -108,6 +117,7 @@ def output_of(field: UnischemaField, *, window: int | None = None, offset: int |
         window=window,
         nullable=field.nullable,
         dims=field.dims,
+        time=str(field.dtype) if isinstance(field.dtype, np.dtype) and field.dtype.kind in "mM" else None,
     )
 
 

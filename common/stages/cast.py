@@ -14,14 +14,31 @@ from .base import Stage, matches, numeric_dtype, required_names
 from .columns import Columns
 from .steps import Step
 
+UNITS_NS = {
+    "ns": 1,
+    "us": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3_600 * 10**9,
+    "D": 86_400 * 10**9,
+    "W": 7 * 86_400 * 10**9,
+}
+"""Units of times that have a fixed length, in nanoseconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastStep(Step):
-    """Gives the numbers of column ``number``, which holds ``field``, another dtype."""
+    """Gives the numbers of column ``number``, which holds ``field``, another dtype.
+
+    Attributes:
+        time: the numbers count ``field.time`` and are to count this, ``"datetime64[s]"`` for one; ``None`` for others.
+    """
 
     number: int
     dtype: np.dtype[Any]
     field: OutputField
+    time: str | None = None
 
     @property
     def changes_one_column(self) -> bool:
@@ -30,7 +47,7 @@ class CastStep(Step):
 
 @dataclass(frozen=True)
 class Cast(Stage):
-    """Numeric and bool fields in another dtype."""
+    """Numeric and bool fields in another dtype, and times in another unit."""
 
     verb: ClassVar[str] = "cast"
     sendable: ClassVar[bool] = True
@@ -40,14 +57,14 @@ class Cast(Stage):
     @classmethod
     def of(cls, dtype: DTypeLike, names: tuple[str, ...]) -> Cast:
         """The stage; ``dtype`` is what numpy takes for one."""
-        return cls(numeric_dtype("cast", dtype), required_names("cast", names))
+        return cls(_dtype_of(dtype), required_names("cast", names))
 
     @classmethod
     def sample(cls) -> Stage:
         return cls("int64", ("x",))
 
     def check(self) -> None:
-        numeric_dtype("cast", self.dtype)
+        _dtype_of(self.dtype)
 
     def changes(self, name: str) -> bool:
         return matches(self.patterns, name)
@@ -63,6 +80,39 @@ class Cast(Stage):
                     f"cast: field '{output.name}': expected numbers or bools, got {what}. Name other fields, or make "
                     "numbers of it with transform(), of a decimal with decimals()."
                 )
+            if dtype.kind in "mM":
+                self._apply_time(columns, number, output)
+                continue
+            columns.outputs[number] = replace(output, as_time=False)
             if output.dtype != dtype:
                 columns.steps.append(CastStep(number=number, dtype=dtype, field=output))
-                columns.outputs[number] = replace(output, dtype=dtype)
+                columns.outputs[number] = replace(output, dtype=dtype, as_time=False)
+
+    def _apply_time(self, columns: Columns, number: int, output: OutputField) -> None:
+        """Times in the wanted unit, in their own where none is given; whole numbers count the unit."""
+        counted = output.time if output.dtype == np.int64 else None
+        unit = np.datetime_data(self.dtype)[0] if counted is None else np.datetime_data(counted)[0]
+        same_kind = counted is None or np.dtype(counted).kind == np.dtype(self.dtype).kind
+        if output.dtype.kind not in "iu" or unit == "generic" or not same_kind:
+            what = counted or f"{output.dtype} without a unit"
+            raise PipelineError(f"cast: field '{output.name}': expected what can be {self.dtype}, got {what}.")
+        wanted = self.dtype if np.datetime_data(self.dtype)[0] != "generic" else f"{self.dtype}[{unit}]"
+        whole = np.dtype(np.int64)
+        if output.dtype != whole or (counted is not None and counted != wanted):
+            time = None if counted is None else wanted
+            columns.steps.append(CastStep(number=number, dtype=whole, field=output, time=time))
+        columns.outputs[number] = replace(output, dtype=whole, time=wanted, as_time=True)
+
+
+def _dtype_of(dtype: DTypeLike) -> str:
+    """The name of a dtype of numbers, bools or times; raises `PipelineError` for what is none."""
+    try:
+        found = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "mM":
+        return numeric_dtype("cast", dtype)
+    unit, count = np.datetime_data(str(found))
+    if (unit not in UNITS_NS and unit != "generic") or count != 1:
+        raise PipelineError(f"cast: expected a unit of {', '.join(UNITS_NS)}, got {found}.")
+    return str(found)

@@ -106,7 +106,7 @@ class Encode(Stage):
                     unknown=None if self.unknown == "error" else self.unknown,
                 )
             )
-            columns.outputs[number] = replace(output, kind="dense", dtype=np.dtype(np.int64))
+            columns.outputs[number] = replace(output, kind="dense", dtype=np.dtype(np.int64), time=None, as_time=False)
         columns.learned += self.learns
 
     def _check_type(self, output: OutputField) -> None:

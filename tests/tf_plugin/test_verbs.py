@@ -312,3 +312,11 @@ def test_tuples_nest_in_specs_and_values_and_what_follows_keeps_them(url: str) -
     windows = ParquetDataset(url).ngram({0: ["id"], 1: ["id", "image"]}).as_tuple("id", "image", "1.id").batch(3)
     ids_by_offset, image, later = next(iter(windows))
     assert (ids_by_offset[0].numpy().tolist(), later.numpy().tolist(), image.shape[0]) == ([0, 1, 2], [1, 2, 3], 3)
+
+
+def test_times_are_numbers_whose_unit_the_element_tells(tmp_path: Path) -> None:
+    schema = Unischema("times", [UnischemaField("t", "datetime64[us]")])
+    write_dataset(str(tmp_path / "times"), schema, [{"t": np.datetime64(n * 1_500, "ms")} for n in range(3)])
+    dataset = ParquetDataset(str(tmp_path / "times"))
+    assert (dataset.element.outputs[0].time, dataset.element_spec["t"].dtype) == ("datetime64[us]", tf.int64)
+    assert [int(row["t"]) for row in dataset.cast("datetime64[s]", "t")] == [0, 1, 3]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -208,3 +209,10 @@ def test_tuples_pass_through_loaders_as_batches_and_as_rows(frames: str, workers
         assert torch.equal(frame[:, 0, 0, 0], ids.to(torch.uint8))
     numbers = [n for _, ids in DataLoader(pairs, batch_size=3, num_workers=workers) for n in ids.tolist()]
     assert sorted(numbers) == list(range(10))
+
+
+def test_times_are_numbers_in_the_unit_that_is_asked_for(tmp_path: Any) -> None:
+    pq.write_table(pa.table({"t": pa.array([1_000, 61_000], pa.timestamp("ms"))}), tmp_path / "times.parquet")
+    made = ParquetIterable(str(tmp_path)).cast("datetime64[s]", "t").batch(2)
+    assert next(iter(made))["t"].tolist() == [1, 61]
+    assert (made.element.outputs[0].dtype, made.element.outputs[0].time) == (np.int64, "datetime64[s]")

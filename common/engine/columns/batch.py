@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...schema.element import OutputField
 from ...schema.ragged import RaggedArray, ends_of
 from .arrow_take import take_runs
 
@@ -66,6 +67,13 @@ class Ragged:
 
 
 Column = Dense | Strings | Ragged
+
+
+def timed(output: OutputField, column: Column) -> Column:
+    """A column with times, where its field is to have them in numpy, in place of what counts them."""
+    if not output.as_time or isinstance(column, Strings) or isinstance(column.values, Strings):
+        return column
+    return replace(column, values=column.values.view(output.numpy_dtype))
 
 
 def to_numpy(column: Column, *, text: bool) -> Any:

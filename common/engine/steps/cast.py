@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DecodeError
-from ...stages.cast import CastStep
+from ...stages.cast import UNITS_NS, CastStep
 from ..columns.batch import Column, Dense, Ragged
 
 
@@ -27,20 +27,33 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
     assert isinstance(column, Dense | Ragged)
     values = column.values
     assert isinstance(values, np.ndarray)
-    wrong = _misfits(values, step.dtype)
+    wrong = _misfits(values, step.dtype) if step.time is None else _late(values, step)
     if wrong is not None and column.valid is not None:  # what stands under a null is no value
         wrong &= _spread(column)
     if wrong is not None and wrong.any():
         place = tuple(np.argwhere(wrong)[0])
         raise DecodeError(
             f"cast: field '{step.field.name}', {describe(_row_of(column, int(place[0])))}: expected a number that "
-            f"{step.dtype} can hold, got {values[place]}. Cast to a wider dtype, or filter or transform such rows."
+            f"{step.time or step.dtype} can hold, got {values[place]}. Cast to a wider dtype, or filter or transform "
+            "such rows."
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        cast = values.astype(step.dtype)
+        if step.time is None or step.field.time is None:
+            cast = values.astype(step.dtype)
+        else:
+            cast = values.view(step.field.time).astype(step.time).view(np.int64)
     result = list(columns)
     result[step.number] = replace(column, values=cast)
     return result
+
+
+def _late(values: np.ndarray, step: CastStep) -> np.ndarray | None:
+    """Which times a finer unit cannot hold; ``None`` where it holds all of them."""
+    units = [UNITS_NS[np.datetime_data(kind)[0]] for kind in (step.field.time, step.time) if kind is not None]
+    most = np.iinfo(np.int64).max // max(units[0] // units[1], 1)
+    if units[0] <= units[1] or not values.size or (int(values.min()) >= -most and int(values.max()) <= most):
+        return None
+    return (values < -most) | (values > most)
 
 
 def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:

@@ -19,7 +19,7 @@ from ...schema.field import Shape
 from ...stages.functions import lock_of
 from ...stages.transform import TransformStep
 from ..columns.arrow_columns import from_arrow, to_arrow
-from ..columns.batch import Column, Dense, Ragged, Strings, rows_of, to_numpy
+from ..columns.batch import Column, Dense, Ragged, Strings, rows_of, timed, to_numpy
 
 Describe = Callable[[int], str]
 
@@ -54,7 +54,8 @@ def apply_dropping(
 def _apply_to_rows(
     step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
 ) -> tuple[list[Column], np.ndarray]:
-    inputs = [rows_of(column, text=field.kind == "text") for field, column in zip(step.inputs, columns, strict=True)]
+    pairs = zip(step.inputs, columns, strict=True)
+    inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
     collected = [Cells(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
     lock = lock_of(step.function)
@@ -72,7 +73,8 @@ def _apply_to_rows(
 
 def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
     where = (lambda: f"the batch that begins at {describe(0)}") if count else (lambda: "an empty batch")
-    values = [to_numpy(column, text=field.kind == "text") for field, column in zip(step.inputs, columns, strict=True)]
+    pairs = zip(step.inputs, columns, strict=True)
+    values = [to_numpy(timed(field, column), text=field.kind == "text") for field, column in pairs]
     argument = nest(step.inputs, values)
     given = {id(values[number]): sys.getrefcount(values[number]) for number in range(len(values))}
     with lock_of(step.function):
@@ -330,7 +332,10 @@ def _converted(
 
 
 def _as_delivered(array: np.ndarray, field: OutputField) -> np.ndarray:
-    return array.view(np.int64) if array.dtype.kind in "mM" else array.astype(field.dtype, copy=False)
+    if array.dtype.kind not in "mM":
+        return array.astype(field.dtype, copy=False)
+    same_kind = field.time is not None and np.dtype(field.time).kind == array.dtype.kind
+    return (array.astype(field.time, copy=False) if same_kind else array).view(np.int64)
 
 
 def _check_dtype(

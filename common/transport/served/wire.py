@@ -179,7 +179,8 @@ def element_from_json(value: dict[str, Any]) -> Element:
     """The inverse of `element_to_json`."""
     outputs = []
     for field in value["fields"]:
-        known = {name: field[name] for name in OutputField.__dataclass_fields__}  # a later server may say more
+        # An earlier server says less, a later one more.
+        known = {name: field[name] for name in OutputField.__dataclass_fields__ if name in field}
         known |= {name: tuple(known[name]) for name in ("path", "shape", "dims") if known[name] is not None}
         outputs.append(OutputField(**{**known, "dtype": np.dtype(known["dtype"])}))
     return Element(

@@ -140,10 +140,12 @@ def test_code_is_never_taken_from_a_client(built: Built, tmp_path: Path) -> None
     trap = tmp_path / "trap"
     added = [stage.to_json() for stage in built.pipeline().transform(Trap(str(trap))).stages]
     with serve(built.pipeline("id")) as server:
-        with pytest.raises(PipelineError, match=r"transform: expected one of batch, .* Put it into the pipeline"):
+        with pytest.raises(
+            PipelineError, match=r"transform: expected one of as_tuple, batch, .* Put it into the pipeline"
+        ):
             Pipeline(address=server.address).transform(len)
         connection = Connection(ServerAddress.of(server))
-        with pytest.raises(PipelineError, match="transform: expected one of batch"):
+        with pytest.raises(PipelineError, match="transform: expected one of as_tuple, batch"):
             connection.ask({"do": "describe", "stages": added})
         connection.close()
     assert not trap.exists()

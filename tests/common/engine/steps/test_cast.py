@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from drive_rows import ROWS, write_drive
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, mix
 from parquetry.common.arrow_stream import serve
-from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError
+from parquetry.common.errors import DecodeError, FieldNotFoundError, PipelineError, SchemaError
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def test_what_is_under_a_null_is_never_looked_at(tmp_path: Path) -> None:
         (lambda p: p.cast(str, "id"), PipelineError, "cast: expected a numeric dtype, got <class 'str'>"),
         (lambda p: p.cast(None, "id"), PipelineError, "cast: expected a numeric dtype, got None"),
         (lambda p: p.cast("int7", "id"), PipelineError, "cast: expected a numeric dtype, got 'int7'"),
-        (lambda p: p.cast("datetime64[s]", "id"), PipelineError, "expected a numeric dtype"),
+        (lambda p: p.cast("datetime64[s]", "speed").element, PipelineError, "expected what can be datetime64.s., got float32 without a unit"),
         (lambda p: p.cast("int8", "name").element, PipelineError, "field 'name': expected numbers or bools, got text"),
         (lambda p: p.cast("int8", "price").element, PipelineError, "field 'price': expected numbers or bools, got text.*decimals"),
         (lambda p: p.cast("int8", "nope").element, FieldNotFoundError, "field 'nope'"),
@@ -171,3 +172,82 @@ def test_what_is_under_a_null_is_never_looked_at(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_refused(url: str, make: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make(Pipeline(url))
+
+
+TIMES = [dt.datetime(2020, 1, 1, 12, 0, second) for second in range(4)]
+
+
+@pytest.fixture
+def times(tmp_path: Path) -> Pipeline:
+    columns = {
+        "t": pa.array([TIMES[0], None, *TIMES[2:]], pa.timestamp("ms", "UTC")),
+        "d": pa.array([dt.timedelta(milliseconds=-1500 * n) for n in range(4)], pa.duration("us")),
+        "days": pa.array([[dt.date(2020, 1, n + 1)] * n for n in range(4)]),
+        "n": pa.array([3, 2, 1, 0], pa.int32()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet")
+    return Pipeline(str(tmp_path), executor="threads", workers=1)
+
+
+def test_times_come_as_numpys_own_in_their_unit_or_another(times: Pipeline) -> None:
+    made = times.cast("datetime64", "t").cast("timedelta64[s]", "d").cast("datetime64[h]", "days")
+    batch = next(iter(made.cast("datetime64[D]", "n").batch(4)))
+    assert batch["t"].dtype == "datetime64[ms]"
+    assert batch["t"].tolist() == [TIMES[0], None, *TIMES[2:]]
+    assert np.array_equal(batch["d"], np.array([0, -1500, -3000, -4500], "m8[ms]").astype("m8[s]"))
+    assert [day.tolist() for day in batch["days"]] == [[dt.datetime(2020, 1, n + 1)] * n for n in range(4)]
+    assert batch["n"].tolist() == [dt.date(1970, 1, n + 1) for n in (3, 2, 1, 0)]
+    rows = list(made.ngram(length=2).select("days", "d"))
+    assert (rows[1]["d"].dtype, rows[1]["days"][1].dtype) == ("timedelta64[s]", "datetime64[h]")
+    assert [output.numpy_dtype for output in made.element.outputs[:2]] == ["datetime64[ms]", "timedelta64[s]"]
+
+
+def test_the_unit_of_times_stands_in_the_element_and_in_the_plan_in_words(times: Pipeline) -> None:
+    assert [output.time for output in times.element.outputs] == [
+        "datetime64[ms]",
+        "timedelta64[us]",
+        "datetime64[D]",
+        None,
+    ]
+    assert "t: int64 (), datetime64[ms], nullable" in times.explain()
+    assert "t: datetime64[s] (), nullable" in times.cast("datetime64[s]", "t").explain()
+
+
+def test_functions_see_times_and_may_give_them_in_another_unit(times: Pipeline) -> None:
+    seen: list[Any] = []
+
+    def later(batch: dict[str, Any]) -> dict[str, Any]:
+        seen.append(batch["d"].dtype)
+        return {"d": batch["d"] + np.timedelta64(500, "ms")}  # milliseconds
+
+    made = times.select("d").cast("timedelta64[s]", "d").transform(later, batched=True).batch(4)
+    before = np.array([0, -1500, -3000, -4500], "m8[ms]").astype("m8[s]")
+    found = next(iter(made))["d"]
+    assert found.dtype == "timedelta64[s]"
+    assert np.array_equal(found, (before + np.timedelta64(500, "ms")).astype("m8[s]"))
+    assert seen[0] == "timedelta64[s]"
+
+
+def test_numbers_come_back_from_times_in_the_unit_that_they_had(times: Pipeline) -> None:
+    made = times.nulls("drop", "t").cast("datetime64[s]", "t").cast("int64", "t")
+    assert made.element.outputs[0].numpy_dtype == np.int64
+    assert [int(row["t"]) for row in made] == [1577880000, 1577880002, 1577880003]
+
+
+def test_times_that_do_not_fit_are_refused(times: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="field 'd': expected what can be datetime64, got timedelta64"):
+        _ = times.cast("datetime64", "d").element
+    with pytest.raises(PipelineError, match="field 'n': expected what can be datetime64, got int32 without a unit"):
+        _ = times.cast("datetime64", "n").element
+    for wrong in ("datetime64[Y]", "datetime64[10us]"):
+        with pytest.raises(PipelineError, match="cast: expected a unit of ns, us, ms, s, m, h, D, W, got datetime64"):
+            times.cast(wrong, "t")
+    far = column(tmp_path, [0, 2**60, None], pa.timestamp("ms")).cast("datetime64[ns]", "x")
+    with pytest.raises(DecodeError, match=r"field 'x', .*row 1: expected a number that datetime64\[ns\] can hold"):
+        list(far.batch(3))
+
+
+def test_a_mix_holds_sources_to_one_unit(times: Pipeline) -> None:
+    seconds, days = (times.select("t").cast(f"datetime64[{unit}]", "t") for unit in "sD")
+    with pytest.raises(SchemaError, match=r"'t' datetime64\[s\] \(\) in pipeline 0, 't' datetime64\[D\]"):
+        _ = mix([seconds, days]).element
