@@ -83,7 +83,7 @@ def face_classes() -> list[Any]:
     found: list[Any] = []
     for framework, package, names in (
         ("tensorflow", "tf_plugin", ["ParquetDataset"]),
-        ("torch", "torch_plugin", ["ParquetIterable", "ParquetPipe", "ParquetNode"]),
+        ("torch", "torch_plugin", ["ParquetIterable", "ParquetPipe", "ParquetNode", "ParquetMap"]),
     ):
         if find_spec(framework) is not None:
             import_framework(framework)

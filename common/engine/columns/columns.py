@@ -23,7 +23,7 @@ from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
 from ...schema.ragged import ends_of
-from ..read.file_cells import FileCells, FileData, FileValues, InMemory, Part, file_values
+from ..read.file_cells import FileCells, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
 from .arena import Arena, array_bytes
 from .arrow_take import number_lists
@@ -237,11 +237,11 @@ class CodedColumn:
         self._finished: dict[Hashable, SharedRows] = {}
         self._start = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
         self._valid = _validity(parts)
-        cells = [part if isinstance(part, StoredCells | FileCells) else cells_of(part) for part in parts]
+        cells = [cells_of(part) if isinstance(part, pa.Array) else part for part in parts]
         self._starts = np.concatenate([_NOTHING, *(each.starts for each in cells)])
         self._ends = np.concatenate([_NOTHING, *(each.ends for each in cells)])
         self._data = [
-            FileData(each.file) if isinstance(each, FileCells) else memoryview(each.data)  # type: ignore[arg-type]
+            memoryview(each.data) if isinstance(each, StoredCells) else each.data  # type: ignore[arg-type]
             for each in cells
         ]
 

@@ -29,7 +29,7 @@ from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import Part, RowGroupColumns
-from .listed_files import ListedPlace, is_listed, listed_column, read_listed
+from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
 from .normalise import normalise, number_type
 
 _LARGE_CHUNK_BYTES = 1 << 17
@@ -92,6 +92,7 @@ class Fetcher:
         whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
         self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
         self._listed = [field for field in whole if is_listed(dataset, field)]
+        self._later = partly and not dataset.remote
 
     def load(self, rows: BlockRows) -> LoadedBlock:
         """Reads all row groups of a block."""
@@ -161,8 +162,9 @@ class Fetcher:
         total = int(self._dataset.row_groups.rows[row_group])
         if rows is not None and len(rows) == total:
             rows = None
-        cells = self._cells.read(row_group, rows)
-        cells.update({field.name: read_listed(self._dataset, row_group, rows) for field in self._listed})
+        cells: dict[str, Part] = {**self._cells.read(row_group, rows)}
+        listed = whole_files if self._later else read_listed
+        cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
         stored = _take(self._stored_columns(row_group, but=cells), rows)
         columns: list[Part] = []
         for field in self._fields:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -100,6 +101,11 @@ class FileCells:
         """Bytes in memory."""
         return 16 * len(self.starts)
 
+    @property
+    def data(self) -> FileData:
+        """The bytes of the file."""
+        return FileData(self.file)
+
     def take(self, rows: np.ndarray) -> FileCells:
         """Some of the values."""
         return FileCells(self.starts[rows], self.ends[rows], self.file)
@@ -131,6 +137,84 @@ class FileCells:
             read_values(self.file, self.starts, [view[begin:end] for begin, end in places])
 
         return StoredCells(bounds[:-1], bounds[1:], read_bytes(int(bounds[-1]), read))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeFiles:
+    """Values that are local files of their own; each is read when it is decoded. Used as `FileCells`.
+
+    Attributes:
+        starts, ends: where each would be, if they followed each other; int64.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    versions: Sequence[FileVersion]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return 16 * len(self.starts)
+
+    @property
+    def data(self) -> WholeFilesData:
+        """The bytes of the files."""
+        return WholeFilesData(self)
+
+    def loaded(self) -> StoredCells:
+        """The values in memory; raises as `read_whole`."""
+
+        def read(view: memoryview) -> None:
+            for version, begin, end in zip(self.versions, self.starts.tolist(), self.ends.tolist(), strict=True):
+                read_whole(version, view[begin:end])
+
+        return StoredCells(self.starts, self.ends, read_bytes(int(self.ends[-1]) if len(self) else 0, read))
+
+
+def read_whole(version: FileVersion, place: memoryview) -> None:
+    """Reads a local file.
+
+    Raises:
+        DatasetError: it is gone, is not the version that was listed, or cannot be read.
+    """
+    try:
+        file = OpenFile(version)
+        file.check()
+        read_values(file, np.zeros(1, np.int64), [place])
+        file.check()
+    except OSError as error:
+        raise unreadable(version, error) from error
+
+
+def unreadable(version: FileVersion, error: Exception) -> DatasetError:
+    """The error for a listed file that cannot be read."""
+    return DatasetError(
+        f"file {version.path}: expected a file, which was there when the folder was listed, got: {error}. Make the "
+        "pipeline anew to list the folder as it is now."
+    )
+
+
+class WholeFilesData:
+    """The bytes of files by slices, each of one file; valid until its thread asks for another one."""
+
+    def __init__(self, cells: WholeFiles) -> None:
+        self._cells = cells
+        self._latest = threading.local()  # its shape is looked at before it is decoded
+
+    def __getitem__(self, part: slice) -> memoryview:
+        """Raises as `read_whole`."""
+        if part.stop == part.start:
+            return memoryview(b"")
+        number, data = getattr(self._latest, "read", (-1, memoryview(b"")))
+        wanted = int(np.searchsorted(self._cells.starts, part.start, side="right")) - 1
+        if number != wanted:
+            data = memoryview(bytearray(part.stop - part.start))
+            read_whole(self._cells.versions[wanted], data)
+            self._latest.read = wanted, data
+        return data
 
 
 class FileData:
@@ -271,7 +355,7 @@ def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
 
 
 InMemory: TypeAlias = pa.Array | StoredCells
-Part: TypeAlias = InMemory | FileCells
+Part: TypeAlias = InMemory | FileCells | WholeFiles
 """One field of one row group: an Arrow array in canonical form, or large values where they lie, in memory or a file."""
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
@@ -21,13 +22,14 @@ from ...layout.table_read import read_columns
 from ...layout.tables.image_folder import MANIFEST
 from ...schema.field import UnischemaField
 from ..columns.arrow_views import as_arrow
+from .file_cells import WholeFiles, unreadable
 from .stored_cells import StoredCells, read_bytes
 
 if TYPE_CHECKING:
     from ...layout.dataset import StoredDataset
 
 _COLUMNS = [TableColumn(name=field.name, arrow=field.type, names=((field.name,),)) for field in MANIFEST]
-_REMOTE_READS = 16
+_READS = 16
 
 
 class ListedPlace(str):
@@ -67,20 +69,17 @@ def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
     Raises:
         DatasetError: a file that is gone, changed, or cannot be read.
     """
-    versions = _versions(dataset, row_group, rows)
+    files = whole_files(dataset, row_group, rows)
     filesystem, _ = dataset.folder
-    bounds = np.concatenate([[0], np.cumsum([version.size_bytes for version in versions], dtype=np.int64)])
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return files.loaded()
 
     def fill(data: memoryview) -> None:
-        places = [data[start:end] for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
-        if not dataset.remote:
-            for version, place in zip(versions, places, strict=True):
-                _read(filesystem, version, place)
-            return
-        with ThreadPoolExecutor(max_workers=_REMOTE_READS, thread_name_prefix="parquetry-files") as pool:
-            list(pool.map(_read, [filesystem] * len(versions), versions, places))
+        places = [data[start:end] for start, end in zip(files.starts.tolist(), files.ends.tolist(), strict=True)]
+        with ThreadPoolExecutor(max_workers=_READS, thread_name_prefix="parquetry-files") as pool:
+            list(pool.map(_read, [filesystem] * len(files), files.versions, places))
 
-    return StoredCells(bounds[:-1], bounds[1:], read_bytes(int(bounds[-1]), fill))
+    return StoredCells(files.starts, files.ends, read_bytes(int(files.ends[-1]) if len(files) else 0, fill))
 
 
 def listed_column(dataset: StoredDataset, row_group: int) -> pa.ChunkedArray:
@@ -93,18 +92,21 @@ def listed_column(dataset: StoredDataset, row_group: int) -> pa.ChunkedArray:
     return pa.chunked_array([array])
 
 
-def _versions(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> list[FileVersion]:
+def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> WholeFiles:
+    """The same, not read yet."""
     listed = read_columns(dataset, row_group, _COLUMNS)
     listed = listed if rows is None else listed.take(as_arrow(rows))
     filesystem, root = dataset.folder
     store = store_of(filesystem)
-    return [
+    versions = [
         FileVersion(path=f"{root}/{path}", size_bytes=size, mtime_ns=mtime_ns, tag=tag, store=store)
         for path, size, mtime_ns, tag in zip(*(column.to_pylist() for column in listed.columns), strict=True)
     ]
+    bounds = np.concatenate([[0], np.cumsum([version.size_bytes for version in versions], dtype=np.int64)])
+    return WholeFiles(bounds[:-1], bounds[1:], versions)
 
 
-def _read(filesystem: pa.fs.FileSystem, version: FileVersion, place: memoryview) -> None:
+def _read(filesystem: pafs.FileSystem, version: FileVersion, place: memoryview) -> None:
     try:
         with opened(filesystem, version) as source:
             done = 0
@@ -116,7 +118,4 @@ def _read(filesystem: pa.fs.FileSystem, version: FileVersion, place: memoryview)
     except DatasetError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise DatasetError(
-            f"file {version.path}: expected an image, which was there when the folder was listed, got: {error}. Make "
-            "the pipeline anew to list the folder as it is now."
-        ) from error
+        raise unreadable(version, error) from error

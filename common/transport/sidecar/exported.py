@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ...engine.read.file_cells import FileCells, Part, RowGroupColumns
+from ...engine.read.file_cells import FileCells, Part, RowGroupColumns, WholeFiles
 from ...engine.read.stored_cells import StoredCells
 from ...layout.nested import one_array
 from ...plan.draws import BlockRows
@@ -130,7 +130,7 @@ def _write_columns(sink: pa.NativeFile, part: RowGroupColumns) -> _Columns:
     cells = []
     for number, column in enumerate(part.columns):
         if not isinstance(column, pa.Array):
-            values = column.loaded() if isinstance(column, FileCells) else column
+            values = column.loaded() if isinstance(column, FileCells | WholeFiles) else column
             first = sink.tell()
             sink.write(pa.py_buffer(values.data))
             cells.append((number, first, sink.tell(), values.starts, values.ends))

@@ -136,6 +136,19 @@ def test_a_folder_listed_again_is_the_same_dataset_until_a_file_changes(folder: 
         list(first)
 
 
+def test_a_row_by_its_number_reads_its_file_alone(folder: Path) -> None:
+    images = [row["image"] for row in Pipeline.from_image_folder(folder)]
+    put(folder, "dog/0.jpg", b"")
+    pipeline = Pipeline.from_image_folder(folder)
+    for path, _ in LISTED[:3]:
+        (folder / path).unlink()
+    assert [np.array_equal(pipeline[place]["image"], images[place - 1]) for place in (4, 5)] == [True, True]
+    with pytest.raises(DatasetError, match=r"cat/a.jpg: expected a file, which was there when the folder was listed"):
+        pipeline[1]
+    with pytest.raises(DecodeError, match=r"'dog/0.jpg' of image folder"):
+        pipeline[3]
+
+
 @pytest.mark.parametrize("change", ["gone", "shorter"])
 def test_a_file_that_is_gone_or_cut_is_an_error_that_names_it(folder: Path, change: str) -> None:
     pipeline = Pipeline.from_image_folder(folder)
