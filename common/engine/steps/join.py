@@ -1,6 +1,7 @@
 """Joining token lists: pieces of many rows laid end to end into items of one length, ``[B, length]``.
 
-A batch takes only the tokens that it needs, so a row that many items share is never copied whole for each of them.
+A batch takes only the tokens that it needs, so a row that many items share is never copied whole for each of them. Long
+pieces go straight to their places, one by one. Of short ones Arrow takes many at once, which then are laid out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from ..columns.batch import Column, Dense
 from ..columns.columns import TokenColumn
 from .source import Numbers, Source
 
+_LONG_TOKENS = 64  # in the mean; of shorter pieces, copying one by one costs more than copying twice
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces:
@@ -26,7 +29,7 @@ class _Pieces:
 
     Attributes:
         rows, first, tokens: which rows of the block, from which of their tokens on, and how many.
-        places: where the tokens belong in the flat batch: a slice, or a mask.
+        starts: where the tokens belong in the flat batch.
         separators: where separators belong there.
     """
 
@@ -34,7 +37,7 @@ class _Pieces:
     rows: np.ndarray
     first: np.ndarray
     tokens: np.ndarray
-    places: Numbers
+    starts: np.ndarray
     separators: np.ndarray
 
 
@@ -45,18 +48,23 @@ def join_rows(
     shape = (count, step.length)
     starts, sizes = _laid_out(step, sources)
     full = int(sizes.sum()) == count * step.length
-    pieces = [_pieces(step, source, count) for source in sources]
+    pieces = [_pieces(step, source) for source in sources]
+    places = [None if _are_long(each.tokens) else _places(each, count * step.length) for each in pieces]
     columns: list[Column] = []
     for number, field in enumerate(fields):
         out = arena.allocate(delivered_dtype(field.dtype), shape)
         flat = out.reshape(-1)
         if not full:
             flat.fill(step.padding[number])
-        for each in pieces:
+        for each, where in zip(pieces, places, strict=True):
             column = each.source.block.column(number)
             assert isinstance(column, TokenColumn)
             before, values = column.flat
-            flat[each.places] = take_spans(values, before[each.rows] + each.first, each.tokens)
+            begins = before[each.rows] + each.first
+            if where is None:
+                _copy(values, begins, each.tokens, flat, each.starts)
+            else:
+                flat[where] = take_spans(values, begins, each.tokens)
             if step.separators is not None:
                 flat[each.separators] = step.separators[number]
         columns.append(Dense(out))
@@ -67,12 +75,30 @@ def join_rows(
     return columns
 
 
+def _are_long(tokens: np.ndarray) -> bool:
+    return int(tokens.sum()) >= _LONG_TOKENS * len(tokens)
+
+
+def _copy(values: np.ndarray, begins: np.ndarray, counts: np.ndarray, out: np.ndarray, starts: np.ndarray) -> None:
+    """Copies pieces of ``values`` to their places, one by one."""
+    for begin, count, start in zip(begins.tolist(), counts.tolist(), starts.tolist(), strict=True):
+        out[start : start + count] = values[begin : begin + count]
+
+
 def _write_positions(
     step: JoinStep, starts: np.ndarray, sizes: np.ndarray, segments: np.ndarray, positions: np.ndarray
 ) -> None:
     """The number of each token's piece in its item, from 1, and the token's place in the piece; both 0 in padding."""
     begins = np.flatnonzero(np.diff(starts // step.length, prepend=-1))  # the first piece of each item
     numbers = np.arange(1, len(starts) + 1) - np.repeat(begins, np.diff(begins, append=len(starts)))
+    if _are_long(sizes):
+        places = np.arange(step.length, dtype=np.int32)
+        segments.fill(0)
+        positions.fill(0)
+        for start, size, number in zip(starts.tolist(), sizes.tolist(), numbers.tolist(), strict=True):
+            segments[start : start + size] = number
+            positions[start : start + size] = places[:size]
+        return
     cuts = np.unique(np.concatenate([starts, starts + sizes]))  # where a piece begins, or padding
     cuts = cuts[cuts < len(segments)]
     piece = np.minimum(np.searchsorted(starts, cuts), len(starts) - 1)
@@ -105,24 +131,26 @@ def _spans_of(source: Source) -> np.ndarray:
     return source.spans
 
 
-def _pieces(step: JoinStep, source: Source, count: int) -> _Pieces:
+def _pieces(step: JoinStep, source: Source) -> _Pieces:
     starts, (first, tokens, _, separator) = _starts(step, source), _spans_of(source).T
-    separators = (starts + tokens)[separator > 0]
     some = np.flatnonzero(tokens)
     order = some[np.argsort(starts[some])]
-    starts, tokens = starts[order], tokens[order]
-    if len(order) and (starts[1:] == (starts + tokens)[:-1]).all():
-        places: Numbers = slice(int(starts[0]), int(starts[-1] + tokens[-1]))
-    else:  # a mask is assigned run by run
-        edges = np.zeros(count * step.length + 1, np.int8)
-        edges[starts] += 1
-        edges[starts + tokens] -= 1
-        places = np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)
     return _Pieces(
         source=source,
         rows=source.cells[order, 0],
         first=first[order],
-        tokens=tokens,
-        places=places,
-        separators=separators,
+        tokens=tokens[order],
+        starts=starts[order],
+        separators=(starts + tokens)[separator > 0],
     )
+
+
+def _places(pieces: _Pieces, size: int) -> Numbers:
+    """The places of all tokens in a flat batch of a size: a slice, or a mask, which numpy fills run by run."""
+    starts, ends = pieces.starts, pieces.starts + pieces.tokens
+    if len(starts) and (starts[1:] == ends[:-1]).all():
+        return slice(int(starts[0]), int(ends[-1]))
+    edges = np.zeros(size + 1, np.int8)
+    edges[starts] += 1
+    edges[ends] -= 1
+    return np.cumsum(edges[:-1], dtype=np.int8).view(np.bool_)

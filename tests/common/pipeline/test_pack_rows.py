@@ -6,6 +6,7 @@ import itertools
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +89,11 @@ def test_every_row_comes_whole_once_in_an_epoch_on_any_number_of_ranks(
             pipeline = pipeline.shard(of, rank, even="none", canonical_shards=streams)
         return pipeline.pack_rows(length, "tokens", strategy=strategy, overlong=overlong, pad_value=PADDING)
 
-    with tempfile.TemporaryDirectory() as directory:
+    long_tokens = data.draw(st.sampled_from([0, 64]), "tokens of a long piece")
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        patch("parquetry.common.engine.steps.join._LONG_TOKENS", long_tokens),
+    ):
         base = written(Path(directory), documents(sizes), group)
         for epoch in range(1 if buffer is None else 2):
             found = items(part(1, 0), epoch)
