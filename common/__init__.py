@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .engine.steps.join import cu_seqlens
     from .errors import ParquetryError
     from .pipeline.pipeline import Pipeline, mix
     from .predicates.column_predicates import contains, hash_split
@@ -39,6 +40,7 @@ __all__ = [
     "Unischema",
     "UnischemaField",
     "contains",
+    "cu_seqlens",
     "hash_split",
     "mix",
     "write_dataset",
@@ -50,6 +52,7 @@ _HOMES = {
     "Pipeline": "pipeline",
     "RaggedArray": "schema.ragged",
     "contains": "predicates.column_predicates",
+    "cu_seqlens": "engine.steps.join",
     "hash_split": "predicates.column_predicates",
     "mix": "pipeline",
     "write_dataset": "write",

@@ -14,7 +14,7 @@ from .functional import mix, read_parquet
 from .iterable import ParquetIterable
 from .loader_state import rank_state
 from .map import ParquetMap
-from .tensors import to_list
+from .tensors import cu_seqlens, to_list
 
 if TYPE_CHECKING:
     from .node import ParquetNode
@@ -26,6 +26,7 @@ __all__ = [
     "ParquetNode",
     "ParquetPipe",
     "as_is",
+    "cu_seqlens",
     "mix",
     "rank_state",
     "read_parquet",

@@ -43,6 +43,32 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def cu_seqlens(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The segments of joined items as flash-attention's functions of variable length take them, on their device.
+
+        >>> offsets, longest = cu_seqlens(batch["segment_ids"])
+        >>> flash_attn_varlen_func(q, k, v, offsets, offsets, longest, longest, causal=True)
+
+    Args:
+        segment_ids: integers ``[B, length]`` or ``[length]``, as ``concat`` and ``pack_rows`` give them.
+
+    Returns:
+        int32 ``[segments + 1]``: where each segment begins in the flat batch, and the number of tokens; and the length
+        of the longest segment. The padding of an item is a segment of its own, so that all tokens are in one.
+
+    Raises:
+        ValueError: another shape, or no integers.
+    """
+    if segment_ids.ndim not in (1, 2) or segment_ids.is_floating_point() or segment_ids.is_complex():
+        shown = f"{segment_ids.dtype} {tuple(segment_ids.shape)}"
+        raise ValueError(f"cu_seqlens: expected integers [B, length] or [length], got {shown}.")
+    begins = torch.ones_like(segment_ids, dtype=torch.bool)
+    torch.ne(segment_ids[..., 1:], segment_ids[..., :-1], out=begins[..., 1:])
+    offsets = torch.nonzero(begins.reshape(-1)).reshape(-1)
+    offsets = torch.cat([offsets, offsets.new_tensor([segment_ids.numel()])]).to(torch.int32)
+    return offsets, int(offsets.diff().max()) if segment_ids.numel() else 0
+
+
 def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor = as_tensor) -> Any:
     """A batch of tensors, nested tensors and lists; ``tensor`` makes a tensor of an array."""
     values = [_batch_value(output, column, tensor) for output, column in zip(element.outputs, columns, strict=True)]

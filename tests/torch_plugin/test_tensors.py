@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, default_collate
 
 from parquetry.common import Pipeline
+from parquetry.common import cu_seqlens as common_cu_seqlens
 from parquetry.common.engine.columns.batch import Dense, split_columns
 from parquetry.common.errors import NullValueError
 from parquetry.common.pipeline.iteration import StepIterator
 from parquetry.common.schema.element import Element, output_of
 from parquetry.common.schema.field import UnischemaField
-from parquetry.torch_plugin import ParquetPipe, to_list
+from parquetry.torch_plugin import ParquetPipe, cu_seqlens, to_list
 from parquetry.torch_plugin.tensors import arrays_to_torch, batch_to_torch, jagged, split_for_torch
 
 SCALARS = {
@@ -254,3 +255,12 @@ def test_columns_that_tensors_cannot_look_into_are_split_apart() -> None:
     values.flags.writeable = False
     parts = list(split_for_torch(element, [Dense(values)], 2))
     assert [batch_to_torch(element, part)["x"].tolist() for part in parts] == [[0, 1], [2, 3]]
+
+
+def test_segments_are_told_as_attention_takes_them() -> None:
+    for ids in (np.array([[1, 1, 2, 2], [1, 1, 1, 0]], np.int32), np.array([1, 2, 2, 0]), np.zeros((0, 4), np.int32)):
+        offsets, longest = cu_seqlens(torch.from_numpy(ids))
+        expected, most = common_cu_seqlens(ids)
+        assert (offsets.tolist(), offsets.dtype, longest) == (expected.tolist(), torch.int32, most)
+    with pytest.raises(ValueError, match=r"expected integers .* got torch.float32 \(2,\)"):
+        cu_seqlens(torch.zeros(2))

@@ -75,6 +75,31 @@ def join_rows(
     return columns
 
 
+def cu_seqlens(segment_ids: np.ndarray) -> tuple[np.ndarray, int]:
+    """The segments of joined items as attention of variable length takes them, as ``cu_seqlens`` and ``max_seqlen``.
+
+        >>> cu_seqlens(np.array([[1, 1, 2, 2, 2], [1, 1, 1, 0, 0]], np.int32))
+        (array([0, 2, 5, 8, 10], dtype=int32), 3)
+
+    Args:
+        segment_ids: integers ``[B, length]`` or ``[length]``, as `Pipeline.concat` and `Pipeline.pack_rows` give them.
+
+    Returns:
+        int32 ``[segments + 1]``: where each segment begins in the flat batch, and the number of tokens; and the length
+        of the longest segment. The padding of an item is a segment of its own, so that all tokens are in one.
+
+    Raises:
+        ValueError: another shape, or no integers.
+    """
+    ids = np.asarray(segment_ids)
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
+        raise ValueError(f"cu_seqlens: expected integers [B, length] or [length], got {ids.dtype} {ids.shape}.")
+    begins = np.ones(ids.shape, np.bool_)
+    np.not_equal(ids[..., 1:], ids[..., :-1], out=begins[..., 1:])
+    offsets = np.append(np.flatnonzero(begins), ids.size).astype(np.int32)
+    return offsets, int(np.diff(offsets).max(initial=0))
+
+
 def _are_long(tokens: np.ndarray) -> bool:
     return int(tokens.sum()) >= _LONG_TOKENS * len(tokens)
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parquetry.common import Pipeline
+from parquetry.common import Pipeline, cu_seqlens
 from parquetry.common.errors import DecodeError, EmptySelectionError, PipelineError
 
 PADDING = -1
@@ -159,3 +159,14 @@ def test_items_are_found_by_number(tmp_path: Path) -> None:
 def test_wrong_arguments_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         written(tmp_path, [[1]]).pack_rows(4, "tokens", **options)
+
+
+def test_segments_are_told_as_attention_takes_them(tmp_path: Path) -> None:
+    pipeline = written(tmp_path, documents([5, 3, 6])).pack_rows(8, "tokens")
+    offsets, longest = cu_seqlens(next(iter(pipeline.batch(2)))["segment_ids"])
+    assert (offsets.tolist(), offsets.dtype, longest) == ([0, 6, 8, 13, 16], np.int32, 6)
+    assert cu_seqlens(np.array([1, 1, 0], np.int32))[0].tolist() == [0, 2, 3]
+    assert cu_seqlens(np.ones((2, 3), np.int32))[0].tolist() == [0, 3, 6]
+    assert cu_seqlens(np.zeros((0, 4), np.int32))[1] == 0
+    with pytest.raises(ValueError, match=r"expected integers .* got float64 \(2,\)"):
+        cu_seqlens(np.zeros(2))
