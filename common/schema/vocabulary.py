@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..errors import PipelineError
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}
-_FEW = 4096  # of which Arrow makes a hash table for each batch
+_FEW = 1000  # of which Arrow makes a hash table for each batch
 
 
 class Vocabulary:
@@ -71,11 +72,9 @@ class Vocabulary:
             order, known = self._sorted
             place = np.minimum(np.searchsorted(known, values.to_numpy()), len(known) - 1)
             return np.where(known[place] == values.to_numpy(), order[place], -1)
-        # A table of many texts takes longer than a batch, so it is made once; a batch looks up each of its own once.
-        encoded = values.dictionary_encode()
-        found = np.array([self._table.get(value, -1) for value in encoded.dictionary.to_pylist()], np.int64)
-        result: np.ndarray = found[encoded.indices.to_numpy(zero_copy_only=False)]
-        return result
+        # A table of many texts takes longer to make than a batch, so it is kept.
+        texts = values.to_numpy(zero_copy_only=False).tolist()
+        return np.fromiter(map(self._table.get, texts, repeat(-1)), np.int64, len(texts))
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +83,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> dict[Any, int]:
-        return {value: code for code, value in enumerate(self.values.to_pylist())}
+        return dict(zip(self.values.to_numpy(zero_copy_only=False).tolist(), range(len(self)), strict=True))
 
 
 def _numbers(found: pa.Array) -> np.ndarray:
