@@ -160,7 +160,7 @@ def _pipeline(
     if not isinstance(source, str | os.PathLike):
         raise PipelineError(f"convert: expected one folder of {files.form}, got {source!r}.")
     if files.form == "images":
-        return Pipeline.from_image_folder(source, fields, storage_options=source_options)
+        return Pipeline.from_image_folder(source, fields, convert=True, storage_options=source_options)
     return Pipeline.from_huggingface_parquet(source, split, fields, config=config, storage_options=source_options)
 
 

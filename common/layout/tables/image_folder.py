@@ -6,6 +6,7 @@ where they are. Always holds: equal folders give one manifest, and its name tell
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ...errors import DatasetError
+from ...errors import DatasetError, SchemaError
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ..file_versions import FileVersion, look, versions_below
@@ -37,6 +38,7 @@ MANIFEST = [
 
 _LOGGER = logging.getLogger(__name__)
 _FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
+_DIMS = ("H", "W", "C")
 _ROW_GROUP_ROWS = 128
 _MOST_BYTES = 4 << 30
 _KEPT_S = 24 * 3600
@@ -66,11 +68,7 @@ def open_image_folder(
     images = _images(what, found, root)
     names = _class_names(what, images, classes)
     labels = [names.index(relative[0]) for relative, _ in images]
-    formats = {_format(relative[-1]) for relative, _ in images}
-    codec = CompressedImageCodec(formats.pop() if len(formats) == 1 else "png", convert=convert)  # all decode all
-    if image_shape[2:] == (4,) and codec.image_codec == "jpeg":
-        codec = CompressedImageCodec("png", convert=convert)
-    field = UnischemaField("image", "uint8", image_shape, codec, dims=("H", "W", "C")[: len(image_shape)])
+    field = _image_field({_format(relative[-1]) for relative, _ in images}, image_shape, convert)
     manifest, digest = _keep(what, images, labels, root)
     version = FileVersion(
         path=manifest,
@@ -96,6 +94,16 @@ def open_image_folder(
         ),
         filesystem=filesystem,
     )
+
+
+def _image_field(formats: set[str], shape: tuple[int | None, ...], convert: bool | None) -> UnischemaField:
+    """With the codec of the files, if all are of one format that has such images; every codec decodes all formats."""
+    field = UnischemaField(
+        "image", "uint8", shape, CompressedImageCodec("png", convert=convert), dims=_DIMS[: len(shape)]
+    )
+    with contextlib.suppress(SchemaError):
+        return field.replace(codec=CompressedImageCodec(min(formats), convert=convert)) if len(formats) == 1 else field
+    return field
 
 
 def _format(name: str) -> str:

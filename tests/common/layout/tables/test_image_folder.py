@@ -100,6 +100,13 @@ def test_fields_classes_and_shapes_can_be_chosen(folder: Path) -> None:
         Pipeline.from_image_folder(folder, image_shape=(4,))
 
 
+def test_every_format_has_every_shape(tmp_path: Path) -> None:
+    put(tmp_path, "a/0.webp", picture("webp", 40))
+    assert Pipeline.from_image_folder(tmp_path).schema["image"].codec == CompressedImageCodec("webp")
+    (row,) = Pipeline.from_image_folder(tmp_path, image_shape=(None, None), convert=True)
+    assert (row["image"].shape, abs(int(row["image"].mean()) - 40) <= 2) == ((4, 5), True)
+
+
 def test_a_folder_is_read_through_any_file_system(folder: Path) -> None:
     arrow = Pipeline.from_image_folder(
         "/train", filesystem=pafs.SubTreeFileSystem(str(folder.parent), pafs.LocalFileSystem())
@@ -165,8 +172,11 @@ def test_a_file_that_is_gone_or_cut_is_an_error_that_names_it(folder: Path, chan
 def test_an_image_that_does_not_decode_is_an_error_that_names_its_file(folder: Path, convert: bool | None) -> None:
     put(folder, "dog/1.jpg", b"no image" if convert else picture("png", mode="LA"))
     pipeline = Pipeline.from_image_folder(folder, convert=convert)
-    with pytest.raises(DecodeError, match=r"field 'image', file 'dog/1.jpg' of image folder .*train, row group 0: "):
-        list(pipeline)
+    for executor in ("threads", "sidecar") if convert else ("threads",):
+        with pytest.raises(
+            DecodeError, match=r"field 'image', file 'dog/1.jpg' of image folder .*train, row group 0: "
+        ):
+            list(pipeline.with_options(executor=executor))
     put(folder, "dog/1.jpg", picture("png", mode="LA"))
     assert len(list(Pipeline.from_image_folder(folder, convert=True))) == len(LISTED)
 
