@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = "limit"
 ENVIRONMENTS = (".venv", ".venv-bench", ".venv-bench-mosaic", ".venv-bench-petastorm", ".venv-tf217")
-_EVERY_RATE = ("a", "b", "c-ndarray", "c-tensor", "d", "d-pack", "e", "f", "f-shuffled", "g", "j")
+_EVERY_RATE = ("a", "b", "c-ndarray", "c-tensor", "d", "d-pack", "e", "f", "f-shuffled", "g", "j", "k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ _ALL = [
         title="Hugging Face, streaming",
         module="huggingface",
         environment=".venv-bench",
-        workloads=("a", "b", "c-ndarray", "c-tensor", "d", "e", "g", "h"),
+        workloads=("a", "b", "c-ndarray", "c-tensor", "d", "e", "g", "h", "k"),
     ),
     Contender(
         name="webdataset",

@@ -172,6 +172,19 @@ def _write_texts(folder: Path, rows: int) -> None:
     _write_parquet(folder / "parquet", table, ROW_GROUP_ROWS["texts"])
 
 
+def _write_documents(folder: Path, rows: int) -> None:
+    """Token ids of documents whose lengths are as those of texts, log-normal."""
+    random = np.random.default_rng(SEED)
+    lengths = np.minimum(random.lognormal(6, 1, rows).astype(np.int64) + 1, 20_000)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    tokens = random.integers(0, 50_000, offsets[-1], dtype=np.int32)
+    _write_parquet(
+        folder / "parquet",
+        pa.table({"tokens": pa.ListArray.from_arrays(offsets, tokens)}),
+        ROW_GROUP_ROWS["documents"],
+    )
+
+
 def _write_parquet(folder: Path, table: pa.Table, row_group_rows: int) -> None:
     """Plain Parquet, as a warehouse would write it: four files, snappy."""
     folder.mkdir()
@@ -230,5 +243,6 @@ _WRITERS = {
     "lidar": _write_lidar,
     "table": _write_table,
     "texts": _write_texts,
+    "documents": _write_documents,
     "groups": _write_groups,
 }

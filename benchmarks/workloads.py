@@ -20,6 +20,7 @@ DEVIATION = (0.229, 0.224, 0.225)
 LIDAR_SHAPE = (20_000, 4)
 NUMBERS = tuple(f"x{number:02d}" for number in range(40))  # beside the label: 41 numeric columns
 WINDOW = 10
+BLOCK_TOKENS = 2_049
 RARE = 100  # one image in a hundred is an event
 SEED = 7
 
@@ -130,6 +131,14 @@ WORKLOADS = {
             buffer_rows=256,
             first_pass=True,
         ),
+        Workload(
+            key="k",
+            title=f"token lists joined into blocks of {BLOCK_TOKENS:,} int32, shuffled",
+            data="documents",
+            batch_size=8,
+            buffer_rows=4_096,
+            unit="blocks/s",
+        ),
     ]
 }
 
@@ -138,14 +147,30 @@ PROFILES = {
     for profile in [
         Profile(
             name="tiny",
-            rows={"images": 256, "rare": 512, "lidar": 32, "table": 8_192, "texts": 2_048, "groups": 2_000},
+            rows={
+                "images": 256,
+                "rare": 512,
+                "lidar": 32,
+                "table": 8_192,
+                "texts": 2_048,
+                "documents": 512,
+                "groups": 2_000,
+            },
             rounds=1,
             warm_s=0.05,
             window_s=0.1,
         ),
         Profile(
             name="quick",
-            rows={"images": 1_024, "rare": 8_192, "lidar": 512, "table": 524_288, "texts": 65_536, "groups": 1_000_000},
+            rows={
+                "images": 1_024,
+                "rare": 8_192,
+                "lidar": 512,
+                "table": 524_288,
+                "texts": 65_536,
+                "documents": 65_536,
+                "groups": 1_000_000,
+            },
             rounds=3,
             warm_s=0.3,
             window_s=0.7,
@@ -158,6 +183,7 @@ PROFILES = {
                 "lidar": 2_048,
                 "table": 2_097_152,
                 "texts": 262_144,
+                "documents": 262_144,
                 "groups": 1_000_000,
             },
             rounds=7,
@@ -167,7 +193,7 @@ PROFILES = {
     ]
 }
 
-ROW_GROUP_ROWS = {"images": 64, "rare": 64, "lidar": 32, "table": 65_536, "texts": 16_384}
+ROW_GROUP_ROWS = {"images": 64, "rare": 64, "lidar": 32, "table": 65_536, "texts": 16_384, "documents": 2_048}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

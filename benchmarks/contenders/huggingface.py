@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,12 @@ from torch.utils.data import DataLoader
 
 from ..steps import image_row, parquet_files, points
 from ..touch import rows_of
-from ..workloads import SEED, Case
+from ..workloads import BLOCK_TOKENS, SEED, Case
 
 SETTINGS = {
     "": "load_dataset('parquet', streaming=True, columns=...; g: filters=...), shuffle(buffer_size), one loader worker "
-    "for each processor, prefetch_factor=4, decoding while collating; simplejpeg (b: OpenCV resize)"
+    "for each processor, prefetch_factor=4, decoding while collating; simplejpeg (b: OpenCV resize); "
+    "k: map(group_texts, batched=True)"
 }
 
 
@@ -34,7 +36,14 @@ def _dataset(case: Case) -> Any:
     dataset = load_dataset("parquet", data_files=parquet_files(folder), split="train", streaming=True, **options)
     if case.workload.buffer_rows:
         dataset = dataset.shuffle(seed=SEED, buffer_size=case.workload.buffer_rows)
-    return dataset
+    return dataset.map(_group_texts, batched=True) if key == "k" else dataset
+
+
+def _group_texts(rows: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
+    """Documents end to end, cut into blocks, as in Hugging Face's examples for language models."""
+    joined = list(chain.from_iterable(rows["tokens"]))
+    whole = len(joined) // BLOCK_TOKENS * BLOCK_TOKENS
+    return {"tokens": [joined[at : at + BLOCK_TOKENS] for at in range(0, whole, BLOCK_TOKENS)]}
 
 
 def _loader(case: Case, dataset: Any) -> Any:
@@ -62,6 +71,8 @@ class _Collate:
             return torch.from_numpy(np.stack([self._points(value) for value in values]))
         if name == "title":
             return values
+        if self._key == "k":
+            return torch.tensor(values, dtype=torch.int32)
         if isinstance(values[0], list):
             dtype = torch.int64 if name == "tokens" else torch.float32
             return torch.nested.nested_tensor([torch.tensor(one, dtype=dtype) for one in values], layout=torch.jagged)

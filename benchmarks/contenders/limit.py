@@ -17,11 +17,16 @@ import pyarrow.parquet as pq
 
 from ..data import events
 from ..steps import as_bytes, decode, new_image_buffer, parquet_files, row_groups
-from ..workloads import LIDAR_SHAPE, NUMBERS, ROW_GROUP_ROWS, Case
+from ..workloads import BLOCK_TOKENS, LIDAR_SHAPE, NUMBERS, ROW_GROUP_ROWS, Case
 
 SETTINGS = {
     "": "as many threads as processors; JPEG: simplejpeg from memory into reused buffers; Parquet: pyarrow row groups, "
     "arrays copied once into reused buffers"
+}
+_COLUMNS = {
+    "table": ["label", *NUMBERS],
+    "texts": ["id", "title", "tokens", "scores"],
+    "documents": ["tokens"],
 }
 _Step = Callable[[], int]
 
@@ -155,14 +160,17 @@ def _cells(chunk: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def _scan_step(case: Case, thread: int) -> _Step:
     groups = row_groups(parquet_files(case.data / "parquet"))
     readers = {file: pq.ParquetFile(file) for file, _ in groups}
-    columns = ["label", *NUMBERS] if case.workload.data == "table" else ["id", "title", "tokens", "scores"]
+    columns = _COLUMNS[case.workload.data]
     position = thread
 
     def step() -> int:
         nonlocal position
         file, number = groups[position % len(groups)]
         position += case.workers
-        return len(readers[file].read_row_group(number, columns=columns, use_threads=False))
+        table = readers[file].read_row_group(number, columns=columns, use_threads=False)
+        if case.workload.key != "k":
+            return len(table)
+        return sum(len(chunk.values) for chunk in table.column("tokens").chunks) // BLOCK_TOKENS
 
     return step
 

@@ -11,7 +11,7 @@ from parquetry.common import Pipeline
 
 from ..http_store import HttpStore
 from ..steps import parquet_files
-from ..workloads import CROP, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
+from ..workloads import BLOCK_TOKENS, CROP, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
 
 
 def pipeline_of(case: Case, **options: Any) -> Pipeline:
@@ -28,6 +28,8 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
         pipeline = pipeline.cache(case.scratch / "cache")
     if workload.key == "d-pack":
         pipeline = pipeline.pack("x", NUMBERS)
+    if workload.key == "k":
+        pipeline = pipeline.concat(BLOCK_TOKENS, "tokens")
     if workload.key == "b":
         pipeline = pipeline.random_resized_crop("image", CROP).random_flip("image").normalize("image", MEAN, DEVIATION)
     pipeline = pipeline.batch(workload.batch_size)

@@ -344,3 +344,15 @@ def test_numpy_numbers_are_numbers(tmp_path: Path) -> None:
     given_numpy = pipeline.concat(np.int64(3), "tokens", separator=np.int32(-1), pad_value=np.float32(2))
     assert given_numpy == pipeline.concat(3, "tokens", separator=-1, pad_value=2)
     assert items(given_numpy) == [[0, 1, 2], [3, 4, -1], [6, 7, 8]]
+
+
+def test_workers_of_the_sidecar_join_what_functions_see(tmp_path: Path) -> None:
+    base = written(tmp_path, documents([5, 0, 9, 3] * 6)).shuffle(8, seed=1)
+    total = UnischemaField("total", np.int64)
+    pipeline = base.concat(7, "tokens", separator=-1).transform(
+        lambda row: {**row, "total": row["tokens"].sum()}, [total]
+    )
+    found = [
+        (row["tokens"].tolist(), int(row["total"])) for row in pipeline.with_options(executor="sidecar", workers=2)
+    ]
+    assert found == [(item, sum(item)) for item in items(base.concat(7, "tokens", separator=-1))]
