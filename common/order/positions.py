@@ -160,26 +160,29 @@ class RepeatView:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What is left after an interruption: the rest of pass ``first_pass``, then the later passes."""
+    """What is left after an interruption: the rest of one pass, from its pass ``first_pass`` over the data on, then the
+    later ones; each is ``unit`` passes over the data (several in a mix of sources that repeat).
+    """
 
     rest: RowView
     first_pass: int
+    unit: int
     later: RowView | None
 
     @property
     def length(self) -> int | None:
-        rest = self.rest.length or 0
-        if self.later is None:
+        rest = self.rest.length
+        if self.later is None or rest is None:
             return rest
         return None if self.later.length is None else rest + self.later.length
 
     @property
     def passes(self) -> int | None:
         later = 0 if self.later is None else self.later.passes
-        return None if later is None else self.first_pass + 1 + later
+        return None if later is None else self.first_pass + self.unit + later
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        rest = self.rest.length or 0
+        rest = _ENDLESS if self.rest.length is None else self.rest.length
         passes, index = np.empty_like(number), np.empty_like(number)
         early = number < rest
         if early.any():
@@ -188,7 +191,7 @@ class Resumed:
         if not early.all():
             assert self.later is not None
             found, index[~early] = self.later.resolve(number[~early] - rest)
-            passes[~early] = found + self.first_pass + 1
+            passes[~early] = found + self.first_pass + self.unit
         return passes, index
 
 

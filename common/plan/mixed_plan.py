@@ -133,6 +133,10 @@ class MixedPlan(BasePlan):
         return rows_viewed(self.order.row_views, self.mix_view)
 
     @property
+    def one_pass(self) -> RowView:
+        return self.mix_view
+
+    @property
     def seed(self) -> int | None:
         return self.mixture.drawn_seed
 

@@ -147,11 +147,47 @@ class BasePlan:
         """
         if origin == START:
             return self.row_view
-        raise StateError("state: a mix cannot go on with another number of ranks. Use as many as before.")
+        shard, whole = self._elastic_shard(), self.one_pass
+        unit = whole.passes or 1
+        passes = None if self.row_view.passes is None else self.row_view.passes // unit
+        left = None if passes is None else passes - origin.passes - 1
+        # Past the last pass nothing is left.
+        rest = rows_viewed(shard, Slice(whole, origin.rows, 0 if left is not None and left < 0 else None))
+        endless = whole.length is None
+        later = None if endless or (left is not None and left <= 0) else RepeatView(rows_viewed(shard, whole), left)
+        return Resumed(rest, origin.passes * unit, unit, later)
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
         """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
-        raise NotImplementedError
+        self._elastic_shard()
+        whole = self.one_pass
+        even = "none" if self.order.shard is None else self.order.shard.even
+        first = ShardView(Slice(whole, origin.rows, None), num_shards, 0, even).length
+        if first is None or rows < first:
+            return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
+        assert whole.length is not None
+        later = self.row_view.passes is None or self.row_view.passes > (origin.passes + 1) * (whole.passes or 1)
+        if even == "none" and later and (whole.length - origin.rows) % num_shards:
+            raise StateError(
+                "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size "
+                "after the first pass: with even='none' ranks whose passes differ in length stand at different rows."
+            )
+        each = max(ShardView(whole, num_shards, 0, even).length or 0, 1)
+        passes, left = divmod(rows - first, each)
+        return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
+
+    def _elastic_shard(self) -> list[Stage]:
+        """The shard, if there is one; raises `StateError` if other views than a repeat stand beside it."""
+        rows = self.order.row_views
+        shard = [stage for stage in rows if stage.decides is Decision.PART]
+        repeat = [stage for stage in rows if stage.decides is Decision.PASSES]
+        if self.order.batch_views or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
+            raise StateError(
+                "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
+                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no "
+                "common position."
+            )
+        return shard
 
     def elements_from(self, origin: Origin) -> int | None:
         """Elements that are left at a global position; ``None`` = endless."""
@@ -196,6 +232,11 @@ class BasePlan:
         return self.seed is not None if shuffle is None else shuffle.drawn
 
     # --- what subclasses add ---
+
+    @property
+    def one_pass(self) -> RowView:
+        """The rows of one pass over the data, of all ranks together."""
+        raise NotImplementedError
 
     def with_seed(self, seed: int) -> BasePlan:
         """The same plan with another seed."""
@@ -413,49 +454,9 @@ class Plan(BasePlan):
     def _make_epoch_order(self, epoch: int) -> EpochOrder:
         return self.items.order(self.order_spec, epoch)
 
-    def rows_from(self, origin: Origin) -> RowView:
-        if origin == START:
-            return self.row_view
-        shard = self._elastic_shard()
-        epoch = Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
-        passes = self.row_view.passes
-        left = None if passes is None else passes - origin.passes - 1
-        # Past the last pass nothing is left.
-        rest = rows_viewed(shard, Slice(epoch, origin.rows, 0 if left is not None and left < 0 else None))
-        if left is not None and left <= 0:
-            return Resumed(rest, origin.passes, None)
-        return Resumed(rest, origin.passes, RepeatView(rows_viewed(shard, epoch), left))
-
-    def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
-        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
-        self._elastic_shard()
-        epoch = Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
-        even = "none" if self.order.shard is None else self.order.shard.even
-        first = ShardView(Slice(epoch, origin.rows, None), num_shards, 0, even).length or 0
-        if rows < first:
-            return Origin(passes=origin.passes, rows=origin.rows + rows * num_shards)
-        later = self.row_view.passes is None or self.row_view.passes > origin.passes + 1
-        if even == "none" and later and (epoch.length - origin.rows) % num_shards:
-            raise StateError(
-                "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size "
-                "after the first pass: with even='none' ranks whose passes differ in length stand at different rows."
-            )
-        each = max(ShardView(epoch, num_shards, 0, even).length or 0, 1)
-        passes, left = divmod(rows - first, each)
-        return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
-
-    def _elastic_shard(self) -> list[Stage]:
-        """The shard, if there is one; raises `StateError` if other views than a repeat stand beside it."""
-        rows = self.order.row_views
-        shard = [stage for stage in rows if stage.decides is Decision.PART]
-        repeat = [stage for stage in rows if stage.decides is Decision.PASSES]
-        if self.order.batch_views or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
-            raise StateError(
-                "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
-                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no "
-                "common position."
-            )
-        return shard
+    @property
+    def one_pass(self) -> RowView:
+        return Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
 
     def epoch_of(self, iteration: int, passes: int) -> int:
         """The epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""

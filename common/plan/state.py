@@ -266,10 +266,10 @@ def _on_same_rank(found: State, own: State) -> State:
 
 def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
     """The state as it is on this plan's ranks: it begins at the rows that all ranks together had taken."""
-    if plan.order.mixed or own.workers > 1:
+    if own.workers > 1:
         raise StateError(
             f"state: it belongs to {found.shards[1]} ranks and batch size {found.batch_size}: expected "
-            f"{own.shards[1]} and {own.batch_size}. A mix, or one loader worker, goes on with the same only."
+            f"{own.shards[1]} and {own.batch_size}. One loader worker goes on with the same only."
         )
     rows = found.consumed * (found.batch_size or 1)
     origin = plan.origin_after(found.start, found.shards[1], rows)

@@ -207,3 +207,41 @@ def test_one_seed_brings_back_a_mix_of_mixes(drive: Pipeline) -> None:
     one, other = made(), made()
     assert one.drawn_seed not in (None, other.drawn_seed)
     assert other.with_seed(one.drawn_seed) == one
+
+
+@pytest.mark.parametrize(("ranks", "others"), [(2, 3), (3, 2), (1, 4), (4, 1)])
+@pytest.mark.parametrize("taken", [0, 2, 5, 6, 9, 13])
+def test_a_mix_goes_on_with_other_ranks_where_the_others_stopped(
+    drive: Pipeline, ranks: int, others: int, taken: int
+) -> None:
+    sources = [drive.select("id").take(8).repeat(2), drive.select("id").skip(32).shuffle(6, seed=2)]
+    mixed = mix(sources, [(0, [1, 0]), (5, [1, 3])], seed=4, stop="all")
+    taken = min(taken, 48 // ranks)
+    iterator = iter(mixed.shard(ranks, 0).repeat(2))
+    for _ in range(taken):
+        next(iterator)
+    left = []
+    for rank in range(others):
+        resumed = iter(mixed.shard(others, rank).repeat(2))
+        left.append(ids(resumed.load_state_dict(iterator.state_dict())))
+    gone = taken * ranks
+    first = 24 - gone if gone < 24 else 0  # rows left of the first pass, dealt evenly
+    rest = ids(mixed.repeat(2))[gone:]
+    passes = [rest[:first], rest[first:]]
+    padded = [number for part in passes for number in [*part, *part[: -len(part) % others]]]
+    assert [part[number] for number in range(len(left[0])) for part in left] == padded
+
+
+def test_an_endless_mix_goes_on_with_other_ranks_and_batches(drive: Pipeline) -> None:
+    drive = drive.select("id")
+    mixed = mix([drive.take(8).repeat(), drive.skip(30).repeat()], [(0, [1, 0]), (9, [1, 3])], seed=4)
+    iterator = iter(mixed.shard(2, 1).batch(4))
+    for _ in range(3):
+        next(iterator)
+    left = []
+    for rank in range(3):
+        resumed = iter(mixed.shard(3, rank).batch(2)).load_state_dict(iterator.state_dict())
+        left.append([next(resumed)["id"].tolist() for _ in range(4)])
+        resumed.close()
+    iterator.close()
+    assert [part[k][j] for k in range(4) for j in range(2) for part in left] == ids(mixed[24:48])
