@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -68,6 +69,12 @@ class StoredDataset:
         self._folder = None
         if table is not None and table.is_manifest:
             self._folder = resolve(urls[0], filesystem=filesystem, storage_options=options)
+            manifest = table.files[0].path
+            if not os.path.exists(manifest):
+                raise DatasetError(
+                    f"image folder '{urls[0]}': expected its manifest in the cache directory, but {manifest} is gone. "
+                    "Call from_image_folder() again to list the folder as it is now."
+                )
         if listing is not None:
             found = table_filesystem(urls[0], table, filesystem=filesystem, storage_options=options)
             self._listing = replace(listing, filesystem=found)

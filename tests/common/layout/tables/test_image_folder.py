@@ -181,6 +181,15 @@ def test_an_image_that_does_not_decode_is_an_error_that_names_its_file(folder: P
     assert len(list(Pipeline.from_image_folder(folder, convert=True))) == len(LISTED)
 
 
+def test_a_manifest_that_is_gone_is_an_error_that_says_what_to_do(folder: Path) -> None:
+    pipeline = Pipeline.from_image_folder(folder)
+    assert pipeline.table is not None
+    os.unlink(pipeline.table.files[0].path)
+    with pytest.raises(DatasetError, match=r"its manifest in the cache directory, .* Call from_image_folder\(\) again"):
+        list(pipeline)
+    assert listed(Pipeline.from_image_folder(folder)) == LISTED
+
+
 def test_files_that_are_no_images_are_left_out_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(folder, "cat/readme.txt", b"x")
     with caplog.at_level(logging.WARNING):
