@@ -42,6 +42,8 @@ CASES: dict[str, Callable[[Pipeline], Pipeline]] = {
     "transform of batches": lambda p: p.select("id").batch(4).transform(_double, DOUBLE),
     "transform before windows": lambda p: p.select("id").transform(_double, DOUBLE).ngram(length=2).batch(3),
     "new names and dtypes": lambda p: p.rename({"ts": "time"}).where(pc.field("time") > 99).cast("int16", "points").shuffle(4, seed=1).batch(2),
+    "rows by weight": lambda p: p.weigh(pc.add(pc.field("id"), 1), 15, seed=1).shuffle(4, seed=2).repeat(2).batch(4),
+    "batches by length": lambda p: p.nulls("drop", "codes").shuffle(6, seed=1).bucket("codes", [1, 2], batch_size=2).repeat(2),
     "null policies": lambda p: p.nulls("mask", "speed").nulls("drop", "label").pad("points").batch(3),
 }  # fmt: skip
 

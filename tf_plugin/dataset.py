@@ -425,9 +425,14 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> tf.data.Dataset:
-        """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors."""
+        """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors.
+
+        Raises:
+            PipelineError: batches of differing sizes (`bucket`), which tf.data cannot stack.
+        """
         size, drop = static(batch_size), static(drop_remainder)
-        if size is not None and drop is not None and self._pipeline.accepts("batch"):
+        refused = self._pipeline.element.varying_batch
+        if size is not None and drop is not None and (refused or self._pipeline.accepts("batch")):
             return super().batch(size, bool(drop))
         return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 

@@ -116,7 +116,7 @@ class EpochOrder:
             order = permutation(len(row_group), _STREAM_GROUPS_KEY, self.spec.seed, self.epoch, stream)
             row_group, first, length = row_group[order], first[order], length[order]
         position = np.concatenate([[0], np.cumsum(length)])
-        block_segment = _group(self._rows_before(first, position), self.spec.buffer_size)
+        block_segment = group_segments(self._rows_before(first, position), self.spec.buffer_size)
         return StreamBlocks(
             row_group=row_group,
             first=first,
@@ -156,7 +156,7 @@ class EpochOrder:
         return items if order is None else items[order]
 
 
-def _group(position: np.ndarray, buffer_size: int | None) -> np.ndarray:
+def group_segments(position: np.ndarray, buffer_size: int | None) -> np.ndarray:
     """The first segment of each block, and the number of segments: blocks of at least ``buffer_size`` items."""
     segments = len(position) - 1
     if buffer_size is None or segments <= 1 or int(np.diff(position).min()) >= buffer_size:

@@ -114,7 +114,7 @@ def _order(plan: Plan) -> list[str]:
             f"{again}"
         )
         batch = plan.element.batch_size or 64
-        rows = plan.program.join is None
+        rows = plan.program.join is None and not plan.order.makes_batches
         quality = shuffle_quality(plan.epoch_order(0), plan.items.items_before(0), batch) if rows else None
         if quality is not None:
             lines.append(
@@ -162,7 +162,8 @@ def _elements(plan: BasePlan) -> list[str]:
     items = "windows" if isinstance(plan, Plan) and plan.selection.starts is not None else "rows"
     if isinstance(plan, Plan) and plan.program.join is not None:
         items = f"items of {plan.program.join.length:,} tokens"
-    kind = f"batches of {element.batch_size} {items}" if element.batched else items
+    size = f"{element.batch_size} " if element.batch_size else ""
+    kind = f"batches of {size}{items}" if element.batched else items
     many = "endless" if length is None else f"{length:,}"
     if plan.program.drops:
         many = f"an unknown number (a function may leave out some of {many} rows) of"

@@ -151,10 +151,11 @@ class ElementReader(Generic[Given]):
 
     def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Column]:
         """The columns of some items, whatever row groups they lie in."""
-        taken = [each for draw in self._plan.draws(epoch, passes, index) for each in self._taken(draw)]
+        draws = self._plan.draws(epoch, passes, index)
+        taken = [each for draw in draws for each in self._taken(draw)]
         loaded = self._row_groups.load([each.run for each in taken])
         sources = [each.source(rows) for each, rows in zip(taken, loaded, strict=True)]
-        return self._made(sources, len(index))
+        return self._made(sources, self._plan.rows_drawn(draws, len(index)))
 
     def _rows(self, draws: Sequence[Draw], count: int) -> list[Given]:
         result: list[Any] = [None] * count

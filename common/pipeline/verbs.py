@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Literal
 from ..predicates.column_predicates import hash_split
 from ..ranks import resolve_rank
 from ..schema.field import UnischemaField
-from ..stages.base import names_of
+from ..stages.base import FieldNames, names_of, required_names
 from ..stages.batch import Batch
+from ..stages.bucket import Bucket
 from ..stages.cache import Cache
 from ..stages.concat import Concat, Remainder
 from ..stages.ngram import Ngram, normalise_gap, offsets_of
@@ -346,6 +347,62 @@ class Verbs(ImageVerbs):
         names = token_fields("pack_rows", fields)
         padding = by_field(pad_value, names, "pack_rows", "pad_value")
         return self._with_stage(PackRows(length, names, strategy, overlong, padding))
+
+    def bucket(
+        self,
+        field: str | UnischemaField,
+        boundaries: Sequence[int] | None = None,
+        *,
+        buckets: int | None = None,
+        batch_size: int | None = None,
+        batch_sizes: Sequence[int] | None = None,
+        max_tokens: int | None = None,
+        pad_to: Literal["bucket", "longest"] | None = None,
+        fields: FieldNames | None = None,
+        pad_value: object = None,
+    ) -> Self:
+        """Batches of rows of like length, padded: less padding, and with ``max_tokens`` batches of equal cost.
+
+            >>> batches = drive.select("id", "tags").bucket("tags", [1, 2], batch_size=8)
+            >>> [batch["tags"].shape for batch in batches]
+            [(8, 1), (8, 1), (8, 1), (3, 1), (8, 2), (5, 2)]
+            >>> sum(len(batch["id"]) for batch in batches)
+            40
+
+        Rows of one bucket share a batch, among ``buffer_size`` rows of the shuffle (10,000 without one), and other ones
+        in each epoch; then batches are shuffled. Each row comes once in an epoch, every epoch has equally many batches,
+        and so has every rank. What follows counts batches. The first axis of a batch differs from batch to batch.
+
+        Args:
+            field: whose length counts: of a list, of a text in bytes, or as an integer field says.
+            boundaries: ascending: the greatest length of each bucket; one more bucket has the rows that are longer.
+            buckets: instead of ``boundaries``: how many, with about equally many rows each.
+            batch_size: rows of each batch, but for the last ones of a bucket.
+            batch_sizes: one for each bucket.
+            max_tokens: as many rows as make this many tokens when each is as long as its bucket allows.
+            pad_to: ``"bucket"`` pads to the boundary of the bucket, so that few shapes occur (rows longer than all
+                boundaries to the longest of the batch); ``"longest"`` to the longest of each batch. ``None`` =
+                ``"bucket"`` where there are boundaries.
+            fields: those that are padded, each with its lengths as ``<name>__length``; ``None`` = ``field``.
+            pad_value: what they are padded with; ``None`` = 0, or an empty text.
+
+        Raises:
+            PipelineError: arguments that do not go together; ``batch``, ``shuffle`` or a filter that comes later.
+            DecodeError: a row longer than ``max_tokens``; says in which file and row.
+        """
+        return self._with_stage(
+            Bucket(
+                field.name if isinstance(field, UnischemaField) else field,
+                () if boundaries is None else boundaries,  # type: ignore[arg-type]  # made a tuple there
+                buckets,
+                max_tokens,
+                batch_size,
+                () if batch_sizes is None else batch_sizes,  # type: ignore[arg-type]
+                pad_to or ("longest" if boundaries is None else "bucket"),
+                None if fields is None else required_names("bucket", fields),
+                pad_value,
+            )
+        )
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
         """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``.

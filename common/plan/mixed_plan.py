@@ -55,6 +55,8 @@ class Mixture:
         for source in self.sources:
             if any(stage.verb == "batch" for stage in source.stages):
                 raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
+            if any(stage.makes_batches for stage in source.stages):
+                raise PipelineError("mix: expected pipelines of rows, got one of batches, with bucket().")
             if any(stage.learns for stage in source.stages):
                 raise PipelineError(
                     "mix: expected one vocabulary for all pipelines, got an encode() that learns its own. Give each "

@@ -36,10 +36,12 @@ from ..selection.rows import RowSet
 from ..selection.select import Selection
 from ..selection.statistics import decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
+from ..stages.bucket import Bucket
 from ..stages.columns import ResolveFields
 from ..stages.concat import Concat
 from ..stages.pack_rows import PackRows
 from ..stages.weigh import Weigh
+from .bucket_items import BucketItems
 from .draws import BlockKey, BlockRows, Draw
 from .fields import build_program, declared_as
 from .items import RowItems, by_block, distinct
@@ -56,6 +58,7 @@ _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
+_GROUP_ROWS = 10_000  # among which batches of like length are formed, where no shuffle says
 
 
 INFINITE = -1
@@ -81,7 +84,8 @@ class BasePlan:
         """What one step gives."""
         batch = self.order.batch
         if batch is None:
-            return Element(outputs=self.program.outputs, form=self.program.form)
+            varying = self.order.makes_batches
+            return Element(outputs=self.program.outputs, form=self.program.form, varying_batch=varying)
         endless = False
         for view in self.order.row_views:
             endless = view.endless_after(endless)
@@ -96,6 +100,8 @@ class BasePlan:
 
     def _batches(self, rows: RowView) -> BatchView | None:
         batch = self.order.batch
+        if self.order.makes_batches:
+            return Batches(rows, 1, False)
         if batch is None or self.program.drops:  # then batches are made of what is left; see `engine.rebatch`
             return None
         result: BatchView = Batches(rows, batch.batch_size, batch.drop_remainder)
@@ -127,6 +133,10 @@ class BasePlan:
     def step_bytes(self) -> int:
         """About how much memory a step takes: a batch, or a chunk of rows."""
         return self.row_bytes * (self.element.batch_size or self.chunk_rows)
+
+    def rows_drawn(self, draws: Sequence[Draw], items: int) -> int:
+        """How many rows the draws of so many items give: as many, unless items are batches."""
+        return sum(len(draw.items) for draw in draws) if self.order.makes_batches else items
 
     @property
     def cardinality(self) -> int:
@@ -216,7 +226,7 @@ class BasePlan:
 
         One, where a step looks at the batch as a whole (a user function on batches, padding to the largest value).
         """
-        if any(step.needs_whole_batch for step in self.program.item_steps):
+        if self.order.makes_batches or any(step.needs_whole_batch for step in self.program.item_steps):
             return 1
         return int(np.clip(_MERGED_BYTES // self.step_bytes, 1, _MOST_MERGED)) if self.batch_view is not None else 1
 
@@ -378,6 +388,15 @@ class Plan(BasePlan):
             case Concat() as stage:
                 separated, padded = stage.separator is not None, stage.remainder == "pad"
                 return TokenItems(self.selection, stage.length, separated=separated, padded=padded)
+            case Bucket() as stage:
+                shuffle = self.order.shuffle
+                return BucketItems(
+                    self.selection,
+                    stage.buckets or stage.boundaries,
+                    stage.batch_size or stage.batch_sizes or None,
+                    stage.max_tokens,
+                    _GROUP_ROWS if shuffle is None else shuffle.buffer_size,
+                )
             case Weigh() as stage:
                 seed = stage.seed if not stage.drawn or self.seed is None else self.seed
                 return WeightedItems(self.selection, stage.num_items, seed)

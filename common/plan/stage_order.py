@@ -109,6 +109,11 @@ class StageOrder:
                 self.cache = stage
 
     @property
+    def makes_batches(self) -> bool:
+        """Whether the items are batches of differing sizes."""
+        return self.join is not None and self.join.makes_batches
+
+    @property
     def row_views(self) -> list[Stage]:
         """The views before the batch."""
         return self.views if self.batch is None else self.views[: self.views.index(self.batch)]
@@ -123,6 +128,8 @@ class StageOrder:
         hidden = any(done.hides_length for done in self.fields)
         if stage.hides_length:
             self._refuse_after(stage, Decision.BATCHES)
+            if self.makes_batches and self.join is not None:
+                raise _misplaced(stage, self.join.verb, "what a function leaves would be other batches")
         if not hidden:
             return
         if stage.decides in (Decision.CUT, Decision.PART, Decision.ROW_GROUPS, Decision.WINDOWS, Decision.JOINS):
@@ -202,6 +209,11 @@ class StageOrder:
 
     def _add_batch(self, stage: Stage) -> None:
         assert isinstance(stage, Batch)
+        if self.join is not None and self.join.makes_batches:
+            raise PipelineError(
+                f"batch: expected rows, got the batches of {self.join.verb}(). Leave batch() out; {self.join.verb}() "
+                "itself takes batch_size=, batch_sizes= or max_tokens=."
+            )
         self._refuse_twice(stage, self.batch is not None)
         self.batch = stage
         self.views.append(stage)

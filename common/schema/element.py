@@ -76,18 +76,20 @@ class Element:
         outputs: the leaves, in the order of the protocol's field numbers.
         batch_size: rows in a full batch; ``None`` for unbatched rows.
         static_batch: whether every batch is full.
+        varying_batch: whether elements are batches without a common size.
         form: how the outputs, by their numbers, are put together; ``None``: as dicts, by their paths.
     """
 
     outputs: tuple[OutputField, ...]
     batch_size: int | None = None
     static_batch: bool = False
+    varying_batch: bool = False
     form: Form = None
 
     @property
     def batched(self) -> bool:
         """Whether an element is a batch."""
-        return self.batch_size is not None
+        return self.varying_batch or self.batch_size is not None
 
     @cached_property
     def _keys(self) -> list[str | int] | None:

@@ -86,6 +86,11 @@ class Stage(PlainFields):
         """Whether another stage in its place could change which rows come in which order."""
         return self.decides is not Decision.FIELDS
 
+    @property
+    def makes_batches(self) -> bool:
+        """Whether its items are batches of rows, of differing sizes."""
+        return False
+
     def endless_after(self, endless: bool) -> bool:
         """Whether the rows never end behind it; ``endless`` says it of those before."""
         return endless

@@ -20,7 +20,8 @@ class PadStep(Step):
     """Makes column ``number`` dense: padded to ``shape``, or to the largest value of the batch where that is ``None``.
 
     A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several)
-    is added at the end if ``lengths``; without it every value must have exactly ``shape``.
+    is added at the end if ``lengths``; without it every value must have exactly ``shape``. Where the largest value
+    decides, the first variable axis becomes as long as the next of ``sizes`` (ascending), if there is one.
     """
 
     number: int
@@ -29,6 +30,7 @@ class PadStep(Step):
     lengths: bool
     axes: tuple[int, ...]
     field: OutputField
+    sizes: tuple[int, ...] = ()
 
     @property
     def changes_one_column(self) -> bool:
@@ -63,6 +65,10 @@ class Pad(Stage):
         return self.lengths
 
     def apply(self, columns: Columns) -> None:
+        self.pad(columns)
+
+    def pad(self, columns: Columns, sizes: tuple[int, ...] = ()) -> None:
+        """Pads the columns; ``sizes`` as in `PadStep`."""
         columns.open()
         for number in columns.matching(self.patterns):
             output = columns.outputs[number]
@@ -77,6 +83,7 @@ class Pad(Stage):
                 lengths=self.lengths,
                 axes=variable,
                 field=output,
+                sizes=sizes,
             )
             columns.steps.append(step)
             columns.outputs[number] = replace(output, shape=shape, padded=None in shape)

@@ -94,7 +94,8 @@ class JobPlanner:
         passes, index = self._steps.rows(self._next_step, steps)
         draws = tuple(self._plan.draws(self._iteration, passes, index))
         elements = len(index) if self._plan.batch_view is None else steps
-        job = Job(number=self._number, steps=steps, count=len(index), elements=elements, draws=draws)
+        count = self._plan.rows_drawn(draws, len(index))
+        job = Job(number=self._number, steps=steps, count=count, elements=elements, draws=draws)
         self._next_step += steps
         self._number += 1
         return job

@@ -80,6 +80,9 @@ def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> l
     else:
         lead, shapes = column.lead, column.shapes
         most = shapes.max(axis=0, initial=0)
+        if step.sizes:
+            axis = step.axes[0]
+            most[axis] = next((size for size in step.sizes if size >= most[axis]), most[axis])
         target = tuple(int(most[axis]) if size is None else size for axis, size in enumerate(step.shape))
         _check_fit(step, shapes, target, column, describe)
         result[step.number] = _padded(column, target, step)

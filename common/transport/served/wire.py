@@ -171,7 +171,11 @@ def element_to_json(element: Element) -> dict[str, Any]:
         {**asdict(output), "dtype": output.dtype.str if output.kind == "dense" else "object"}
         for output in element.outputs
     ]
-    batches = {"batch_size": element.batch_size, "static_batch": element.static_batch}
+    batches = {
+        "batch_size": element.batch_size,
+        "static_batch": element.static_batch,
+        "varying_batch": element.varying_batch,
+    }
     return {**batches, "form": element.form, "fields": fields}
 
 
@@ -187,5 +191,6 @@ def element_from_json(value: dict[str, Any]) -> Element:
         outputs=tuple(outputs),
         batch_size=value["batch_size"],
         static_batch=value["static_batch"],
+        varying_batch=bool(value.get("varying_batch")),
         form=plain(value.get("form")),
     )

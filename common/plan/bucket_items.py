@@ -1,0 +1,97 @@
+"""`BucketItems`: items that are batches of rows of like length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..order.buckets import BucketOrder, Buckets
+from ..order.epoch import OrderSpec
+from ..selection.select import Selection
+from .draws import BlockKey, BlockRows, Draw
+from .items import RowItems, by_block
+
+
+class BucketItems(RowItems):
+    """Batches; each row in one of them.
+
+    Args:
+        selection: the wanted rows, with their lengths as what is measured.
+        boundaries: ascending, the greatest length of each bucket but the last; or how many buckets with equally many
+            rows there are.
+        rows_of_batch: rows of a batch, one number or one for each bucket; ``None`` where ``max_tokens`` says it.
+        max_tokens: the most tokens in a batch whose rows are as long as their bucket's greatest length.
+        group_rows: fewest rows among which batches are formed.
+    """
+
+    are_batches = True
+
+    def __init__(
+        self,
+        selection: Selection,
+        boundaries: Sequence[int] | int,
+        rows_of_batch: int | Sequence[int] | None,
+        max_tokens: int | None,
+        group_rows: int,
+    ) -> None:
+        super().__init__(selection)
+        assert selection.measured is not None
+        lengths = selection.measured
+        longest = int(lengths.max(initial=0))
+        if isinstance(boundaries, int):
+            parts = np.arange(1, boundaries) / boundaries
+            limits = np.quantile(lengths, parts, method="higher") if len(lengths) else np.zeros(boundaries - 1)
+            self._limits = np.append(limits.astype(np.int64), longest)
+        else:
+            self._limits = np.append(boundaries, max(longest, boundaries[-1])).astype(np.int64)
+        sizes = np.full(len(self._limits), 1) if rows_of_batch is None else np.asarray(rows_of_batch)
+        if max_tokens is not None:
+            sizes = np.maximum(max_tokens // np.maximum(self._limits, 1), 1)
+        self._sizes = np.broadcast_to(sizes, self._limits.shape).astype(np.int64)
+        self._group_rows = group_rows
+        self._tokens = int(lengths.sum())
+        before = selection.rows.before
+        self._buckets = Buckets(lengths, self._limits[:-1], self._sizes, before, group_rows)
+
+    @property
+    def num_items(self) -> int:
+        return int(self._buckets.before[-1])
+
+    @property
+    def explained(self) -> list[str]:
+        counts = np.bincount(self._buckets.numbers, minlength=len(self._sizes))
+        padded = int((counts * self._limits).sum())
+        kinds = zip(self._limits.tolist(), self._sizes.tolist(), counts.tolist(), strict=True)
+        shown = ", ".join(
+            f"up to {size:,} of length <= {limit:,} ({rows:,} rows)" for limit, size, rows in kinds if rows
+        )
+        return [
+            f"{self.num_items:,} batches of rows of like length, formed among at least {self._group_rows:,} rows: "
+            f"{shown}; {self._tokens / max(padded, 1):.0%} of what is padded to these lengths holds values"
+        ]
+
+    def items_before(self, epoch: int) -> np.ndarray:
+        before: np.ndarray = self._buckets.before
+        return before
+
+    def order(self, spec: OrderSpec, epoch: int) -> BucketOrder:
+        return BucketOrder(self._buckets, spec, epoch)
+
+    def draws(self, order: BucketOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
+        """The rows of the batch at the one global position in ``index``."""
+        [(stream, block, items, _)] = by_block(order, index)
+        _, starts = order.block_batches(stream, block)
+        rows = np.arange(starts[items[0]], starts[items[0] + 1])
+        return [Draw(key=BlockKey(epoch=order.epoch, stream=stream, block=block), items=rows, places=None, turn=turn)]
+
+    def block_rows(self, order: BucketOrder, key: BlockKey) -> BlockRows:  # type: ignore[override]  # its own order
+        return self.rows_at(order.block_batches(key.stream, key.block)[0][:, None])
+
+    def block_shares(self, order: BucketOrder, key: BlockKey) -> list[tuple[int, float]]:  # type: ignore[override]  # its own order
+        group = order.group_of(key.stream, key.block)
+        _, _, taken = order.block_segments(key.stream, key.block)
+        share = int(taken.sum()) / max(int(self._buckets.batches[group].sum()), 1)
+        first, last = self._buckets.row_groups[group : group + 2].tolist()
+        counts = self._selection.rows.counts[first:last] * share
+        return [(first + number, count) for number, count in enumerate(counts.tolist()) if count]

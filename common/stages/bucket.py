@@ -1,0 +1,180 @@
+"""``bucket``: batches of rows of like length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..errors import DecodeError, NullValueError, PipelineError
+from .base import Decision, Stage, positive_integer
+from .columns import Columns, ResolveFields
+from .measure import Measure
+from .names import NewNames
+from .pad import Pad
+from .tokens import list_lengths
+
+PadTo = Literal["bucket", "longest"]
+
+
+@dataclass(frozen=True)
+class RowLengths(Measure):
+    """How long each row is: the values of a list, the bytes of a text, or the number that an integer field holds.
+
+    ``most`` is what no row may have more than (``None`` = any number).
+    """
+
+    field: str
+    most: int | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
+        lengths = _lengths(self.field, table.column(0), describe)
+        if len(lengths) and lengths.min() < 0:
+            row = int(np.argmax(lengths < 0))
+            raise DecodeError(
+                f"field '{self.field}', {describe(row)}: expected a length >= 0, got {lengths[row]}. "
+                "Leave such rows out with where()."
+            )
+        if self.most is not None and len(lengths) and lengths.max() > self.most:
+            row = int(np.argmax(lengths > self.most))
+            raise DecodeError(
+                f"field '{self.field}', {describe(row)}: expected a length of at most max_tokens={self.most}, got "
+                f"{lengths[row]}. Give a greater max_tokens, or leave such rows out with where()."
+            )
+        return lengths
+
+
+@dataclass(frozen=True)
+class Bucket(Stage):
+    """Batches of rows of like length; what follows works on batches.
+
+    Attributes:
+        field: whose length counts.
+        boundaries: ascending, the greatest length of each bucket but the last one, which has what is longer.
+        buckets: instead of them, how many buckets with equally many rows there are.
+        max_tokens, batch_size, batch_sizes: how many rows a batch has, in one of three ways.
+        pad_to: what padded fields are as long as.
+        padded: the fields that are padded; ``None`` = ``field``, if its values are lists of numbers or texts.
+        pad_value: what they are padded with.
+    """
+
+    verb: ClassVar[str] = "bucket"
+    sendable: ClassVar[bool] = True
+    field: str
+    boundaries: tuple[int, ...] = ()
+    buckets: int | None = None
+    max_tokens: int | None = None
+    batch_size: int | None = None
+    batch_sizes: tuple[int, ...] = ()
+    pad_to: PadTo = "longest"
+    padded: tuple[str, ...] | None = None
+    pad_value: Any = None
+
+    @classmethod
+    def sample(cls) -> Stage:
+        return cls("x", (1,), batch_size=1)
+
+    def check(self) -> None:
+        for name in ("boundaries", "batch_sizes"):
+            if not isinstance(getattr(self, name), tuple):
+                raise PipelineError(f"bucket: expected {name} to be a list of integers, got {getattr(self, name)!r}.")
+        if bool(self.boundaries) == (self.buckets is not None):
+            raise PipelineError("bucket: expected boundaries=[...] or buckets=n, got both or neither.")
+        for number in self.boundaries:
+            positive_integer("bucket", "each of boundaries", number)
+        if list(self.boundaries) != sorted(set(self.boundaries)):
+            raise PipelineError(f"bucket: expected ascending boundaries, got {list(self.boundaries)}.")
+        for name in ("buckets", "max_tokens", "batch_size"):
+            if getattr(self, name) is not None:
+                positive_integer("bucket", name, getattr(self, name))
+        ways = [self.max_tokens, self.batch_size, self.batch_sizes or None]
+        if sum(way is not None for way in ways) != 1:
+            raise PipelineError("bucket: expected one of batch_size=, batch_sizes= and max_tokens=.")
+        if self.batch_sizes:
+            for number in self.batch_sizes:
+                positive_integer("bucket", "each of batch_sizes", number)
+            if len(self.batch_sizes) != (count := self.buckets or len(self.boundaries) + 1):
+                more = "" if self.buckets else ", the last for rows that are longer than all boundaries"
+                raise PipelineError(
+                    f"bucket: expected {count} batch_sizes, one for each bucket{more}, got {len(self.batch_sizes)}."
+                )
+        if self.max_tokens is not None and self.boundaries and self.boundaries[-1] > self.max_tokens:
+            raise PipelineError(
+                f"bucket: expected boundaries of at most max_tokens={self.max_tokens}, got {self.boundaries[-1]}."
+            )
+        if self.pad_to not in ("bucket", "longest"):
+            raise PipelineError(f"bucket: expected pad_to='bucket' or 'longest', got {self.pad_to!r}.")
+        if self.pad_to == "bucket" and not self.boundaries:
+            raise PipelineError(
+                "bucket: expected pad_to='longest' with buckets=n, whose boundaries are known only when the data are "
+                "read. explain() tells them: give them as boundaries=[...]."
+            )
+
+    @property
+    def decides(self) -> Decision:
+        return Decision.JOINS
+
+    @property
+    def makes_batches(self) -> bool:
+        return True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.field,)
+
+    def check_fields(self, resolve: ResolveFields) -> None:
+        [found] = resolve([re.escape(self.field)])
+        if found.storage.coded:
+            raise PipelineError(
+                f"bucket: field '{self.field}' is stored encoded ({type(found.storage).__name__}), so its length is "
+                "known only when it is decoded. Name an integer field that holds the length."
+            )
+
+    def in_names_before(self, names: NewNames) -> Bucket:
+        return replace(self, field=names.before(self.field))
+
+    @property
+    def measure(self) -> Stage:
+        return RowLengths(self.field, self.max_tokens)
+
+    @property
+    def shortened_identity(self) -> str | None:
+        return None
+
+    def apply(self, columns: Columns) -> None:
+        columns.open()
+        columns.batched = True
+        patterns = (re.escape(self.field),) if self.padded is None else self.padded
+        if self.padded is not None or self.field in columns.names:
+            Pad(patterns, None, self.pad_value).pad(columns, self.boundaries if self.pad_to == "bucket" else ())
+
+
+def _lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str]) -> np.ndarray:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return list_lengths(name, column, describe)
+    texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (texts or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)):
+        raise PipelineError(
+            f"bucket: expected field '{name}' to be a list, a text, bytes, or an integer that holds a length, got "
+            f"{kind}. Name another field."
+        )
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise NullValueError(
+            f"field '{name}', {describe(row)}: expected a value whose length counts, found null. "
+            f"Leave such rows out with nulls('drop', '{name}')."
+        )
+    numbers = column if pa.types.is_integer(kind) else pc.binary_length(column)
+    return np.asarray(numbers.to_numpy(), dtype=np.int64)
