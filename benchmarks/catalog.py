@@ -12,7 +12,22 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = "limit"
 ENVIRONMENTS = (".venv", ".venv-bench", ".venv-bench-mosaic", ".venv-bench-petastorm", ".venv-tf217")
-_EVERY_RATE = ("a", "b", "c-ndarray", "c-tensor", "d", "d-pack", "e", "f", "f-shuffled", "g", "j", "k")
+_EVERY_RATE = (
+    "a",
+    "b",
+    "c-ndarray",
+    "c-tensor",
+    "d",
+    "d-pack",
+    "d-weigh",
+    "e",
+    "f",
+    "f-shuffled",
+    "g",
+    "j",
+    "k",
+    "k-bucket",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

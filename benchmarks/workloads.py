@@ -21,6 +21,7 @@ LIDAR_SHAPE = (20_000, 4)
 NUMBERS = tuple(f"x{number:02d}" for number in range(40))  # beside the label: 41 numeric columns
 WINDOW = 10
 BLOCK_TOKENS = 2_049
+BUCKET_TOKENS = 32_768  # of a padded batch of like length
 RARE = 100  # one image in a hundred is an event
 SEED = 7
 
@@ -90,6 +91,13 @@ WORKLOADS = {
             batch_size=1_024,
             buffer_rows=65_536,
         ),
+        Workload(
+            key="d-weigh",
+            title="41 numeric columns, drawn by weight, shuffled",
+            data="table",
+            batch_size=1_024,
+            buffer_rows=65_536,
+        ),
         Workload(key="e", title="strings and ragged lists, shuffled", data="texts", batch_size=256, buffer_rows=16_384),
         Workload(key="f", title="windows of 10 JPEG frames, stride 1", data="images", batch_size=8, unit="windows/s"),
         Workload(
@@ -138,6 +146,13 @@ WORKLOADS = {
             batch_size=8,
             buffer_rows=4_096,
             unit="blocks/s",
+        ),
+        Workload(
+            key="k-bucket",
+            title=f"token lists in batches of like length, padded, {BUCKET_TOKENS:,} int32 at most, shuffled",
+            data="documents",
+            batch_size=16,
+            buffer_rows=4_096,
         ),
     ]
 }

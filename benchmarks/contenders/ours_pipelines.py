@@ -11,7 +11,7 @@ from parquetry.common import Pipeline
 
 from ..http_store import HttpStore
 from ..steps import parquet_files
-from ..workloads import BLOCK_TOKENS, CROP, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
+from ..workloads import BLOCK_TOKENS, BUCKET_TOKENS, CROP, DEVIATION, MEAN, NUMBERS, SEED, WINDOW, Case
 
 
 def pipeline_of(case: Case, **options: Any) -> Pipeline:
@@ -30,9 +30,15 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
         pipeline = pipeline.pack("x", NUMBERS)
     if workload.key == "k":
         pipeline = pipeline.concat(BLOCK_TOKENS, "tokens")
+    if workload.key == "d-weigh":
+        pipeline = pipeline.weigh(pc.field("label") + 1)
     if workload.key == "b":
         pipeline = pipeline.random_resized_crop("image", CROP).random_flip("image").normalize("image", MEAN, DEVIATION)
-    pipeline = pipeline.batch(workload.batch_size)
+    if workload.key == "k-bucket":
+        lengths = [64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192]
+        pipeline = pipeline.bucket("tokens", boundaries=lengths, max_tokens=BUCKET_TOKENS)
+    else:
+        pipeline = pipeline.batch(workload.batch_size)
     ends = case.passes == 1 or workload.kind == "seconds" or workload.key == "g"
     return pipeline if ends else pipeline.repeat(case.passes)
 
