@@ -20,7 +20,7 @@ rows = [{"image": np.full((16, 16, 3), np.eye(3)[n % 2] * 200, np.uint8), "label
 url = tempfile.mkdtemp()
 write_dataset(url, schema, rows, row_group_rows=100)
 
-dataset = ParquetDataset(url).shuffle(200, seed=7).batch(64).map(lambda row: (row["image"], row["label"])).prefetch(2)
+dataset = ParquetDataset(url).shuffle(200, seed=7).batch(64).as_tuple("image", "label").prefetch(2)
 model = keras.Sequential([keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(2)])
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile("adam", loss, metrics=["accuracy"])

@@ -431,7 +431,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             PipelineError: batches of differing sizes (`bucket`), which tf.data cannot stack.
         """
         size, drop = static(batch_size), static(drop_remainder)
-        refused = self._pipeline.element.varying_batch
+        refused = any(stage.makes_batches for stage in self._pipeline.stages)
         if size is not None and drop is not None and (refused or self._pipeline.accepts("batch")):
             return super().batch(size, bool(drop))
         return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
