@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,11 +42,18 @@ def _no_reading_thread_is_left() -> Iterator[None]:
     """An iterator that nobody holds ends its threads, however it ended."""
     before = _reading_threads()
     yield
-    if left := _reading_threads() - before:
+    left = _ended(_reading_threads() - before, 0.2)
+    if left:  # an iterator in a cycle; looking for those takes long where frameworks are loaded
         gc.collect()
-        for thread in left:
-            thread.join(5)
-        assert not (alive := [thread.name for thread in left if thread.is_alive()]), alive
+        assert not (alive := [thread.name for thread in _ended(left, 10)]), alive
+
+
+def _ended(threads: set[threading.Thread], within_s: float) -> set[threading.Thread]:
+    """Those of the threads that have not ended after a while."""
+    until = time.monotonic() + within_s
+    for thread in threads:
+        thread.join(max(0, until - time.monotonic()))
+    return {thread for thread in threads if thread.is_alive()}
 
 
 def _reading_threads() -> set[threading.Thread]:
