@@ -1,17 +1,26 @@
-# Every target does its own set-up: a virtual environment, pinned packages, and the TensorFlow op. Set-up runs again only
-# when setup.py, pyproject.toml or the pins change (the op: when its sources change).
+# Every target does its own set-up: a virtual environment, pinned packages, the compiled core and the TensorFlow op. Set-up
+# runs again only when setup.py, pyproject.toml or the pins change (what is compiled: when its sources change).
 #
 #   make demo         writes a real dataset, trains a Keras and a torch model from it
-#   make test         the whole test suite, both frameworks installed; PYTEST="-n logical -m 'not slow'" for most of it
-#   make check        ruff, mypy, and the order of the rooms
+#   make test         the test suite, both frameworks installed, without the tests that are marked as slow
+#   make test-slow    the tests that are marked as slow: long searches, trainers that are killed, examples; CI runs both
+#   make check        ruff, mypy, the order of the rooms, and what mypy and pyright know in a user's file
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
 #   make bench-peers  environments with what `make bench` compares with; without them their cells stay blank
+#   make soak         kills the processes of sidecars for an hour and watches elements, memory, descriptors; SECONDS=60 for less
+#   make fuzz         every parser on changed and hostile bytes, SECONDS=300 for each; inputs that fail go to build/fuzz
 #   make test-common  the suite of common, in an environment with neither framework
 #   make test-tf217   the suite of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one that it can be run with
-#   make test-trainers  the trainers of others over PyTorch: Accelerate, the Hugging Face Trainer, Lightning
+#   make test-trainers  the trainers of others over PyTorch: Accelerate, the Hugging Face Trainer, Lightning; the notebooks
 #   make test-spark   the suite of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
+#   make sanitize     the op's client under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, the compiled core
+#                     under the first two; needs gcc
+#   make audit        known flaws in the pinned dependencies, by pip-audit; needs a network
+#   make docs         the site of the docs in build/site; fails where a link leads nowhere
+#   make dist         source distribution and wheels in dist/, with the op for each TENSORFLOWS="2.20.0 2.21.0"; minutes for each
+#   make check-dist   installs the wheel that `make dist` built beside each TensorFlow, and reads by it without a compiler
 #   make clean        removes everything that the targets made
 
 PYTHON ?= python3
@@ -24,28 +33,43 @@ VENV_TF217 := .venv-tf217
 VENV_TF216 := .venv-tf216
 VENV_SPARK := .venv-spark
 VENV_TRAINERS := .venv-trainers
+VENV_DOCS := .venv-docs
 BENCH_PEERS := .venv-bench .venv-bench-mosaic .venv-bench-petastorm
 BENCH ?=
+VENV_DIST := .venv-dist
+VENV_AUDIT := .venv-audit
+# The versions that wheels hold the op for: every release that parquetry runs with.
+TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
 # One test process for each processor; PYTEST="-n 0" runs the tests in one.
 PYTEST ?= -n logical --dist worksteal
+CORE := $(wildcard common/native/*.cc) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
-.PHONY: demo test check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
+.PHONY: demo fuzz soak sanitize audit docs dist pure-dist check-dist test test-slow check bench bench-quick bench-peers test-common test-tf217 test-tf216 test-spark test-trainers clean
 .DELETE_ON_ERROR:
+.PRECIOUS: %/.core-built
 
 demo: $(VENV)/.op-built
 	$(VENV)/bin/python examples/demo.py
 
 test: $(VENV)/.op-built
-	$(VENV)/bin/python -m pytest $(PYTEST)
+	$(VENV)/bin/python -m pytest $(PYTEST) -m "not slow"
+
+test-slow: $(VENV)/.op-built
+	$(VENV)/bin/python -m pytest $(PYTEST) -m slow
 
 check: $(VENV)/.installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy benchmarks fuzz
 	rm -rf build
 	$(VENV)/bin/python -m pip install --quiet --no-deps --target build/installed .
 	cd build/installed && ../../$(VENV)/bin/python -m mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p parquetry
 	cd build/installed && ../../$(VENV)/bin/lint-imports --config ../../pyproject.toml --no-cache
+	$(call user_environment,build/user,build/installed)
+	cp tests/types/* build/user
+	cd build/user && ../../$(VENV)/bin/python -m mypy --strict --python-executable bin/python --cache-dir ../../.mypy_cache user_file.py
+	cd build/user && ../../$(VENV)/bin/basedpyright --pythonpath bin/python user_file.py
 
 bench: $(VENV)/.op-built
 	$(VENV)/bin/python -m benchmarks.run $(BENCH)
@@ -53,11 +77,36 @@ bench: $(VENV)/.op-built
 bench-quick: $(VENV)/.op-built
 	$(VENV)/bin/python -m benchmarks.run --name quick --workloads a --contenders threads,sidecar,tf-eager,pipe,pipe-loader
 
+soak: $(VENV)/.op-built
+	$(VENV)/bin/python -m benchmarks.soak --seconds $(or $(SECONDS),3600)
+
+# Guided by coverage where atheris is installed, which has wheels for Linux; TARGETS="npy pickles" for some of them.
+fuzz: $(VENV)/.installed
+	-$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"
+	$(VENV)/bin/python -m fuzz.run --seconds $(or $(SECONDS),300) $(TARGETS)
+
 bench-peers: $(addsuffix /.installed,$(BENCH_PEERS)) $(VENV_TF217)/.installed
 
-test-common: $(VENV_COMMON)/.installed
+test-common: $(VENV_COMMON)/.core-built
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
-	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common tests/every_face
+	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common tests/every_face tests/faults
+
+# The client of the op, without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
+# ThreadSanitizer knows no child that was forked beside running threads and then starts threads of its own.
+# The core runs inside a Python that was not built with the sanitizers, so their library is loaded first.
+NOT_UNDER_TSAN := test_forks_beside_a_busy_thread_do_not_deadlock
+sanitize: $(VENV)/.installed
+	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py
+	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(NOT_UNDER_TSAN)"
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native/test_gather.py
+
+# Known flaws in what parquetry depends on; before a release. Needs a network.
+audit:
+	$(call new_venv,$(PYTHON),$(VENV_AUDIT))
+	$(VENV_AUDIT)/bin/python -m pip install --quiet pip-audit
+	for pins in constraints*.txt; do \
+	    $(VENV_AUDIT)/bin/python -m pip_audit --strict --requirement $$pins --no-deps --disable-pip || exit 1; \
+	done
 
 test-tf217: $(VENV_TF217)/.op-built
 	$(VENV_TF217)/bin/python -m pytest $(PYTEST) tests/tf_plugin tests/every_face $(addprefix tests/common/,schema write layout predicates selection engine transport/served arrow_stream pipeline/test_resume.py)
@@ -66,13 +115,41 @@ test-tf216: $(VENV_TF216)/.op-built
 	$(VENV_TF216)/bin/python -m pytest $(PYTEST) tests/tf_plugin/test_arrow_transport.py tests/common/arrow_stream tests/common/transport/served
 
 test-spark: $(VENV_SPARK)/.op-built
-	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark
+	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark "tests/examples/test_examples.py::test_an_example_runs_and_prints_what_it_promises[trainers/spark_to_torch.py]"
 
 test-trainers: $(VENV_TRAINERS)/.installed
-	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers
+	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers tests/examples
+
+# Wheels: a pure one, and one with the core, and the op for each TensorFlow here, for any Python (they use nothing of it).
+docs: $(VENV_DOCS)/.installed
+	mkdir -p build/docs/parquetry
+	ln -sfn $(addprefix $(CURDIR)/,parquetry/__init__.py common tf_plugin torch_plugin) build/docs/parquetry
+	NO_MKDOCS_2_WARNING=1 $(VENV_DOCS)/bin/python -m mkdocs build --strict --quiet
+
+dist: $(addsuffix /.op,$(addprefix build/tensorflow-,$(TENSORFLOWS)))
+	PARQUETRY_OPS=$(abspath build/ops) $(VENV_DIST)/bin/python -m build --wheel --outdir build/wheel
+	PATH=$(abspath $(VENV_DIST)/bin):$$PATH auditwheel repair --exclude 'libtensorflow_framework.so.*' --wheel-dir dist build/wheel/*.whl
+	$(VENV_DIST)/bin/twine check --strict dist/*
+
+pure-dist: $(VENV_DIST)/.installed
+	rm -rf dist build/wheel build/ops
+	PARQUETRY_NATIVE=0 $(VENV_DIST)/bin/python -m build
+
+build/tensorflow-%/.op: pure-dist
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet "$$(echo dist/*-py3-none-any.whl)[tensorflow]" tensorflow==$* $(if $(filter 2.16.% 2.17.%,$*),"pyarrow<21")
+	$(@D)/bin/python -m pip install --quiet --force-reinstall --no-deps dist/*-py3-none-any.whl
+	cd build && tensorflow-$*/bin/python -m parquetry.tf_plugin.build ops  # not here, where parquetry/ is a folder
+
+check-dist:
+	for version in $(TENSORFLOWS); do \
+	    python=build/tensorflow-$$version/bin/python; \
+	    $$python -m pip install --quiet --force-reinstall --no-deps dist/*manylinux*.whl && \
+	    PATH=$(abspath build/tensorflow-$$version/bin) CXX= TF_CPP_MIN_LOG_LEVEL=3 ./$$python tests/wheels/try_wheel.py || exit 1; \
+	done
 
 clean:
-	rm -rf $(VENV) $(VENV_COMMON) $(VENV_TF217) $(VENV_TF216) $(BENCH_PEERS) $(VENV_SPARK) $(VENV_TRAINERS) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock
+	rm -rf $(VENV) $(VENV_DIST) $(VENV_AUDIT) $(VENV_COMMON) $(VENV_TF217) $(VENV_TF216) $(BENCH_PEERS) $(VENV_SPARK) $(VENV_TRAINERS) $(VENV_DOCS) build dist *.egg-info tf_plugin/*.so tf_plugin/*.lock common/native/built
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-data bench-results
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -104,7 +181,12 @@ $(VENV_SPARK)/.installed: setup.py pyproject.toml constraints-spark.txt
 
 $(VENV_TRAINERS)/.installed: setup.py pyproject.toml constraints-trainers.txt
 	$(call new_venv,$(PYTHON),$(VENV_TRAINERS))
-	$(VENV_TRAINERS)/bin/python -m pip install -c constraints-trainers.txt -e ".[trainers,test]"
+	$(VENV_TRAINERS)/bin/python -m pip install -c constraints-trainers.txt -e ".[trainers,examples,test]"
+	touch $@
+
+$(VENV_DOCS)/.installed: setup.py pyproject.toml constraints-docs.txt
+	$(call new_venv,$(PYTHON),$(VENV_DOCS))
+	$(VENV_DOCS)/bin/python -m pip install -c constraints-docs.txt -e ".[docs]"
 	touch $@
 
 .venv-bench/.installed: benchmarks/peers/bench.txt
@@ -115,14 +197,30 @@ $(addsuffix /.installed,$(BENCH_PEERS)):
 	$(@D)/bin/python -m pip install -r $<
 	touch $@
 
-%/.op-built: %/.installed $(KERNELS)
+# Without a compiler numpy does the core's work, so that is no error.
+%/.core-built: %/.installed $(CORE)
+	-$*/bin/python -m parquetry.common.native.build
+	touch $@
+
+%/.op-built: %/.core-built $(KERNELS)
 	$*/bin/python -m parquetry.tf_plugin.build
 	$(call byte_compile,$*)
+	touch $@
+
+$(VENV_DIST)/.installed: constraints-dist.txt
+	$(call new_venv,$(PYTHON),$(VENV_DIST))
+	$(VENV_DIST)/bin/python -m pip install -r constraints-dist.txt
 	touch $@
 
 define new_venv
 @$(1) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, this is " + sys.version + "; run: make PYTHON=python3.11 ...")'
 test -x $(2)/bin/python || $(1) -m venv $(2)
+endef
+
+# An environment that has the packages of .venv, and parquetry as a user has it: installed, not editable.
+define user_environment
+$(VENV)/bin/python -m venv --without-pip $(1)
+$(VENV)/bin/python -c "import sysconfig; print('$(abspath $(2))', sysconfig.get_path('purelib'), sep='\n')" > $$(echo $(1)/lib/python*/site-packages)/parquetry.pth
 endef
 
 # As an installer does for what is not editable: a sidecar's processes then start without compiling the package.

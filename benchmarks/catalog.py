@@ -172,6 +172,14 @@ _ALL = [
         workloads=("a", "b", "c-ndarray", "d-pack", "h"),
     ),
     Contender(
+        name="litdata-tokens",
+        title="LitData, TokensLoader",
+        module="litdata_peer",
+        variant="tokens",
+        environment=".venv-bench",
+        workloads=("k",),
+    ),
+    Contender(
         name="mosaic",
         title="Mosaic Streaming",
         module="mosaic_peer",
@@ -183,7 +191,7 @@ _ALL = [
         title="Grain",
         module="grain_peer",
         environment=".venv-bench",
-        workloads=("a", "b", "c-ndarray", "h"),
+        workloads=("a", "b", "c-ndarray", "h", "k"),
     ),
     Contender(
         name="spdl",

@@ -113,7 +113,7 @@ class Child:
         line = self._process.stdout.readline()
         if not line:
             raise ContenderError(f"the process ended with status {self._process.wait()}")
-        answer = json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
         if answer["event"] in ("missing", "failed"):
             raise ContenderError(_last_error(answer["message"]), missing=answer["event"] == "missing")
         return answer

@@ -54,7 +54,8 @@ def _sources() -> list[np.ndarray]:
         from sklearn.datasets import load_sample_images
     except ImportError:
         return [_picture(np.random.default_rng(number)) for number in range(2)]
-    return load_sample_images().images
+    images: list[np.ndarray] = load_sample_images().images
+    return images
 
 
 def _picture(random: np.random.Generator) -> np.ndarray:

@@ -78,4 +78,5 @@ class HttpStore(AbstractFileSystem):
 
 class _File(AbstractBufferedFile):
     def _fetch_range(self, start: int, end: int) -> bytes:
-        return self.fs.fetch(self.path, start, end)
+        content: bytes = self.fs.fetch(self.path, start, end)
+        return content

@@ -209,7 +209,7 @@ def _steps(plan: Plan, contender: Contender, case: Case, cores: int, log: Path, 
 
 
 def _rate(window: dict[str, Any]) -> float:
-    return window["rows"] / window["elapsed_s"]
+    return float(window["rows"] / window["elapsed_s"])
 
 
 def _scratch(plan: Plan, contender: Contender, case: Case) -> Path:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def cold_s(url: str, executor: str) -> float:
     return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
-def first_batch_s(pipeline: Pipeline, state: dict | None) -> float:
+def first_batch_s(pipeline: Pipeline, state: dict[str, Any] | None) -> float:
     """Seconds to the first batch of a new iterator, from a state if one is given."""
     begin = time.perf_counter()
     iterator = iter(pipeline)
@@ -66,7 +67,7 @@ def first_batch_s(pipeline: Pipeline, state: dict | None) -> float:
     return took
 
 
-def states(pipeline: Pipeline) -> list[dict]:
+def states(pipeline: Pipeline) -> list[dict[str, Any]]:
     """States at the wanted points of an epoch, without walking there."""
     begin = iter(pipeline).state_dict()
     steps = len(pipeline)

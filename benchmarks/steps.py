@@ -25,7 +25,8 @@ NPY_HEADER_BYTES = 128
 
 def decode(encoded: bytes | np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """A JPEG as uint8 ``(H, W, 3)``, into a given buffer if there is one."""
-    return simplejpeg.decode_jpeg(encoded, "RGB", buffer=out)
+    image: np.ndarray = simplejpeg.decode_jpeg(encoded, "RGB", buffer=out)
+    return image
 
 
 def as_bytes(cell: pa.Scalar) -> np.ndarray:

@@ -9,6 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .counting.loader_stats import LoaderStats
+    from .counting.recording import trace
+    from .counting.watching import observe, watch
+    from .display.batches import describe, plot
     from .engine.steps.join import cu_seqlens
     from .errors import ParquetryError
     from .pipeline.pipeline import Pipeline, mix
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
         Unischema,
         UnischemaField,
     )
-    from .schema.ragged import RaggedArray
+    from .schema.ragged import NestedArray, RaggedArray
     from .write import DatasetWriter, write_dataset
 
 __all__ = [
@@ -31,7 +35,9 @@ __all__ = [
     "CompressedNdarrayCodec",
     "DatasetWriter",
     "ListCodec",
+    "LoaderStats",
     "NdarrayCodec",
+    "NestedArray",
     "ParquetryError",
     "Pipeline",
     "RaggedArray",
@@ -41,20 +47,32 @@ __all__ = [
     "UnischemaField",
     "contains",
     "cu_seqlens",
+    "describe",
     "hash_split",
     "mix",
+    "observe",
+    "plot",
+    "trace",
+    "watch",
     "write_dataset",
 ]
 
 _HOMES = {
     "DatasetWriter": "write",
+    "LoaderStats": "counting.loader_stats",
+    "NestedArray": "schema.ragged",
     "ParquetryError": "errors",
     "Pipeline": "pipeline",
     "RaggedArray": "schema.ragged",
     "contains": "predicates.column_predicates",
     "cu_seqlens": "engine.steps.join",
+    "describe": "display.batches",
     "hash_split": "predicates.column_predicates",
     "mix": "pipeline",
+    "observe": "counting.watching",
+    "plot": "display.batches",
+    "trace": "counting.recording",
+    "watch": "counting.watching",
     "write_dataset": "write",
 }
 
@@ -69,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__

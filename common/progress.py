@@ -1,4 +1,4 @@
-"""Work that takes long: `progress` shows a bar, `in_parallel` works on many row groups at once until Ctrl-C.
+"""Work that takes long: `progress` and `pulse` show a bar, `in_parallel` works on many row groups until Ctrl-C.
 
 The bar is made only once some time has passed: making one starts a thread, which would be in the way of processes that
 fork.
@@ -6,10 +6,13 @@ fork.
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 AFTER_S = 2.0
@@ -32,6 +35,30 @@ def progress(items: Iterable[_Item], what: str, total: int, *, unit: str) -> Ite
     finally:
         if bar is not None:
             bar.close()
+
+
+@contextmanager
+def pulse(what: str, log: logging.Logger) -> Iterator[None]:
+    """Says that something of unknown length begins, and how long it took.
+
+    On a terminal that is a moving bar with the seconds so far, elsewhere two warnings in the log.
+    """
+    begin = time.monotonic()
+    if sys.stderr is None or not sys.stderr.isatty():
+        log.warning("%s ...", what)
+        yield
+        log.warning("%s: done after %.0f s", what, time.monotonic() - begin)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True
+    ) as bar:
+        bar.add_task(what, total=None)
+        yield
+    console.print(f"{what}: done after {time.monotonic() - begin:.0f} s", highlight=False)
 
 
 Result = TypeVar("Result")

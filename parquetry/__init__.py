@@ -17,7 +17,9 @@ if TYPE_CHECKING:
         CompressedNdarrayCodec,
         DatasetWriter,
         ListCodec,
+        LoaderStats,
         NdarrayCodec,
+        NestedArray,
         ParquetryError,
         Pipeline,
         RaggedArray,
@@ -27,19 +29,29 @@ if TYPE_CHECKING:
         UnischemaField,
         contains,
         cu_seqlens,
+        describe,
         hash_split,
         mix,
+        observe,
+        plot,
+        trace,
+        watch,
         write_dataset,
     )
     from .tf_plugin import ParquetDataset
-    from .torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
+    from .torch_plugin import NestedTensors, ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
+
+    __version__: str
 
 __all__ = [
     "CompressedImageCodec",
     "CompressedNdarrayCodec",
     "DatasetWriter",
     "ListCodec",
+    "LoaderStats",
     "NdarrayCodec",
+    "NestedArray",
+    "NestedTensors",
     "ParquetDataset",
     "ParquetIterable",
     "ParquetMap",
@@ -54,19 +66,25 @@ __all__ = [
     "UnischemaField",
     "contains",
     "cu_seqlens",
+    "describe",
     "hash_split",
     "mix",
+    "observe",
+    "plot",
+    "trace",
+    "watch",
     "write_dataset",
 ]
 
 _FACES = {
+    "NestedTensors": "torch_plugin",
     "ParquetDataset": "tf_plugin",
     "ParquetIterable": "torch_plugin",
     "ParquetMap": "torch_plugin",
     "ParquetNode": "torch_plugin",
     "ParquetPipe": "torch_plugin",
 }
-_EXTRAS = {"tensorflow": "tensorflow", "torch": "torch", "torchdata": "torch"}
+_FRAMEWORKS = {"tf_plugin": "tensorflow", "torch_plugin": "torch"}
 
 
 def __getattr__(name: str) -> Any:
@@ -84,17 +102,14 @@ def __getattr__(name: str) -> Any:
 
 
 def _loaded(name: str) -> Any:
-    try:
-        return getattr(import_module(f".{_FACES.get(name, 'common')}", __name__), name)
-    except ModuleNotFoundError as error:
-        framework = str(error.name).partition(".")[0]
-        if framework not in _EXTRAS:
-            raise
-        raise ImportError(
-            f"parquetry.{name} needs {framework}, which is not installed. "
-            f"Install it with: pip install 'parquetry[{_EXTRAS[framework]}]'",
-            name=framework,
-        ) from error
+    face = _FACES.get(name)
+    if face is None:
+        return getattr(import_module(".common", __name__), name)
+    from .common.errors import needs_framework
+
+    framework = _FRAMEWORKS[face]
+    with needs_framework(f"parquetry.{name}", framework, extra=framework):
+        return getattr(import_module(f".{face}", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -132,10 +132,14 @@ KINDS: dict[str, Kind] = {
             lambda n: n % 5 == 4,
         ),
         Kind(F("grid", np.int8, (None, 2), ListCodec()), lambda n: _ramp((n % 3, 2), np.int8, n)),
+        # Two lists of equal length, of up to nine values. Tokens of different rows differ.
+        Kind(F("tokens", np.int32, (None,)), lambda n: [16 * (n + 1) + k for k in range(n * 7 % 10)]),
+        Kind(F("marks", np.int16, (None,)), lambda n: [(n + 3 * k) % 7 for k in range(n * 7 % 10)]),
     ]
 }
-ALL_FIELDS = tuple(KINDS)
-STRICT_FIELDS = tuple(name for name, kind in KINDS.items() if not kind.field.nullable)
+TOKEN_FIELDS = ("tokens", "marks")
+ALL_FIELDS = tuple(name for name in KINDS if name not in TOKEN_FIELDS)
+STRICT_FIELDS = tuple(name for name in ALL_FIELDS if not KINDS[name].field.nullable)
 """Fields without nulls: what a framework without a form for nulls can read."""
 
 
@@ -150,6 +154,7 @@ NARROWER: dict[str, pa.DataType] = {
     "price": pa.decimal128(12, 3),
     "tags": pa.large_list(pa.large_string()),
     "codes": pa.list_(pa.int8()),
+    "tokens": pa.large_list(pa.int16()),
 }
 """What files of an older version may store some fields as: narrower types, with the same values."""
 

@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from builders import ALL_FIELDS, Built, build
+from builders import ALL_FIELDS, KINDS, TOKEN_FIELDS, Built, build
 from hypothesis import assume
 from hypothesis import strategies as st
-from oracle import Call, call
+from joins import SEPARATOR
+from oracle import Call, apply, call
 
-from parquetry.common import Pipeline, UnischemaField, contains, hash_split
-from parquetry.common.errors import PipelineError
+from parquetry.common import Pipeline, UnischemaField, contains, hash_split, mix
+from parquetry.common.errors import ParquetryError, PipelineError
 
 KEPT = ("id", "drive", "ts")
 LONG = 1_500
@@ -51,7 +52,12 @@ VERBS = (
     "as_tuple",
     "encode",
     "weigh",
+    "balance",
+    "concat",
+    "pack_rows",
+    "bucket",
 )
+FIELDS = (*ALL_FIELDS, *TOKEN_FIELDS)
 CASTS: dict[str, list[Any]] = {
     "speed": [np.float64, "int32"],
     "flag": ["int8", np.float32],
@@ -66,6 +72,10 @@ CASTS: dict[str, list[Any]] = {
     "codes": [np.int64, "float32", "bool"],
     "pair": [np.int32, "float32"],
     "grid": ["int64", np.float16],
+    "tokens": [np.int64, "float32"],
+    "marks": ["int64", np.float32, bool],
+    "segment_ids": [np.int64, "float32", "uint8"],
+    "position_ids": [np.int16, "float64"],
 }
 """Types that hold every value of a field, of which some cut off fractions."""
 VOCABULARIES: dict[str, list[Any]] = {
@@ -77,14 +87,33 @@ VOCABULARIES: dict[str, list[Any]] = {
     "names": ["s3.1é", "s2.0"],
     "words": ["s0.0"],
     "codes": [2, 0, *range(900, 900 + 3 * LONG)],
+    "marks": [3, 0, 5],
 }
 """Some values of a field."""
+
+LENGTHS: dict[str, tuple[int, Callable[[Any], int]]] = {
+    "id": (400, int),
+    "drive": (2, len),
+    "label": (4, len),
+    "raw": (3, len),
+    "codes": (3, len),
+    "tags": (2, len),
+    "tokens": (9, len),
+    "marks": (9, len),
+}
+"""How long rows are at most by a field, and what says it."""
+PADDED = ("codes", "tags", "tokens", "marks")
+"""Lists that ``bucket`` can pad."""
 
 NUMBERS = st.sampled_from([int, np.int16, np.uint16, np.array])
 
 row_groups = st.sampled_from([4, 1, 3, 1, 5, 2, 7, 0, 11])
 layouts = st.lists(st.lists(row_groups, min_size=1, max_size=5) | st.just([]), min_size=1, max_size=4)
-fields = st.sets(st.sampled_from([name for name in ALL_FIELDS if name not in KEPT]), max_size=5).map(sorted)
+fields = st.builds(
+    lambda names, tokens: [*sorted(names), *tokens],
+    st.sets(st.sampled_from([name for name in ALL_FIELDS if name not in KEPT]), max_size=5),
+    st.sampled_from([(), TOKEN_FIELDS]),
+)
 
 
 @contextmanager
@@ -99,7 +128,7 @@ def dataset(
     """A dataset in a directory of its own; hypothesis runs many examples in one test."""
     directory = Path(tempfile.mkdtemp())
     try:
-        ordered = [name for name in ALL_FIELDS if name in (*KEPT, *names)]
+        ordered = [name for name in FIELDS if name in (*KEPT, *names)]
         yield build(directory / "data", files, names=ordered, partition=partition, narrow=narrow, change=change)
     finally:
         shutil.rmtree(directory)
@@ -121,8 +150,42 @@ def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -
         yield built, calls
 
 
+mixings = st.fixed_dictionaries(
+    {
+        "weights": st.sampled_from([[1, 1], [3, 0.5], [(0, [1, 0]), (4, [1, 2])], [(0, [1, 1]), (3, [0, 1])]]),
+        "seed": st.integers(0, 3),
+        "stop": st.sampled_from(["first", "all"]),
+    }
+)
+"""Arguments of ``mix`` for two pipelines."""
+
+
+def drawn_mix(data: st.DataObject, source: Pipeline, calls: Sequence[Call]) -> Pipeline | None:
+    """A mix of what the first of some calls make of a source, with the others behind it; mostly none."""
+    if data.draw(st.integers(0, 3), "mixed if 3") < 3:
+        return None
+    options = data.draw(mixings, "mix")
+    for cut in data.draw(st.permutations(range(len(calls) + 1)), "calls before the mix"):
+        try:
+            part = apply(source, calls[:cut])
+            mixed: Pipeline = apply(mix([part, part.take(7)], **options), calls[cut:])
+            _ = mixed.element
+        except ParquetryError:  # batches before it, or a window or a shuffle behind it
+            continue
+        return mixed
+    return None
+
+
 def _double(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "double": np.asarray(row["id"]) * 2}
+
+
+def _double_tokens(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda row: {**row, "double": np.asarray(row[name], np.int64) * 2}
+
+
+def _double_tokens_plain(name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda row: {**row, "double": [2 * int(token) for token in row[name]]}
 
 
 def _double_again() -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -226,12 +289,16 @@ class Chain:
 
     def __init__(self, draw: st.DrawFn, built_names: Sequence[str], cache: str) -> None:
         self.draw = draw
-        self.names = [name for name in ALL_FIELDS if name in built_names]
+        self.names = [name for name in FIELDS if name in built_names]
         self.stored = list(self.names)
         self.called: dict[str, str] = {}
         self.cast_fields: set[str] = set()
         self.encoded: set[str] = set()
         self.padded = False
+        self.without_nulls: set[str] = set()
+        self.formed = False
+        self.key = "id"
+        self.block: int | None = None
         self.window: int | str | None = None
         self.cache_directory = cache
         self.drawn_anew: bool | None = None
@@ -287,7 +354,7 @@ class Chain:
 
     def select(self) -> Call:
         kept = self.draw(st.lists(st.sampled_from(self.names), max_size=4))
-        keep = [name for name in self.names if name in ("id", *kept)]
+        keep = [name for name in self.names if name in (self.key, *kept)]
         self.names = keep
         return call("select", *self.draw(st.permutations(keep)))
 
@@ -318,6 +385,10 @@ class Chain:
     def transform(self) -> Call:
         assume("double" not in self.names)
         self.names = [*self.names, "double"]
+        if self.block is not None:
+            name, double = self.key, UnischemaField("double", np.int64, (self.block,))
+            batched = self.draw(st.booleans())
+            return call("transform", _double_tokens(name), [double], batched=batched, model=_double_tokens_plain(name))
         if self.window == "offsets":
             return call("transform", _span, [UnischemaField("double", np.int64)], model=_span_plain)
         shape = () if self.window is None else (self.window,)
@@ -338,6 +409,8 @@ class Chain:
         stored = self.was(name)
         fillable = stored in FILLS and stored not in self.cast_fields | self.encoded
         policy = self.draw(st.sampled_from(["drop", "mask", *(["fill"] if fillable else [])]))
+        if policy == "drop":
+            self.without_nulls = {*self.without_nulls, stored}
         assume(policy != "mask" or f"{name}__valid" not in self.names)
         if policy == "mask":
             self.names = [*self.names, f"{name}__valid"]
@@ -353,7 +426,7 @@ class Chain:
         return call("pad", points, shape=(4, 3), model=_padded(points))
 
     def rename(self) -> Call:
-        others = [name for name in self.names if name != "id"]
+        others = [name for name in self.names if name != "id"]  # that of a block's tokens may change
         chosen = self.draw(st.lists(st.sampled_from(others), unique=True, min_size=1, max_size=3)) if others else []
         assume(chosen)
         if len(chosen) > 1 and self.draw(st.booleans()):
@@ -364,6 +437,7 @@ class Chain:
         before = {self.was(name): name for name in self.names}
         self.called = {**self.called, **{stored: new.get(name, name) for stored, name in before.items()}}
         self.names = [new.get(name, name) for name in self.names]
+        self.key = new.get(self.key, self.key)
         return call("rename", new)
 
     def cast(self) -> Call:
@@ -376,7 +450,11 @@ class Chain:
 
     def encode(self) -> Call:
         known = self.encoded | self.cast_fields
-        values = [name for name in self.names if self.was(name) in VOCABULARIES and self.was(name) not in known]
+        values = [
+            name
+            for name in self.names
+            if self.was(name) in VOCABULARIES and self.was(name) not in known and name != self.key
+        ]
         assume(values)
         name = self.draw(st.sampled_from(values))
         self.encoded = {*self.encoded, self.was(name)}
@@ -385,8 +463,9 @@ class Chain:
 
     def as_tuple(self) -> Call:
         others = self.draw(st.lists(st.sampled_from(self.names), max_size=3))
-        self.names = [name for name in self.names if name in ("id", *others)]
-        forms: list[Any] = [[*others, "id"], ["id", tuple(others) or "id"], [{"x": "id", "y": others or "id"}, "id"]]
+        self.formed, key = True, self.key
+        self.names = [name for name in self.names if name in (key, *others)]
+        forms: list[Any] = [[*others, key], [key, tuple(others) or key], [{"x": key, "y": others or key}, key]]
         return call("as_tuple", *self.draw(st.sampled_from(forms)), model=_keeping(self.names))
 
     def weigh(self) -> Call:
@@ -400,6 +479,85 @@ class Chain:
         weights, model = self.draw(st.sampled_from(options))
         count = self.draw(st.sampled_from([None, 1, 6, 17]))
         return call("weigh", weights, count, seed=self.draw(st.integers(0, 3)), model=model)
+
+    def balance(self) -> Call:
+        assume(self.drawn_anew is not False)
+        self.drawn_anew = True
+        stored = self.draw(st.sampled_from(["drive", "id"]))
+        count = self.draw(st.sampled_from([None, 1, 6, 17]))
+        seed = self.draw(st.integers(0, 3))
+        return call("balance", self.now(stored), count, seed=seed, model=lambda row: row[stored])
+
+    def concat(self) -> Call:
+        between = self.draw(st.sampled_from([None, SEPARATOR]))
+        options = {
+            "separator": None if between is None else self._for_tokens(between, 7),
+            "remainder": self.draw(st.sampled_from(["drop", "pad"])),
+            "positions": self.draw(st.booleans()),
+        }
+        return self._blocks("concat", options)
+
+    def pack_rows(self) -> Call:
+        options = {
+            "strategy": self.draw(st.sampled_from(["best_fit", "first_fit"])),
+            "overlong": self.draw(st.sampled_from(["cut", "drop"])),
+        }
+        return self._blocks("pack_rows", options)
+
+    def takes_blocks(self, calls: Sequence[Call]) -> bool:
+        """Whether the tokens are there, and nothing has worked on values: stored rows are joined."""
+        values = {"transform", "nulls", "pad", "cast", "encode", "as_tuple"}
+        worked = any(each.verb in values and each.args[0] != "drop" for each in calls)
+        return self.now("tokens") in self.names and not worked
+
+    def _for_tokens(self, number: int, other: int) -> Any:
+        """A number for all fields that are joined, or one for each."""
+        both = {self.now("tokens"): number, self.now("marks"): other}
+        return self.draw(st.sampled_from([number, both])) if set(both) <= set(self.names) else number
+
+    def _blocks(self, verb: str, options: dict[str, Any]) -> Call:
+        options["pad_value"] = self._for_tokens(self.draw(st.sampled_from([0, 3])), 2)
+        each = any(isinstance(value, dict) for value in options.values())
+        fields = [self.now(name) for name in TOKEN_FIELDS if self.now(name) in self.names]
+        fields = fields if each else fields[: self.draw(st.integers(1, 2))]
+        made = [] if options.get("positions") is False else ["segment_ids", "position_ids"]
+        self.key, self.names = fields[0], [*fields, *made]
+        self.block = self.draw(st.integers(1, 12))
+        return call(verb, self.block, *fields, **options)
+
+    def bucket(self) -> Call:
+        known = [name for name in self.stored if not KINDS[name].field.nullable or name in self.without_nulls]
+        stored = self.draw(st.sampled_from([name for name in known if name in LENGTHS]))
+        longest, length = LENGTHS[stored]
+        options: dict[str, Any] = {}
+        boundaries = self.draw(st.sets(st.sampled_from([1, 2, 3, 4, 5, 7, 12, 30]), max_size=4).map(sorted))
+        count = len(boundaries) + 1
+        if not boundaries:
+            options["buckets"] = count = self.draw(st.integers(1, 4))
+        else:
+            options["pad_to"] = self.draw(st.sampled_from(["bucket", "longest"]))
+        size = self.draw(st.sampled_from(["batch_size", "batch_sizes", "max_tokens"]))
+        if size == "batch_size":
+            options[size] = self.draw(st.integers(1, 7))
+        elif size == "batch_sizes":
+            options[size] = self.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
+        else:
+            options[size] = max([longest, *boundaries]) * self.draw(st.integers(1, 3))
+        padded = [self.now(name) for name in known if name in PADDED and self.now(name) in self.names]
+        if padded and self.draw(st.booleans()):
+            options["fields"] = self.draw(st.lists(st.sampled_from(padded), min_size=1, unique=True))
+        chosen = options.get("fields", [self.now(stored)])
+        lists = [name for name in chosen if name in padded]
+        assume(not (lists and self.formed))
+        assume(all(f"{name}__length" not in self.names for name in lists))
+        texts = [name for name in lists if self.was(name) == "tags"]
+        if lists and len(texts) in (0, len(lists)) and self.draw(st.booleans()):
+            options["pad_value"] = "none" if texts else 4
+        given = options.get("pad_value")
+        options["model_pad"] = {name: ("" if name in texts else 0) if given is None else given for name in lists}
+        self.names = [*self.names, *(f"{name}__length" for name in lists)]
+        arguments = [boundaries] if boundaries else []
+        return call("bucket", self.now(stored), *arguments, **options, model=lambda row: length(row[stored]))
 
     def shard(self) -> Call:
         ranks = self.draw(st.integers(1, 4))
@@ -451,6 +609,8 @@ def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Seque
     pipeline = Pipeline("nowhere")
     for verb in draw(st.lists(st.sampled_from(verbs), min_size=draw(st.sampled_from([0, 2, 4, 6, 8])), max_size=10)):
         cuts = sum(each.verb in ("take", "skip", "cache") for each in calls)
+        if verb in ("concat", "pack_rows") and not chain.takes_blocks(calls):
+            continue
         if not pipeline.accepts("filter" if verb == "where" else verb) or (
             verb in ("take", "skip", "cache") and cuts >= 2
         ):

@@ -25,6 +25,18 @@ settings.register_profile(
 settings.load_profile("reproducible")
 
 
+def pytest_collection_finish() -> None:
+    """What importing every test and both frameworks made stays for good: `gc.collect` need not look through it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """A sidecar opens requests of one environment, in which pytest would name each test."""
+    os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Selections that other runs kept must not decide a test."""
@@ -37,13 +49,19 @@ def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         os.environ["PARQUETRY_CACHE_DIR"] = before
 
 
+@pytest.fixture
+def new_sidecars(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Sidecars of other tests do not serve this one, because its environment is another."""
+    monkeypatch.setenv("PARQUETRY_TEST", request.node.nodeid)
+
+
 @pytest.fixture(autouse=True)
 def _no_reading_thread_is_left() -> Iterator[None]:
     """An iterator that nobody holds ends its threads, however it ended."""
     before = _reading_threads()
     yield
-    left = _ended(_reading_threads() - before, 0.2)
-    if left:  # an iterator in a cycle; looking for those takes long where frameworks are loaded
+    left = _ended(_reading_threads() - before, 0.02)
+    if left:  # an iterator in a cycle
         gc.collect()
         assert not (alive := [thread.name for thread in _ended(left, 10)]), alive
 

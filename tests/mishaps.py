@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,65 @@ def run_failing(data: st.DataObject, faces: Sequence[Face]) -> None:
         failing = apply(built.pipeline("id").transform(fail, [UnischemaField("seen", np.int64)]), views)
         found = given(failing, face.passes(failing)())
         assert found == [None if bad.intersection(element or ()) else element for element in expected], face.name
+
+
+def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
+    """Draws a face and a chain over rows of which some fail: with ``on_error="skip"`` the others come in full batches,
+    in every epoch, and from every state.
+    """
+    with dataset(data.draw(layouts, "files")) as built:
+        drawn = data.draw(chains(KEPT, "x", ALL_VIEWS), "calls")
+        at = next((number for number, each in enumerate(drawn) if each.verb == "batch"), len(drawn))
+        views, batch = drawn[:at], next(iter(drawn[at : at + 1]), None)
+        bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=6), "rows that fail")
+        face = data.draw(st.sampled_from(faces), "face")
+        batched = data.draw(st.booleans(), "a function of batches")
+
+        def fail(rows: dict[str, Any]) -> dict[str, Any]:
+            if bad.intersection(np.atleast_1d(rows["id"]).tolist()):
+                raise KeyError("a bad row")
+            return {**rows, "seen": rows["id"]}
+
+        source = built.pipeline("id").transform(fail, [UnischemaField("seen", np.int64)], batched=batched)
+        pipeline = apply(source.with_options(on_error="skip"), [*views, *([] if batch is None else [batch])])
+        plain = apply(built.pipeline("id"), views)
+        size, whole = (1, False) if batch is None else (batch.count, batch.options.get("drop_remainder", False))
+        fills = pipeline.plan().keeps_step
+        workers = getattr(face, "workers", None) or 1
+        expected = []
+        for _ in range(2):
+            try:
+                rows = [number for element in given(plain, iter(plain)) for number in element or ()]
+            except EmptySelectionError:
+                assume(False)
+            lanes = [_without(lane, bad, size, whole=whole, fills=fills) for lane in _lanes(rows, size, workers)]
+            assume(None not in lanes)
+            turns = itertools.zip_longest(*(lane or [] for lane in lanes))
+            expected.append([element for turn in turns for element in turn if element is not None])
+        begin = face.passes(pipeline)
+        for epoch in expected:
+            assert given(pipeline, begin()) == epoch, face.name
+        if workers == 1:
+            steps = data.draw(st.integers(0, len(expected[0])), "steps")
+            assert given(pipeline, face.resumed(pipeline, steps)) == expected[0][steps:], face.name
+
+
+def _lanes(rows: list[int], size: int, workers: int) -> list[list[int]]:
+    """The rows of each loader worker: every so many batches."""
+    batches = [rows[first : first + size] for first in range(0, len(rows), size)]
+    return [[row for batch in batches[worker::workers] for row in batch] for worker in range(workers)]
+
+
+def _without(rows: list[int], bad: set[int], size: int, *, whole: bool, fills: bool) -> list[list[int]] | None:
+    """Batches of the rows that are not bad; ``fills``: as many as there would be with them, the first ones again."""
+    good = [row for row in rows if row not in bad]
+    if fills and rows:
+        if not good:
+            return None
+        wanted = len(rows) // size * size if whole else len(rows)
+        good = list(itertools.islice(itertools.cycle(good), wanted))
+    batches = [good[first : first + size] for first in range(0, len(good), size)]
+    return [batch for batch in batches if len(batch) == size or not whole]
 
 
 def run_changed(data: st.DataObject, faces: Sequence[Face]) -> None:

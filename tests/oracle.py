@@ -3,6 +3,7 @@
 Nothing here is shared with the code under test but the names of the verbs. A pipeline is a list of `Call`; `items`
 evaluates its ``where``, ``ngram``, ``select`` and ``transform`` in storage order, and `check` walks the views (``shard``,
 ``shuffle``, ``take``, ``skip``, ``repeat``, ``batch``) and says for each what must be true of the rows that come out.
+What ``concat``, ``pack_rows`` and ``bucket`` make of rows is said in `joins`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from typing import Any
 
 from builders import Built, StoredRow
 from hypothesis import settings
+from joins import JOINS, Joined
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import EmptySelectionError
 
 Row = dict[Any, Any]
 VIEWS = ("shard", "shuffle", "take", "skip", "repeat", "batch")
+WEIGHTS = ("weigh", "balance")
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Call:
         return getattr(pipeline, self.verb)(*map(self._given, self.args), **options)
 
     def _given(self, value: Any) -> Any:
-        return self.number(value) if type(value) is int else value
+        return self.number(value) if type(value) is int and value >= 0 else value
 
     def __str__(self) -> str:
         shown = [*map(str, self.args), *(f"{name}={value}" for name, value in self.options.items())]
@@ -91,8 +94,12 @@ class _Pair:
 
 def items(built: Built, calls: Sequence[Call]) -> list[Row]:
     """The items that ``calls`` (no views but natural ``take`` and ``skip``) give, in storage order."""
+    return [pair.value for pair in _pairs(built, calls)]
+
+
+def _pairs(built: Built, calls: Sequence[Call]) -> list[_Pair]:
     rows = [_Pair(row, dict(row.values)) for row in built.rows]
-    windows: list[Row] | None = None
+    windows: list[_Pair] | None = None
     names = list(built.schema.fields)
     stored: dict[str, str] = {}  # what fields with new names are called in storage
     for each in calls:
@@ -101,7 +108,7 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
             rows = [pair for pair in rows if each.model(pair.stored.values)]
         elif each.verb == "ngram":
             windows = [
-                _window_value(window, each.options, each.args, names)
+                _Pair(window[0].stored, _window_value(window, each.options, each.args, names))
                 for window in _windows(rows, _in_storage(each, stored))
             ]
         elif each.verb in ("take", "skip"):
@@ -113,19 +120,25 @@ def items(built: Built, calls: Sequence[Call]) -> list[Row]:
                 for pair in rows
                 if all(pair.stored.values[stored.get(name, name)] is not None for name in each.args[1:])
             ]
-        elif each.verb in ("select", "transform", "nulls", "pad", "rename", "cast", "as_tuple", "encode"):
-            changes = {"select": _selected, "nulls": _without_nulls, "rename": _renamed}
-            change = changes.get(each.verb, lambda call: call.model)(each)
+        else:
             if each.verb == "rename":
                 stored = {**stored, **{new: stored.get(old, old) for old, new in each.args[0].items()}}
-            assert change is not None
+            change = _change(each)
             if windows is None:
                 rows = [_Pair(pair.stored, change(pair.value)) for pair in rows]
             else:
-                windows = [change(window) for window in windows]
-        else:
-            assert each.verb in ("cache", "weigh"), each
-    return [pair.value for pair in rows] if windows is None else windows
+                windows = [_Pair(pair.stored, change(pair.value)) for pair in windows]
+    return rows if windows is None else windows
+
+
+def _change(each: Call) -> Callable[[Row], Row]:
+    """What a stage does to the fields of a row."""
+    if each.verb in ("cache", *WEIGHTS):
+        return lambda row: row
+    changes = {"select": _selected, "nulls": _without_nulls, "rename": _renamed}
+    change = changes.get(each.verb, lambda call: call.model)(each)
+    assert change is not None, each
+    return change
 
 
 def _without_nulls(each: Call) -> Callable[[Row], Row]:
@@ -250,21 +263,36 @@ class Checked:
     fixed: list[Call]
     by_key: dict[Any, Row]
     empty: bool
+    joined: Joined | None = None
 
     def keys(self, views: Sequence[Call], iteration: int, *, calls: Sequence[Call] | None = None) -> list[Any]:
         """The keys that the engine gives, batches as tuples; every row is held to the item that it claims to be."""
-        pipeline = apply(self.pipeline, [*self.fixed, *views] if calls is None else calls)
+        pipeline = apply(self.pipeline, self._calls(views) if calls is None else calls)
         try:
             found = self.run(pipeline, iteration)
         except EmptySelectionError:
             drops = any(view.verb == "shard" and view.options.get("even") == "drop" for view in views)
             assert drops or self.empty, f"nothing came out of {pipeline}"
             return []
+        batched = self.joined is None or self.joined.verb != "bucket"
         return [
-            tuple(map(self._key, element)) if isinstance(element, list) else self._key(element) for element in found
+            tuple(map(self._key, element)) if batched and isinstance(element, list) else self._key(element)
+            for element in found
         ]
 
-    def _key(self, row: Row) -> Any:
+    def _calls(self, views: Sequence[Call]) -> list[Call]:
+        """All calls, the views last; what joins rows takes them in the order of a shuffle, which stands before it."""
+        join = next((number for number, each in enumerate(self.fixed) if each.verb in JOINS), len(self.fixed))
+        order = next((number for number, view in enumerate(views, 1) if view.verb == "shuffle"), 0)
+        return [*self.fixed[:join], *views[:order], *self.fixed[join:], *views[order:]]
+
+    def _key(self, row: Any) -> Any:
+        if self.joined is not None:
+            key = self.joined.key_of(row)
+            expected = self.joined.item_of(key)
+            for mine, other in zip(row, expected, strict=True) if isinstance(row, list) else [(row, expected)]:
+                assert_row(mine, other)
+            return key
         key = key_of(row)
         assert key in self.by_key, f"row {row} is none of the items {sorted(self.by_key)}"
         assert_row(row, self.by_key[key])
@@ -304,6 +332,8 @@ def check(
         options: of the pipeline.
     """
     fixed, views = split(calls)
+    if any(each.verb in JOINS for each in fixed):
+        return _check_joined(built, calls, run, iteration, built.pipeline(**options))
     natural = items(built, fixed)
     uncut = items(built, [each for each in fixed if each.verb not in ("take", "skip")])
     by_key = {key_of(row): row for row in natural}
@@ -326,7 +356,8 @@ def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
     fixed: list[Call] = []
     views: list[Call] = []
     for each in calls:
-        natural = each.verb in ("take", "skip") and not views and weights_among(fixed) is None
+        items_are_rows = not any(done.verb in (*WEIGHTS, *JOINS) for done in fixed)
+        natural = each.verb in ("take", "skip") and not views and items_are_rows
         (fixed if natural or each.verb not in VIEWS else views).append(each)
     return fixed, views
 
@@ -366,8 +397,8 @@ def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteratio
 
 
 def weights_among(calls: Sequence[Call]) -> Call | None:
-    """The call of ``weigh``, if there is one."""
-    return next((each for each in calls if each.verb == "weigh"), None)
+    """The call of ``weigh`` or ``balance``, if there is one."""
+    return next((each for each in calls if each.verb in WEIGHTS), None)
 
 
 def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> list[Any]:
@@ -375,7 +406,11 @@ def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> li
     assert weigh.model is not None
     found = this.keys([], iteration)
     stored = {row.values["id"]: row.values for row in this.built.rows}
-    weights = {key: Fraction(weigh.model(stored[key])) for key in natural}
+    if weigh.verb == "balance":
+        of_class = Counter(weigh.model(stored[key]) for key in natural)
+        weights = {key: Fraction(1, of_class[weigh.model(stored[key])]) for key in natural}
+    else:
+        weights = {key: Fraction(weigh.model(stored[key])) for key in natural}
     count = (weigh.args[1] or len(natural)) if natural else 0
     assert len(found) == count
     assert found == sorted(found, key=natural.index)
@@ -384,6 +419,124 @@ def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> li
         share = weight * count / sum(weights.values())
         assert times[key] in (math.floor(share), math.ceil(share))
     return found
+
+
+def _check_joined(
+    built: Built, calls: Sequence[Call], run: Callable[[Pipeline, int], list[Any]], iteration: int, pipeline: Pipeline
+) -> list[Any]:
+    """As `check`, where items are made of several rows: which ones follows from the order of the rows.
+
+    The items of an epoch, all ranks together, are the engine's, and checked; the views of them are lists.
+    """
+    fixed, views = split(calls)
+    at = next(number for number, each in enumerate(fixed) if each.verb in JOINS)
+    join, later = fixed[at], fixed[at + 1 :]
+    length = join.model or (lambda row: 0)
+    name = "id" if join.verb == "bucket" else join.args[1]
+    for each in later:
+        name = each.args[0].get(name, name) if each.verb == "rename" else name
+
+    def change(row: Row) -> Row:
+        for each in later:
+            row = _change(each)(row)
+        return row
+
+    joined = Joined(
+        verb=join.verb,
+        args=join.args,
+        options=join.options,
+        rows=[(pair.value, length(pair.stored.values)) for pair in _pairs(built, fixed[:at])],
+        change=change,
+        key_name=name,
+        shuffled=any(view.verb == "shuffle" for view in views),
+    )
+    this = Checked(built, run, pipeline, fixed, {}, empty=True, joined=joined)
+    expected = _viewed(this, views, views, iteration)
+    found = this.keys(views, iteration, calls=calls)
+    assert found == expected, f"expected {expected}, got {found}"
+    if found:
+        assert len(apply(pipeline, calls)) == len(found)
+    return found
+
+
+def _viewed(this: Checked, views: Sequence[Call], every: Sequence[Call], iteration: int) -> list[Any]:
+    """The keys of what ``views``, the first of ``every``, give."""
+    shard = next((view for view in every if view.verb == "shard"), call("shard", 1, 0, even="none"))
+    before_it = {view.verb for view in itertools.takewhile(lambda view: view is not shard, every)}
+    cut = before_it & {"take", "skip"}  # must not depend on how many ranks there are
+    streams = shard.options.get("canonical_shards") or (1 if cut else shard.count)
+    even = "none" if before_it & {"take", "skip", "repeat"} else shard.options.get("even", "pad")
+    if not views:
+        alone = call("shard", 1, 0, even="none", canonical_shards=streams)
+        order = [alone if view is shard else view for view in every if view is shard or view.verb == "shuffle"]
+        epoch = this.keys(order, iteration)
+        assert this.joined is not None
+        this.joined.check_epoch(epoch, streams)
+        return evened(epoch, streams, even, epoch[:streams])
+    *before, last = views
+    if last.verb == "repeat":
+        return [key for k in range(last.count) for key in _viewed(this, before, every, iteration * last.count + k)]
+    inner = _viewed(this, before, every, iteration)
+    if last.verb == "shard":
+        return evened(inner, last.count, last.options.get("even", "pad"), inner)[last.args[1] :: last.count]
+    if last.verb == "batch":
+        size = last.count
+        batches = [tuple(inner[at : at + size]) for at in range(0, len(inner), size)]
+        return [batch for batch in batches if len(batch) == size or not last.options.get("drop_remainder")]
+    cuts = {"take": slice(last.count), "skip": slice(last.count, None), "shuffle": slice(None)}
+    return inner[cuts[last.verb]]
+
+
+def check_mixed(
+    run: Callable[[int], list[Any]],
+    sources: Sequence[Callable[[int], list[Row]]],
+    source_of: Callable[[Row], int],
+    stop: str,
+    calls: Sequence[Call],
+    iteration: int,
+) -> list[Any]:
+    """The elements that ``calls`` on a mix must give: its rows are the engine's, held to those of its sources.
+
+    Args:
+        run: the rows of the mix alone in an iteration.
+        sources: the rows of each source in an iteration.
+        source_of: the number of the source that a row of the mix is from.
+        stop: as the mix has it.
+    """
+    if not calls:
+        rows, whole = run(iteration), [source(iteration) for source in sources]
+        parts = [[row for row in rows if source_of(row) == number] for number in range(len(sources))]
+        assert all(part == source[: len(part)] for part, source in zip(parts, whole, strict=True))
+        complete = [len(part) == len(source) for part, source in zip(parts, whole, strict=True)]
+        assert all(complete) if stop == "all" else any(complete)
+        return rows
+    *before, last = calls
+    passes = last.count if last.verb == "repeat" else 1
+    inner = [
+        element
+        for k in range(passes)
+        for element in check_mixed(run, sources, source_of, stop, before, iteration * passes + k)
+    ]
+    if last.verb == "shard":
+        return evened(inner, last.count, last.options["even"], inner)[last.args[1] :: last.count]
+    if last.verb == "batch":
+        batches = [inner[at : at + last.count] for at in range(0, len(inner), last.count)]
+        return [each for each in batches if len(each) == last.count or not last.options["drop_remainder"]]
+    if last.verb in ("take", "skip"):
+        return inner[: last.count] if last.verb == "take" else inner[last.count :]
+    if last.verb == "repeat":
+        return inner
+    change = _change(last)
+    return [[change(row) for row in each] if isinstance(each, list) else change(each) for each in inner]
+
+
+def evened(items: Sequence[Any], parts: int, even: str, again: Sequence[Any]) -> list[Any]:
+    """The items, as many as can be dealt to ``parts``: what lacks is taken from ``again``, or what is left is dropped."""
+    count = len(items)
+    if even == "drop":
+        return list(items[: count // parts * parts])
+    missing = -count % parts if even == "pad" and items else 0
+    return [*items, *(again[number % len(again)] for number in range(count, count + missing))]
 
 
 def _check_shuffle(

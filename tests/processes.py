@@ -1,12 +1,18 @@
-"""Waiting for the end of processes that are not our children."""
+"""Processes that tests start, and waiting for the end of those that are not their children."""
 
 from __future__ import annotations
 
 import os
 import select
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
-WITHIN_S = 5.0  # two seconds are promised; a busy machine gets some more
+WITHIN_S = 20.0  # two seconds are promised; a busy machine gets more, but less than the time that sidecars may idle
+PATIENCE_S = 300.0  # what takes longer hangs, on a busy machine too
 
 
 def gone(pids: list[int], within_s: float) -> list[int]:
@@ -29,3 +35,63 @@ def gone(pids: list[int], within_s: float) -> list[int]:
     for descriptor in left:
         os.close(descriptor)
     return list(alive.values())
+
+
+def open_files(part: str) -> list[str]:
+    """What this process has open whose name holds ``part``; descriptors of other tests come and go."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own, or another thread's
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [name for name in found if part in name]
+
+
+def settled(count: Callable[[], int], most: int) -> int:
+    """A count once it is at most ``most``: what threads leave behind goes when they have ended."""
+    end = time.monotonic() + WITHIN_S
+    while (found := count()) > most and time.monotonic() < end:
+        time.sleep(0.01)
+    return found
+
+
+class Trainer:
+    """A process that runs a script and tells of itself through a FIFO, whose path is the script's first argument."""
+
+    def __init__(self, source: str, directory: Path, *arguments: str) -> None:
+        fifo, script, self._errors = directory / "fifo", directory / "train.py", directory / "errors"
+        os.mkfifo(fifo)
+        script.write_text(source)
+        self._told = os.open(fifo, os.O_RDWR)  # for writing too: there is no end of file between two writers
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(script), str(fifo), *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+        os.close(self._told)
+
+    def told(self) -> list[int]:
+        """The processes that the script's next line names, without that of the script."""
+        ended = os.pidfd_open(self.process.pid)
+        try:
+            ready, _, _ = select.select([self._told, ended], [], [], PATIENCE_S)
+        finally:
+            os.close(ended)
+        assert self._told in ready, f"nothing was told; standard error ends with: {self.errors()[-4000:]}"
+        return [int(number) for number in os.read(self._told, 100).split() if int(number) != self.process.pid]
+
+    def output(self) -> str:
+        """What it has printed, once it has ended."""
+        return self.process.communicate(timeout=PATIENCE_S)[0]
+
+    def errors(self) -> str:
+        """What it has written to standard error so far."""
+        return self._errors.read_text()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from importlib.abc import MetaPathFinder
 from importlib.metadata import requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {
@@ -40,10 +44,10 @@ def installed(package: str) -> bool:
     return all(find_spec(name) for name in FRAMEWORKS.get(package, ()))
 
 
-def sources(folder: str) -> Iterator[tuple[Path, ast.Module]]:
+@functools.cache
+def sources(folder: str) -> list[tuple[Path, ast.Module]]:
     """Every module under a folder of the repository, parsed."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def absolute_imports(tree: ast.Module) -> Iterator[str]:
@@ -66,9 +70,18 @@ def relative_imports(path: Path, tree: ast.Module) -> Iterator[Path]:
                 yield from (base / alias.name for alias in node.names)
 
 
+def imported_files(path: Path, tree: ast.Module) -> Iterator[Path]:
+    """The modules that relative imports name, wherever they stand; names that a package passes on are left out."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for alias in node.names:
+                yield from filter(Path.exists, (base / f"{alias.name}.py", base.with_suffix(".py")))
+
+
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a fresh interpreter."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=110)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -97,6 +110,16 @@ def test_every_public_name_is_in_the_top_package() -> None:
         _ = parquetry.Pipelines
 
 
+def test_the_top_package_is_cheap_and_completes_to_public_names() -> None:
+    code = """
+import sys, parquetry, parquetry.common
+print(sorted({"importlib.metadata", "numpy", "pyarrow", "rich", "tensorflow", "torch", "typer"} & set(sys.modules)))
+print(dir(parquetry) == sorted(["__version__", *parquetry.__all__]), dir(parquetry.common) == parquetry.common.__all__)
+"""
+    result = run_python(code)
+    assert result.stdout.splitlines() == ["[]", "True True"], result.stderr
+
+
 def test_the_top_package_loads_no_framework_and_names_the_extra_that_is_missing() -> None:
     code = """
 import sys
@@ -115,6 +138,44 @@ for name in ("ParquetDataset", "ParquetPipe"):
         "Install it with: pip install 'parquetry[tensorflow]'",
         "parquetry.ParquetPipe needs torch, which is not installed. Install it with: pip install 'parquetry[torch]'",
     ], result.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "absent", "statement"),
+    [
+        ("tensorflow", "tensorflow", "from parquetry.tf_plugin import ParquetDataset"),
+        ("tensorflow", "tensorflow", "import parquetry.tf_plugin.keras"),
+        ("torch", "torch", "import parquetry.torch_plugin"),
+        ("torch", "torchdata", "from parquetry import ParquetNode"),
+    ],
+)
+def test_a_missing_framework_names_its_extra_and_a_broken_one_its_own_error(
+    package: str, absent: str, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    face = "parquetry.tf_plugin" if package == "tensorflow" else "parquetry.torch_plugin"
+    kept = [name for name in sys.modules if name.startswith(face) or name == "parquetry"]
+    for name in kept:
+        monkeypatch.delitem(sys.modules, name)
+    if absent == "torchdata" and not installed("torch_plugin"):
+        pytest.skip("torch is not installed")
+
+    class Finder(MetaPathFinder):
+        """Finds the framework, in place of every other finder, and fails."""
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.partition(".")[0] == absent:
+                raise failure
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == absent]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    failure: ImportError = ModuleNotFoundError(f"No module named '{absent}'", name=absent)
+    with pytest.raises(ModuleNotFoundError, match=rf"{absent}, .* pip install 'parquetry\[{package}\]'"):
+        exec(statement)
+    for failure in (ImportError("libcudart.so.12: cannot open"), ModuleNotFoundError(name=f"{absent}._C")):
+        with pytest.raises(ImportError) as raised:
+            exec(statement)
+        assert raised.value is failure
 
 
 def test_public_classes_are_native_to_their_framework() -> None:
@@ -142,6 +203,13 @@ def test_a_package_imports_no_framework_but_its_own(package: str) -> None:
         if name.split(".")[0] in forbidden
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_files_import_each_other(package: str) -> None:
+    """Lazy and type-only imports count: whoever reads a file must be able to read what it builds on first."""
+    imported = {path: set(imported_files(path, tree)) - {path} for path, tree in sources(package)}
+    TopologicalSorter(imported).prepare()
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -178,23 +246,29 @@ print("imported")
     assert (result.stdout.strip(), result.returncode) == ("imported", 0), result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "absent"), [("tf_plugin", ("torch", "torchdata")), ("torch_plugin", ("tensorflow", "keras"))]
 )
-def test_a_plugin_imports_where_the_other_framework_cannot_be(package: str, absent: tuple[str, ...]) -> None:
+def test_a_plugin_does_not_try_to_import_the_other_framework(package: str, absent: tuple[str, ...]) -> None:
     if not installed(package):
         pytest.skip("its framework is not installed")
     code = f"""
 import sys
-for name in {absent!r}:
-    sys.modules[name] = None
+tried = []
+class Finder:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {absent!r}:
+            tried.append(name)
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Finder())
 import parquetry.{package} as package
 for name in package.__all__:
     getattr(package, name)
-print("imported")
+print(tried)
 """
     result = run_python(code)
-    assert (result.stdout.strip(), result.returncode) == ("imported", 0), result.stderr
+    assert (result.stdout.strip(), result.returncode) == ("[]", 0), result.stderr
 
 
 def test_every_direct_dependency_is_pinned() -> None:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from parquetry.common.tools.tfrecord import _crc32c, _masked
+from parquetry.common.tools.tfrecord import _checksum
 
 
 def varint(value: int) -> bytes:
@@ -42,7 +42,5 @@ def framed(*records: bytes) -> bytes:
     out = b""
     for record in records:
         length = struct.pack("<Q", len(record))
-        out += (
-            length + struct.pack("<I", _masked(_crc32c(length))) + record + struct.pack("<I", _masked(_crc32c(record)))
-        )
+        out += length + struct.pack("<I", _checksum(length)) + record + struct.pack("<I", _checksum(record))
     return out

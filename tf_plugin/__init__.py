@@ -46,13 +46,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("ParquetDataset", "mix"):
-        return getattr(import_module(".dataset", __name__), name)
+    from parquetry.common.errors import needs_framework
     from parquetry.common.pipeline.verbs import Verbs  # knows every verb without TensorFlow
 
-    if name.startswith("_") or not hasattr(Verbs, name):
+    own = name in ("ParquetDataset", "mix")
+    if not own and (name.startswith("_") or not hasattr(Verbs, name)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".functional", __name__), name)
+    with needs_framework(f"parquetry.tf_plugin.{name}", "tensorflow", extra="tensorflow"):
+        return getattr(import_module(".dataset" if own else ".functional", __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -23,7 +23,7 @@ from parquetry.common.transport.served.cells import Cell, cells_of, last_variabl
 from parquetry.common.transport.served.wire import SocketReader
 
 from .arrow_versions import Reader
-from .elements import Leaf, assemble, leaves_of
+from .elements import Component, Leaf, assemble, leaves_of
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -39,8 +39,7 @@ def arrow_dataset(element: Element, endpoint: Endpoint, reader: Reader) -> tf.da
             kept = [tf.identity(column) for column in columns]
             rows = tf.identity(rows)
         parts = {(cell.field, cell.part, cell.axis): column for cell, column in zip(cells, kept, strict=True)}
-        values = [_value(leaf, number, element, rows, parts) for number, leaf in enumerate(leaves)]
-        return element.nest(values)
+        return element.nest([_value(leaf, element, rows, parts) for leaf in leaves])
 
     source = _tensorflow_io(endpoint, specs) if reader == "tensorflow-io" else _pyarrow(endpoint, specs, element)
     return source.map(to_element)
@@ -52,23 +51,29 @@ def _spec(cell: Cell, element: Element) -> tf.TensorSpec:
 
 
 def _dtype(cell: Cell, element: Element) -> np.dtype[Any]:
-    return element.outputs[cell.field].dtype if cell.part == "values" else np.dtype(np.int64)
+    return element.leaves[cell.field].dtype if cell.part == "values" else np.dtype(np.int64)
 
 
-def _value(leaf: Leaf, number: int, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> Any:
-    """One field of an element from its flat columns."""
-    output = element.outputs[number]
-    values = parts[number, "values", -1]
-    if leaf.ragged:
-        splits = [part for (field, what, _), part in parts.items() if field == number and what == "splits"]
-        tail = [int(size or 0) for size in output.shape[last_variable(output) + 1 :]]
-        flat = tf.reshape(values, tf.concat([splits[-1][-1:], tf.constant(tail, tf.int64)], axis=0))
-        tensors = [flat, *splits]
-    else:
-        tensors = [tf.reshape(values, _shape(output, element, rows, parts.get((number, "shape", -1))))]
+def _value(leaf: Leaf, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> Any:
+    """One output of an element from its flat columns."""
+    tensors = [_tensor(component, element, rows, parts) for component in leaf.components]
     for tensor, component in zip(tensors, leaf.components, strict=True):
         tensor.set_shape(component.spec.shape)
     return assemble(leaf, tensors)
+
+
+def _tensor(component: Component, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> tf.Tensor:
+    """One component, as the native op gives it."""
+    field, what, *axis = component.kind.split(":")
+    number, output = int(field), element.leaves[int(field)]
+    if what == "splits":
+        return parts[number, "splits", int(axis[0])]
+    values = parts[number, "values", -1]
+    if what != "values":
+        return tf.reshape(values, _shape(output, element, rows, parts.get((number, "shape", -1))))
+    splits = parts[number, "splits", last_variable(output)]
+    tail = [int(size or 0) for size in output.shape[last_variable(output) + 1 :]]
+    return tf.reshape(values, tf.concat([splits[-1:], tf.constant(tail, tf.int64)], axis=0))
 
 
 def _shape(output: OutputField, element: Element, rows: tf.Tensor, sent: tf.Tensor | None) -> tf.Tensor:

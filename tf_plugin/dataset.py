@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 import tensorflow as tf
 
 from parquetry.common import Pipeline
 from parquetry.common import mix as mix_pipelines
+from parquetry.common.counting.counters import Counters
+from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError
 from parquetry.common.layout.table import Table
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.order.mixing import Stop, Weights
-from parquetry.common.pipeline.iteration import sidecar_request
+from parquetry.common.pipeline.iteration import chain_of, sidecar_request, skipped_rows
 from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
+from parquetry.common.plan.options import OptionArguments
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.predicates.column_predicates import ColumnPredicate
 from parquetry.common.schema.element import Element
@@ -36,7 +40,11 @@ from .arrow_feed import ArrowFeed
 from .arrow_versions import Transport, arrow_reader, check_transport
 from .build import load_ops
 from .deferred import NOTHING, Deferred
+from .iterator import EagerIterator
 from .source import new_dataset_key, sidecar_command, source_dataset
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 SHARD_HINT = tf.data.experimental.SHARD_HINT
 
@@ -67,6 +75,15 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         workers: processes that decode.
         memory_limit: bytes in flight.
         executor: where user functions run, see `Pipeline`.
+        on_error: ``"raise"`` (the default), or ``"skip"``: rows that fail are left out, see ``docs/bad-rows.md``.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
+        verify: which page checksums are compared with the pages: ``"written"`` (= ``None``), those that are there;
+            ``"always"``, all, and a page without one is an error; ``"never"``, none.
+        restarts: how often in a row a sidecar that died is started again, see `Options`; ``None`` = 3.
+        stall_timeout: seconds after which a process of the sidecar that does nothing is replaced, see `Options`;
+            ``None`` = never.
+        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
+            that differ in shape. ``None`` = 1 GiB.
         transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams read by tensorflow-io,
             with TensorFlow 2.16 and 2.17 only, see ``docs/arrow-stream.md``.
         address: with ``transport="arrow"``: instead of a URL, a server that makes the batches elsewhere.
@@ -85,23 +102,21 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         *,
         filesystem: Any = None,
         storage_options: Mapping[str, Any] | None = None,
-        workers: int | None = None,
-        memory_limit: int | None = None,
-        executor: str | None = None,
         transport: Transport = "native",
         address: Any = None,
         like: Any = None,
+        **options: Unpack[OptionArguments],
     ) -> None:
-        options = {"filesystem": filesystem, "storage_options": storage_options}
-        options |= {"workers": workers, "memory_limit": memory_limit, "executor": executor, "address": address}
+        given: dict[str, Any] = {"filesystem": filesystem, "storage_options": storage_options, "address": address}
+        given.update(options)
         url = known_urls(url_or_urls, like)
         if like is None:
-            self._carry(Pipeline(url, fields, **options), transport=transport)
+            self._carry(Pipeline(url, fields, **given), transport=transport)
         elif tf.is_tensor(url):
-            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **options).check_movable()
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).check_movable()
             self._carry(pipeline, transport=transport, deferred=Deferred(urls=url))
         else:
-            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **options).with_urls(url)
+            pipeline = Pipeline(getattr(like, "pipeline", like), fields, **given).with_urls(url)
             self._carry(pipeline, transport=transport)
 
     @classmethod
@@ -143,11 +158,16 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         self._built: tf.data.Dataset | None = None
         self._dataset_key = ""
         self._request: Any = ""
+        self._command: list[str] = []
         super().__init__(None)
         if options is not None:
             self._options_attr = options
 
     # --- what tf.data asks for ---
+
+    def __iter__(self) -> Any:
+        """As `tf.data.Dataset.__iter__`; read eagerly, it takes less Python, and errors are in our words alone."""
+        return EagerIterator(self) if tf.executing_eagerly() else super().__iter__()
 
     def _inputs(self) -> list[tf.data.Dataset]:
         return []
@@ -188,7 +208,10 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         request = sidecar_request(self._pipeline, strict_nulls=True, element=element if self._deferred else None)
         self._dataset_key = "" if self._made_again else new_dataset_key(request)
         self._request = self._deferred.request(request)
-        return source_dataset(element, self._request, dataset_key=self._dataset_key, state=self._state)
+        self._command = sidecar_command(request, self._pipeline.options.restarts)
+        return source_dataset(
+            element, self._request, dataset_key=self._dataset_key, state=self._state, command=self._command
+        )
 
     @property
     def _made_again(self) -> bool:
@@ -256,6 +279,32 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         # An iterator begins with its first element; the first one will begin here.
         return json.loads(self._begins_at) if self._begins_at else self._fresh_state()
 
+    def stats(self) -> LoaderStats:
+        """What the running or latest epoch did so far, and which side is slow: the loader, or what takes its elements.
+
+        Your wait is measured in the op. Behind ``prefetch`` and ``map`` these are who waits: if they wait little, the
+        rest of the tf.data pipeline or the model is the slower side.
+
+        Raises:
+            PipelineError: nothing was iterated in this process, or the dataset is one that a function makes again in
+                each call, or that has no sidecar (``transport="arrow"``).
+        """
+        self._refuse_made_again("stats")
+        self._dataset()
+        if self._feed is not None:
+            raise PipelineError('stats: expected transport="native", got "arrow", whose batches a server makes.')
+        descriptor = int(load_ops().parquetry_parquet_dataset_counters(dataset_key=self._dataset_key))
+        if descriptor < 0:
+            raise PipelineError(
+                "stats: expected a dataset that was iterated in this process, got one that was not. Ask for stats() "
+                "while an epoch runs or after it."
+            )
+        try:
+            counters = Counters(descriptor)
+        finally:
+            os.close(descriptor)
+        return LoaderStats.of(counters.totals(), chain_of(self._pipeline), skipped_rows(self._pipeline, counters))
+
     def _fresh_state(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(state_of(self._pipeline.plan(), Cursor()).to_json())
         return state
@@ -321,21 +370,25 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if self._feed is not None:
             return tf.constant(self._feed.cardinality, tf.int64)
         return load_ops().parquetry_parquet_dataset_cardinality(
-            request=self._request, dataset_key=self._dataset_key, command=sidecar_command(), name=name
+            request=self._request, dataset_key=self._dataset_key, command=self._command, name=name
         )
 
     # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or done by tf.data's own op ---
+    # (which gives a plain `tf.data.Dataset`; for type checkers all of them give a `ParquetDataset`)
 
-    def filter(self, predicate: object, name: str | None = None) -> tf.data.Dataset:
+    def filter(self, predicate: object, name: str | None = None) -> Self:
         """As `tf.data.Dataset.filter`; an expression, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
         if isinstance(predicate, pc.Expression | ColumnPredicate) or is_dnf(predicate):
             return self.where(predicate)
         return tf.data.Dataset.filter(self, predicate, name=name)
 
     def with_options(
-        self, options: tf.data.Options | None = None, name: str | None = None, **pipeline_options: Any
+        self,
+        options: tf.data.Options | None = None,
+        name: str | None = None,
+        **pipeline_options: Unpack[OptionArguments],
     ) -> ParquetDataset:
-        """As `tf.data.Dataset.with_options`; ``workers``, ``memory_limit`` and ``executor`` are the pipeline's.
+        """As `tf.data.Dataset.with_options`; the names of `Options` are the pipeline's.
 
         Verbs that follow still become part of the plan, and the options stay.
         """
@@ -353,7 +406,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         even: str | None = None,
         canonical_shards: int | None = None,
         policy: str | None = None,
-    ) -> tf.data.Dataset:
+    ) -> Self:
         """As `tf.data.Dataset.shard`, but only this shard is read, and every shard has the same number of elements.
 
         Args:
@@ -389,7 +442,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         seed: object = None,
         reshuffle_each_iteration: bool | None = True,
         name: str | None = None,
-    ) -> tf.data.Dataset:
+    ) -> Self:
         """As `tf.data.Dataset.shuffle`, and the row groups are permuted as a whole.
 
         Without a seed one is drawn here, from `tf.random.set_seed`'s sequence if that was called.
@@ -404,7 +457,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     def cache(  # type: ignore[override]  # tf.data's own arguments
         self, filename: Any = "", name: str | None = None, *, directory: Any = None, max_bytes: int | None = None
-    ) -> tf.data.Dataset:
+    ) -> Self:
         """Without a directory tf.data's cache in memory; with one, fetched columns are kept in it.
 
         See `Pipeline.cache`, which also says what ``max_bytes`` does.
@@ -424,7 +477,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         num_parallel_calls: object = None,
         deterministic: bool | None = None,
         name: str | None = None,
-    ) -> tf.data.Dataset:
+    ) -> Self:
         """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors.
 
         Raises:
@@ -436,21 +489,21 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
             return super().batch(size, bool(drop))
         return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
-    def repeat(self, count: object = None, name: str | None = None) -> tf.data.Dataset:
+    def repeat(self, count: object = None, name: str | None = None) -> Self:
         """As `tf.data.Dataset.repeat`."""
         static_count = -1 if count is None else static(count)
         if static_count is not None and self._pipeline.accepts("repeat"):
             return super().repeat(None if static_count < 0 else static_count)
         return tf.data.Dataset.repeat(self, count, name=name)
 
-    def take(self, count: object, name: str | None = None) -> tf.data.Dataset:
+    def take(self, count: object, name: str | None = None) -> Self:
         """As `tf.data.Dataset.take`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
             return super().take(static_count)
         return tf.data.Dataset.take(self, count, name=name)
 
-    def skip(self, count: object, name: str | None = None) -> tf.data.Dataset:
+    def skip(self, count: object, name: str | None = None) -> Self:
         """As `tf.data.Dataset.skip`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):

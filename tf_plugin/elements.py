@@ -2,13 +2,14 @@
 
 In: an `Element` (what a pipeline hands out). Out: the op's attributes, and a `tf.data.Dataset` whose elements are
 nested dicts (or tuples) of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis
-(a batch, or the steps of a window), and a dense tensor of the row's own shape where there is none.
+(a batch, or the steps of a window), and a dense tensor of the row's own shape where there is none. Nested lists are
+ragged at every level, in rows too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +37,8 @@ class Leaf:
         rows: static number of rows, or ``None``, for a ragged leaf.
         cells: static number of cells (rows, or rows x steps), or ``None``, for a ragged leaf.
         batched: whether rows are the first axis.
+        levels: of nested lists, how many levels they have; their components are the values, the row splits if there is
+            a leading axis, and the lengths of the lists at each level but the first.
     """
 
     components: tuple[Component, ...]
@@ -44,15 +47,26 @@ class Leaf:
     rows: int | None = None
     cells: int | None = None
     batched: bool = False
+    levels: int = 0
 
     @property
     def ragged(self) -> bool:
-        """Whether the value is a `tf.RaggedTensor`."""
+        """Whether the value is made of several tensors, as a `tf.RaggedTensor`."""
         return len(self.components) > 1
 
 
+def nested_leaf(number: int, output: OutputField, *, batched: bool, rows: int | None) -> Leaf:
+    """The leaf of nested lists, whose first field is ``number``; see `leaf_of`."""
+    *lengths, values = [
+        leaf_of(number + place, part, batched=batched, rows=rows) for place, part in enumerate(output.leaves)
+    ]
+    outermost = (*lengths, values)[0]
+    components = (values.components[0], *outermost.components[1:], *(each.components[0] for each in lengths))
+    return replace(values, components=components, levels=output.levels)
+
+
 def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None) -> Leaf:
-    """The leaf of output field ``number``; ``rows`` is the size of every batch if it is always the same."""
+    """The leaf of field ``number``; ``rows`` is the size of every batch if it is always the same."""
     dtype = tf.string if output.kind != "dense" else tf.dtypes.as_dtype(output.dtype)
     lead: tuple[int | None, ...] = (rows,) if batched else ()
     if output.window is not None:
@@ -88,9 +102,12 @@ def leaves_of(element: Element) -> tuple[Leaf, ...]:
     """
     _refuse_mixed_keys(element)
     rows = element.batch_size if element.static_batch else None
-    return tuple(
-        leaf_of(number, output, batched=element.batched, rows=rows) for number, output in enumerate(element.outputs)
-    )
+    leaves, number = [], 0
+    for output in element.outputs:
+        make = nested_leaf if output.levels else leaf_of
+        leaves.append(make(number, output, batched=element.batched, rows=rows))
+        number += len(output.leaves)
+    return tuple(leaves)
 
 
 def _refuse_mixed_keys(element: Element) -> None:
@@ -109,6 +126,8 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
     """One value from its flat tensors; graph ops only, nothing is copied."""
     if not leaf.ragged:
         return tensors[0]
+    if leaf.levels:
+        return _nested(leaf, tensors)
     value, splits = tensors[0], list(tensors[1:])
     for axis in reversed(range(_last_variable_axis(leaf.shape) + 1)):
         size = leaf.shape[axis]
@@ -117,9 +136,26 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
             value = tf.RaggedTensor.from_uniform_row_length(value, size, nrows=cells, validate=False)
         else:
             value = tf.RaggedTensor.from_row_splits(value, splits.pop(), validate=False)
-    if leaf.window is not None and leaf.batched:
-        value = tf.RaggedTensor.from_uniform_row_length(value, leaf.window, nrows=leaf.rows, validate=False)
-    return value
+    return _stacked(leaf, value)
+
+
+def _nested(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
+    """Nested lists: the lengths of each level split the one below, from the inside out."""
+    value, *others = tensors
+    lengths = others[len(others) - leaf.levels + 1 :]
+    for each in reversed(lengths):
+        value = tf.RaggedTensor.from_row_lengths(value, each, validate=False)
+    if len(others) == len(lengths):  # a row
+        return value
+    value = tf.RaggedTensor.from_row_splits(value, others[0], validate=False)
+    return _stacked(leaf, value)
+
+
+def _stacked(leaf: Leaf, value: Any) -> Any:
+    """Windows have their steps as an axis of their own."""
+    if leaf.window is None or not leaf.batched:
+        return value
+    return tf.RaggedTensor.from_uniform_row_length(value, leaf.window, nrows=leaf.rows, validate=False)
 
 
 def structured(element: Element, leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Dataset:

@@ -1,4 +1,5 @@
-"""`ResumeTraining`: a Keras callback that saves the position in the data with the model, to go on exactly there.
+"""Keras callbacks: `StatsCallback` logs which side is slow; `ResumeTraining` saves the position in the data with the
+model, to go on exactly there.
 
 In: the `ParquetDataset` that ``model.fit`` reads, and a directory. Always holds: a saved position is that after the
 last batch which the saved weights have seen, however far tf.data had read ahead.
@@ -10,13 +11,81 @@ import json
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
-from parquetry.common.errors import PipelineError
+from parquetry.common.errors import PipelineError, needs_framework
 from parquetry.common.order.cursor import Cursor
 from parquetry.common.plan.state import state_of
 
-from .dataset import ParquetDataset
+with needs_framework("parquetry.tf_plugin.keras", "tensorflow", extra="tensorflow"):
+    import tensorflow as tf
+
+    from .dataset import ParquetDataset
+
+
+class StatsCallback(tf.keras.callbacks.Callback):  # Keras comes without types
+    """Writes what a dataset does, and which side is slow, into TensorBoard logs while a model trains.
+
+    ::
+
+        rows = ParquetDataset(url).shuffle(10_000, seed=7).batch(64)
+        model.fit(rows.map(to_xy).prefetch(2), epochs=10, callbacks=[StatsCallback(rows, "logs")])
+
+    Scalars are named ``parquetry/rows_per_s``, ``parquetry/wait_share`` and so on, and the reason for the verdict is a
+    text. The step counts batches over all epochs.
+
+    Args:
+        dataset: the `ParquetDataset` at the head of the training data, before ``map`` and ``prefetch``.
+        log_dir: where TensorBoard looks.
+        every: batches between two points; ``None`` = one at the end of each epoch.
+
+    Raises:
+        PipelineError: arguments that make no sense.
+    """
+
+    def __init__(self, dataset: ParquetDataset, log_dir: str | Path, *, every: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(dataset, ParquetDataset):
+            raise PipelineError(
+                f"StatsCallback: expected the ParquetDataset itself, before map and prefetch, got "
+                f"{type(dataset).__name__}."
+            )
+        if every is not None and every < 1:
+            raise PipelineError(f"StatsCallback: expected every to be >= 1 or None, got {every!r}.")
+        self._dataset = dataset
+        self._every = every
+        self._log_dir = str(log_dir)
+        self._writer: tf.summary.SummaryWriter | None = None
+        self._batches = 0
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """Writes a point after every so many batches."""
+        self._batches += 1
+        if self._every is not None and self._batches % self._every == 0:
+            self._write()
+
+    def on_epoch_end(self, epoch: int, logs: object = None) -> None:
+        """Writes a point for the whole epoch."""
+        self._write()
+
+    def on_train_end(self, logs: object = None) -> None:
+        """Closes the log."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _write(self) -> None:
+        stats = self._dataset.stats()
+        self._writer = self._writer or tf.summary.create_file_writer(self._log_dir)
+        with self._writer.as_default(step=self._batches):
+            for name, value in stats.scalars().items():
+                tf.summary.write(f"parquetry/{name}", tf.constant(value, tf.float32), metadata=_metadata("scalars", 1))
+            text = tf.constant([f"{stats.verdict}: {stats.why}"])
+            tf.summary.write("parquetry/verdict", text, metadata=_metadata("text", 2))
+
+
+def _metadata(plugin: str, data_class: int) -> tf.compat.v1.SummaryMetadata:
+    """How TensorBoard shows a value. ``tf.summary.scalar`` does it as well, where TensorBoard is installed."""
+    data = tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
+    return tf.compat.v1.SummaryMetadata(plugin_data=data, data_class=data_class)
 
 
 class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types

@@ -17,12 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from parquetry.common.errors import NullValueError, PipelineError, SchemaError
+from parquetry.common.errors import NullValueError, PipelineError, SchemaError, needs_framework
 from parquetry.common.petastorm.ngram import NGram
 from parquetry.common.petastorm.reading import DescribedSamples
 from parquetry.common.petastorm.unischema import Unischema, UnischemaField
+
+with needs_framework("parquetry.tf_plugin.petastorm", "tensorflow", extra="tensorflow"):
+    import tensorflow as tf
 
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
 """The name of the graph's op that tells how full the shuffling queue of `tf_tensors` is."""

@@ -10,7 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from parquetry.common.schema.element import Element
-from parquetry.common.transport.processes import python_command
+from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, python_command
+from parquetry.common.transport.sidecar.request import may_share_process
 
 from .build import load_ops
 from .elements import flat_components, leaves_of, structure_of_specs, structured
@@ -21,9 +22,10 @@ _ordinals: dict[str, int] = {}
 _ordinals_lock = threading.Lock()
 
 
-def sidecar_command() -> list[str]:
-    """How the sidecar is started: with this Python, unless the program that embeds it is none."""
-    return python_command(SIDECAR_MODULE)
+def sidecar_command(request: str, restarts: int | None) -> list[str]:
+    """How the sidecar of a request is started: with this Python, unless the program that embeds it is none."""
+    shared = [SHARED] if may_share_process(request) else []
+    return python_command(SIDECAR_MODULE, *shared, *([] if restarts is None else [RESTARTS_FLAG, str(restarts)]))
 
 
 def new_dataset_key(request: str) -> str:
@@ -44,7 +46,7 @@ def source_dataset(
     *,
     dataset_key: str,
     state: str = "",
-    command: Sequence[str] | None = None,
+    command: Sequence[str],
 ) -> tf.data.Dataset:
     """The dataset of an element's nested dicts, read from a sidecar.
 
@@ -53,7 +55,7 @@ def source_dataset(
         dataset_key: datasets with one key share a count of iterators; without a key each run of the op makes a
             dataset that counts its own.
         state: where the first iterator begins; empty for the start.
-        command: the sidecar's command line, instead of `sidecar_command`.
+        command: the sidecar's command line.
     """
     leaves = leaves_of(element)
     components = flat_components(element, leaves)
@@ -61,10 +63,10 @@ def source_dataset(
     variant = load_ops().parquetry_parquet_dataset(
         request=request,
         dataset_key=dataset_key,
-        command=list(command or sidecar_command()),
+        command=list(command),
         state=state,
         components=[component.kind for component in components],
-        field_names=[output.name for output in element.outputs],
+        field_names=[output.name for output in element.leaves],
         batched=element.batched,
         output_types=[component.spec.dtype for component in components],
         output_shapes=[component.spec.shape for component in components],

@@ -9,38 +9,47 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .dealers import as_is
-from .functional import mix, read_parquet
-from .iterable import ParquetIterable
-from .loader_state import rank_state
-from .map import ParquetMap
-from .tensors import cu_seqlens, to_list
+from parquetry.common.errors import needs_framework
+
+with needs_framework("parquetry.torch_plugin", "torch", extra="torch"):
+    from .dealers import as_is
+    from .functional import mix, read_parquet
+    from .iterable import ParquetIterable
+    from .loader_state import rank_state
+    from .map import ParquetMap
+    from .nested import NestedTensors
+    from .summaries import log_stats
+    from .tensors import cu_seqlens, to_list
 
 if TYPE_CHECKING:
     from .node import ParquetNode
     from .pipe import ParquetPipe
 
 __all__ = [
+    "NestedTensors",
     "ParquetIterable",
     "ParquetMap",
     "ParquetNode",
     "ParquetPipe",
     "as_is",
     "cu_seqlens",
+    "log_stats",
     "mix",
     "rank_state",
     "read_parquet",
     "to_list",
 ]
 
-_LAZY = {"ParquetNode": ".node", "ParquetPipe": ".pipe"}
+_LAZY = {"ParquetNode": (".node", "torchdata"), "ParquetPipe": (".pipe", "torch")}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, package = _LAZY[name]
     try:
-        return getattr(import_module(_LAZY[name], __name__), name)
+        with needs_framework(f"parquetry.torch_plugin.{name}", package, extra="torch"):
+            return getattr(import_module(module, __name__), name)
     except ImportError as error:
         if name == "ParquetPipe" and not str(error.name).startswith("parquetry"):
             raise ImportError("ParquetPipe needs DataPipes, which this torch has not. Use ParquetIterable.") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from typing_extensions import Self
+from typing_extensions import Self, Unpack
 
 from parquetry.common import Pipeline, Unischema, UnischemaField
 from parquetry.common.errors import PipelineError
@@ -13,6 +13,7 @@ from parquetry.common.layout.table import Table
 from parquetry.common.pipeline.pipeline import Urls
 from parquetry.common.pipeline.sources import Fields, Sources
 from parquetry.common.pipeline.verbs import Verbs
+from parquetry.common.plan.options import OptionArguments
 from parquetry.common.schema.element import Element
 from parquetry.common.stages.base import Stage
 from parquetry.common.stages.shard import Even, Shard
@@ -36,10 +37,8 @@ class PipelineCarrier(Sources, Verbs):
         *,
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
-        workers: int | None = None,
-        memory_limit: int | None = None,
-        executor: str | None = None,
         address: object = None,
+        **options: Unpack[OptionArguments],
     ) -> None:
         self._start(
             Pipeline(
@@ -47,10 +46,8 @@ class PipelineCarrier(Sources, Verbs):
                 fields,
                 filesystem=filesystem,
                 storage_options=storage_options,
-                workers=workers,
-                memory_limit=memory_limit,
-                executor=executor,
                 address=address,
+                **options,
             )
         )
 
@@ -112,8 +109,8 @@ class PipelineCarrier(Sources, Verbs):
             return self._with_stage(Shard.of(num_shards, index, even, canonical_shards, policy))
         return super().shard(num_shards, index, even, canonical_shards, policy)
 
-    def with_options(self, **options: Any) -> Self:
-        """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
+    def with_options(self, **options: Unpack[OptionArguments]) -> Self:
+        """A copy with other ``workers``, ``memory_limit``, ``executor``, ``verify`` or ``max_value_bytes``."""
         return self._with(self.pipeline.with_options(**options))
 
     # --- what it gives ---

@@ -14,14 +14,16 @@ import logging
 import operator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from typing_extensions import Self
 
 from parquetry.common import Pipeline
+from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.pipeline.iteration import Given
 from parquetry.common.plan.state import canonical_shards_of, parse_state, plan_hash
 
 from . import passes
@@ -30,6 +32,7 @@ from .dealers import Dealer, length_for_dealer
 from .epochs import EpochCounter
 from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
+from .pass_counters import PassCounters
 from .passes import Announced, Pass
 from .placement import Placement, rank_here, shard_of, shared_number, with_shard
 from .process_end import end_with_trainer
@@ -41,7 +44,7 @@ _AGREED: dict[int, int] = {}  # what seeds that shuffles drew have become in thi
 passes.install()
 
 
-class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
+class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
     """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the forms of each field).
 
     It carries a `Pipeline` and has its verbs; each returns a new dataset. Give it to any ``DataLoader``, alone or
@@ -59,6 +62,15 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
         executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, but the sidecar for pipelines with user functions
             that are not iterated in a ``DataLoader`` worker.
+        on_error: ``"raise"`` (the default), or ``"skip"``: rows that fail are left out, see ``docs/bad-rows.md``.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
+        verify: which page checksums are compared with the pages: ``"written"`` (= ``None``), those that are there;
+            ``"always"``, all, and a page without one is an error; ``"never"``, none.
+        restarts: how often in a row a sidecar that died is started again, see `Options`; ``None`` = 3.
+        stall_timeout: seconds after which a process of the sidecar that does nothing is replaced, see `Options`;
+            ``None`` = never.
+        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
+            that differ in shape. ``None`` = 1 GiB.
         address: instead of a URL, a server that makes the batches; see `Pipeline`.
 
     Raises:
@@ -79,8 +91,14 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         self._parts: dict[Any, Pipeline] = {}
         self._dealer: Dealer | None = None  # of the pass that a loader has announced
         self._warned_of_batches = False
+        self._read_by_workers = False  # the latest pass: how far they have come is not known here
+        self._counting = PassCounters()
 
-    def __iter__(self) -> ElementIterator:
+    if TYPE_CHECKING:
+
+        def as_tuple(self, *parts: object) -> ParquetIterable[Any]: ...
+
+    def __iter__(self) -> ElementIterator[Given]:
         """The next epoch; inside a loader worker, that worker's part of it."""
         self._adopt(self._epochs.sync())
         in_loader = get_worker_info() is not None
@@ -92,7 +110,9 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         placement = self._placement()
         self._warn_of_what_nobody_said(placement)
         part = self._part(placement)
-        result = ElementIterator(
+        waited_for = in_loader or self._epochs.is_awaited  # by whoever iterates the loader
+        counting = self._counting
+        result: ElementIterator[Given] = ElementIterator(
             part,
             iteration=self._epochs.begin(),
             worker=placement.worker,
@@ -100,10 +120,14 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
             resumer=self,
             sent=in_loader,
             by_rows=part.element.batched and not self.element.batched,
+            counters=counting.of_worker() if in_loader else counting.of_iterator(announced=waited_for),
+            waits=not waited_for,
         )
+        counting.iterates(result)
         if self._resume is not None:
             result.load_state_dict(self._resume)
             self._resume = None
+        self._read_by_workers = False
         self._progress = result.progress
         self._begun = copy.copy(result.progress)
         return result
@@ -112,14 +136,24 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         """Elements that the next iterator gives, exact.
 
         Raises:
-            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
+            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may leave rows out.
         """
         placement = self._placement()
         return max(0, -(-(self._length(placement) - placement.worker) // placement.workers))
 
     def length_in_loader(self) -> int:
-        """Elements that a ``DataLoader`` of this rank gives with any number of workers."""
-        return self._length(replace(self._placement(), worker=0, workers=1))
+        """Elements that a ``DataLoader`` of this rank gives with any number of workers.
+
+        Raises:
+            TypeError: as `__len__`; and batches with ``on_error="skip"``, of which each worker ends with a part of one.
+        """
+        at = replace(self._placement(), worker=0, workers=1)
+        plan = self._part(at).plan()
+        if plan.skips and plan.element.batched and not plan.keeps_step:
+            raise TypeError(
+                "len(): unknown, because on_error='skip' leaves each loader worker with a last, short batch."
+            )
+        return self._length(at)
 
     def __getitem__(self, index: object) -> Any:
         """Rows have no numbers here.
@@ -135,8 +169,22 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
 
     def _length(self, at: Placement) -> int:
         everything = replace(at, num_shards=1, shard=0)
-        asked = length_for_dealer(lambda: len(self._part(everything)))
-        return len(self._part(at)) if asked is None else asked
+        asked = length_for_dealer(lambda: self._part(everything).length_where(strict_nulls=True))
+        return self._part(at).length_where(strict_nulls=True) if asked is None else asked
+
+    def stats(self) -> LoaderStats:
+        """What the running or latest epoch did so far, and which side is slow: the loader or the model.
+
+        It adds up the workers of a ``DataLoader``, and sidecars. Your wait is measured where the loader is iterated.
+
+        Raises:
+            PipelineError: nothing was iterated in this process.
+        """
+        return self._counting.stats(self._part(self._placement()))
+
+    def _waited(self, begin: float, end: float) -> None:
+        """Whoever iterates the loader waited for an element from ``begin`` to ``end``."""
+        self._counting.waited(begin, end)
 
     # --- state ---
 
@@ -145,6 +193,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
 
         Iterators in loader workers are unknown here; see `state_after`, and ``StatefulDataLoader``.
         """
+        self._warn_of_hidden_progress()
         if self._progress is not None and not self._progress.finished:
             return self._progress.state_dict()
         return self._beginning()
@@ -157,12 +206,13 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         the pipe (``batch_size=None``), or rows that one worker reads.
 
         Raises:
-            StateError: a function that leaves rows out hides which rows the elements were made of.
+            StateError: a function or ``on_error="skip"`` leaves rows out: nobody knows which the elements are made of.
         """
-        if self._pipeline.plan().program.drops:
+        plan = self._pipeline.plan()
+        if plan.program.drops or plan.skips:
+            got = "on_error='skip'" if plan.skips else "transform(drops=True)"
             raise StateError(
-                "state_after: expected a pipeline whose elements can be counted, got transform(drops=True). "
-                "Use StatefulDataLoader."
+                f"state_after: expected a pipeline whose elements can be counted, got {got}. Use StatefulDataLoader."
             )
         begun = self._beginning() if self._begun is None else self._begun.state_dict()
         return {**begun, "consumed": begun["consumed"] + operator.index(elements)}
@@ -187,6 +237,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         self._epochs.set(found.iteration)
         self._resume = json.loads(replace(found, pipeline=plan_hash(plan)).to_json())
         self._resume_announced, self._progress, self._begun = False, None, None
+        self._read_by_workers = False
         return self
 
     def resumed(self, progress: Progress) -> None:
@@ -222,7 +273,9 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
         self._epochs.follow(begun.trainer)
         self._adopt(self._epochs.announce(begun))
         self._begun = None
+        self._read_by_workers = begun.workers > 0
         self._dealer = begun.dealer
+        self._counting.announce(begun.workers)
         if begun.dealer is not None:
             own = shard_of(self._pipeline)
             begun.dealer.check(self._pipeline, own.num_shards if self._is_fixed and own else 1, begun.workers)
@@ -337,6 +390,16 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset):
             "Write DataLoader(dataset, batch_size=None).",
             begun.batch_size,
             begun.batch_size,
+        )
+
+    def _warn_of_hidden_progress(self) -> None:
+        if not self._read_by_workers:
+            return
+        self._read_by_workers = False  # once for each pass
+        _LOG.warning(
+            "state_dict(): workers of a DataLoader read the latest pass, and this process does not know how far they "
+            "came: this is the state at the beginning of their epoch. Write state_after(elements), with the elements "
+            "that you took from the loader, or use StatefulDataLoader."
         )
 
     # --- copies ---

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, cast
 
 import numpy as np
 
 from parquetry.common import Pipeline
+from parquetry.common.counting.counters import Counters
+from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.engine.columns.arena import array_bytes
 from parquetry.common.engine.columns.batch import Column, split_columns
-from parquetry.common.errors import ELEMENT_ERRORS, StateError
+from parquetry.common.errors import ELEMENT_ERRORS, ParquetryError, StateError
 from parquetry.common.order.cursor import START, Cursor, Origin
-from parquetry.common.pipeline.iteration import StepIterator
+from parquetry.common.pipeline.iteration import Given, StepIterator
 from parquetry.common.plan.state import read_state, state_of
 from parquetry.common.schema.element import Element
+from parquetry.common.tracebacks import shorten
 
 from .loader_memory import Placer, SharedPacker, block_bytes, share_regions
 from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, split_for_torch
@@ -33,6 +37,7 @@ class Progress:
         origin: the global position that ``consumed`` counts from.
         consumed: elements handed out, as a state counts them.
         finished: whether the end was reached.
+        skipped: rows that failed and were left out before.
     """
 
     pipeline: Pipeline
@@ -42,6 +47,7 @@ class Progress:
     origin: Origin = START
     consumed: int = 0
     finished: bool = False
+    skipped: int = 0
     _fixed: dict[str, Any] | None = field(default=None, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,13 +56,15 @@ class Progress:
             cursor = Cursor(iteration=self.iteration, origin=self.origin, worker=self.worker, workers=self.workers)
             state = state_of(self.pipeline.plan(), cursor)
             self._fixed = json.loads(state.to_json())
-        return {**self._fixed, "consumed": self.consumed}
+        skipped = {"skipped": self.skipped} if "skipped" in self._fixed else {}
+        return {**self._fixed, "consumed": self.consumed, **skipped}
 
     def moved_to(self, steps: StepIterator[Pipeline]) -> None:
         """A state was loaded into ``steps``."""
         cursor = steps.cursor
         self.pipeline, self.iteration, self.origin = steps.pipeline, cursor.iteration, cursor.origin
         self.worker, self.consumed, self._fixed = cursor.worker, steps.position, None
+        self.skipped = cursor.skipped
 
 
 class Resumer(Protocol):
@@ -66,7 +74,7 @@ class Resumer(Protocol):
         """An iterator was restored."""
 
 
-class ElementIterator:
+class ElementIterator(Generic[Given]):
     """One pass over a pipeline, as torch elements.
 
     Args:
@@ -76,6 +84,8 @@ class ElementIterator:
         resumer: is told when a state is loaded.
         sent: elements go to another process (of a loader), which maps the memory that they lie in.
         by_rows: the pipeline makes batches whose rows are handed out one by one; a state stands between batches.
+        counters: what the pass counts in; its own unless given.
+        waits: whether whoever takes the elements is who waits for data; not in a loader, which is waited for itself.
     """
 
     def __init__(
@@ -88,6 +98,8 @@ class ElementIterator:
         resumer: Resumer | None = None,
         sent: bool = False,
         by_rows: bool = False,
+        counters: Counters | None = None,
+        waits: bool = True,
     ) -> None:
         self.progress = Progress(pipeline=pipeline, iteration=iteration, worker=worker, workers=workers)
         self.begun = False
@@ -97,30 +109,38 @@ class ElementIterator:
         self._maps = sent and share_regions()
         self._packs = sent and not self._maps
         self._by_rows = by_rows
+        self._counters = counters or Counters()
+        self._waits = waits
         self._steps = self._open(worker, workers)
-        self._rows: Iterator[Any] = iter(())
+        self._rows: Iterator[Given] = iter(())
 
-    def __iter__(self) -> ElementIterator:
+    def __iter__(self) -> ElementIterator[Given]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Given:
         self.begun = True
         row = next(self._rows, None)
         while row is None:
             element = self._steps.element
             try:
                 count, columns = next(self._steps)
-            except ELEMENT_ERRORS:
-                self.progress.consumed = self._steps.position
+            except ParquetryError as error:
+                if isinstance(error, ELEMENT_ERRORS):
+                    self.progress.consumed, self.progress.skipped = self._steps.position, self._steps.skipped
+                shorten(error)
                 raise
             except StopIteration:
                 self.progress.finished = True
                 if self._steps.ended and self.progress.workers == 1:
                     self.progress.consumed = max(self.progress.consumed, self._steps.longest)
                 raise
+            self.progress.skipped = self._steps.skipped
             if element.batched and not self._by_rows:
                 self.progress.consumed = self._steps.position
-                return self._batch(element, columns)
+                begin = time.perf_counter()
+                batch = self._batch(element, columns)
+                self._steps.handed_over(begin)
+                return cast(Given, batch)
             self.progress.consumed = self._steps.position - (0 if self._by_rows else count)
             self._rows = rows_to_torch(element, columns)
             row = next(self._rows, None)
@@ -142,7 +162,7 @@ class ElementIterator:
         """How far this iterator has come: a small JSON-serialisable dict, the same in every face."""
         return self.progress.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator:
+    def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator[Given]:
         """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
 
         A loader worker takes its part of what is left when the state is that of a whole rank.
@@ -161,6 +181,10 @@ class ElementIterator:
             self._resumer.resumed(self.progress)
         return self
 
+    def stats(self) -> LoaderStats:
+        """What this pass did so far, and which side is slow. From any thread."""
+        return self._steps.stats()
+
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._rows = iter(())
@@ -174,6 +198,12 @@ class ElementIterator:
             return steps
         rank = self._open(0, 1)
         first = rank.restore(state, strict=strict) + own  # the loader asks its workers in turn, from number 0
+        if rank.cursor.skipped:
+            raise StateError(
+                f"state: expected one of each loader worker, got that of a whole rank that left {rank.cursor.skipped} "
+                "rows out (on_error='skip'), which has no part for each. Go on without loader workers, or save the "
+                "state of a StatefulDataLoader."
+            )
         steps = self._open(first % workers, workers, rank.pipeline)
         begin = replace(
             steps.cursor, iteration=rank.cursor.iteration, origin=rank.cursor.origin, start=first // workers
@@ -191,6 +221,8 @@ class ElementIterator:
             worker=worker,
             workers=workers,
             form=partial(split_for_torch, chosen.element) if at_once else split_columns,
+            counters=self._counters,
+            waits=self._waits,
         )
 
 

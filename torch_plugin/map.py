@@ -11,13 +11,14 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset, SequentialSampler, get_worker_info
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.numbered import ElementForms, ElementReader, NumberedElements, reader_of
 
 from .carrier import PipelineCarrier
@@ -33,7 +34,7 @@ _FORMS = ElementForms(batch=batch_to_torch, rows=rows_to_torch, strict_nulls=Tru
 install()
 
 
-class ParquetMap(PipelineCarrier, Announced, Dataset):
+class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
     """Rows of a Parquet dataset by number, as dicts of tensors (see `parquetry.torch_plugin.tensors`).
 
         >>> dataset = ParquetMap(url, ["image", "label"]).random_flip("image")
@@ -53,6 +54,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset):
         workers: row groups that a list of rows reads at once; ``None`` = one for each processor, one in a loader's
             worker.
         memory_limit: bytes of row groups that each process keeps; ``None`` = 256 MiB.
+        verify, max_value_bytes: as for `Pipeline`.
         executor: of no effect: rows are made where they are asked for.
 
     Raises:
@@ -64,7 +66,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset):
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
         self._epochs = EpochCounter()
-        self._readers: dict[int, ElementReader[dict[Any, Any]]] = {}  # of this process; a forked worker has its own
+        self._readers: dict[int, ElementReader[Given]] = {}  # of this process; a forked worker has its own
         self._warned = False
 
     def __len__(self) -> int:
@@ -75,11 +77,15 @@ class ParquetMap(PipelineCarrier, Announced, Dataset):
         """
         return len(self._pipeline)
 
-    @overload
-    def __getitem__(self, index: int) -> dict[Any, Any]: ...
+    if TYPE_CHECKING:
+
+        def as_tuple(self, *parts: object) -> ParquetMap[Any]: ...
 
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[dict[Any, Any]]: ...
+    def __getitem__(self, index: int) -> Given: ...
+
+    @overload
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """A row (or batch), or a list of them, as `Pipeline.__getitem__`.
@@ -91,7 +97,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset):
         """
         return self._elements()[index]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[Any, Any]]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Given]:
         """Several rows, as a ``DataLoader`` asks for those of a batch; what they need of a row group is read once."""
         return self._elements()[list(indices)]
 
@@ -130,10 +136,12 @@ class ParquetMap(PipelineCarrier, Announced, Dataset):
                 f"pipeline with shard({shard.num_shards}, {shard.index}), whose part would be dealt again. Leave out "
                 "shard()."
             )
-        if replicas > 1 and drawn is not None and (shuffle is not None or self._pipeline.mixture is not None):
+        ordered = any(stage.decides_order and stage.drawn_seed is not None for stage in self._pipeline.stages)
+        if replicas > 1 and drawn is not None and (ordered or self._pipeline.mixture is not None):
             raise PipelineError(
                 f"ParquetMap: expected a seed that gives rows the same numbers on each of {replicas} ranks, which "
-                f"{dealer} deals them to, got shuffle() or mix() without one. Write seed=, or leave shuffle() out."
+                f"{dealer} deals them to, got shuffle(), weigh() or mix() without one. Write seed=, or leave "
+                "it out."
             )
         chosen = [type(each).__name__ for each in samplers if _chooses(each)]
         if chosen and shuffle is not None and shuffle.reshuffle_each_iteration and not self._warned:
@@ -146,7 +154,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset):
 
     # --- rows ---
 
-    def _elements(self) -> NumberedElements[dict[Any, Any]]:
+    def _elements(self) -> NumberedElements[Given]:
         process = os.getpid()  # a forked worker has none of its parent's locks and threads
         if process not in self._readers:
             in_worker = get_worker_info() is not None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchdata.nodes import BaseNode
 from typing_extensions import Self
 
 from parquetry.common import Pipeline
+from parquetry.common.counting.loader_stats import LoaderStats
+from parquetry.common.pipeline.iteration import Given
 
 from .carrier import PipelineCarrier
 from .iterable import ParquetIterable
 from .iterator import ElementIterator, parse
 
 
-class ParquetNode(PipelineCarrier, BaseNode):
+class ParquetNode(PipelineCarrier, BaseNode[Given]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
     Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the
@@ -23,17 +25,21 @@ class ParquetNode(PipelineCarrier, BaseNode):
     does.
 
     Args:
-        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, address: as for
-            `ParquetIterable`.
+        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
+            on_error, max_errors, address: as for `ParquetIterable`.
     """
 
-    _iterator: ElementIterator | None
+    _iterator: ElementIterator[Given] | None
 
     def set_epoch(self, epoch: int) -> None:
         """The next ``reset()`` without a state is epoch ``epoch`` (counted from 0)."""
         self.close()
         self._iterator = None
         self._epoch = operator.index(epoch)
+
+    if TYPE_CHECKING:
+
+        def as_tuple(self, *parts: object) -> ParquetNode[Any]: ...
 
     # --- what torchdata calls ---
 
@@ -45,7 +51,7 @@ class ParquetNode(PipelineCarrier, BaseNode):
         """
         self._reset(initial_state, strict=True)
 
-    def next(self) -> Any:
+    def next(self) -> Given:
         """The next element."""
         assert self._iterator is not None  # BaseNode resets first
         return next(self._iterator)
@@ -69,6 +75,14 @@ class ParquetNode(PipelineCarrier, BaseNode):
         """How far the node has come: a small JSON-serialisable dict, the same in every face."""
         assert self._iterator is not None  # BaseNode resets first
         return self._iterator.state_dict()
+
+    def stats(self) -> LoaderStats:
+        """What the running or latest epoch did so far, and which side is slow; see `ParquetIterable.stats`.
+
+        Raises:
+            PipelineError: the node was never reset.
+        """
+        return self._source.stats()
 
     def close(self) -> None:
         """Stops all work; the node can be reset again. Idempotent."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -70,6 +71,9 @@ class Announced:
         """A loader is about to iterate this; called in the training process."""
         raise NotImplementedError
 
+    def _waited(self, begin: float, end: float) -> None:
+        """Whoever iterates the loader waited for an element from ``begin`` to ``end``."""
+
 
 def install() -> None:
     """From now on, torch's loaders announce their passes. Idempotent; nothing happens where torch works otherwise."""
@@ -78,6 +82,8 @@ def install() -> None:
         base._parquetry_loader = 0
         base.__init__ = _announcing_start(base.__init__)
         base._reset = _announcing_reset(base._reset)
+        base._parquetry_told = ()
+        base.__next__ = _timed_next(base.__next__)
 
 
 def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
@@ -104,6 +110,21 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
     return reset
 
 
+def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def following(self: Any) -> Any:
+        if not self._parquetry_told:
+            return original(self)
+        begin = time.perf_counter()
+        element = original(self)
+        end = time.perf_counter()
+        for dataset in self._parquetry_told:
+            dataset._waited(begin, end)
+        return element
+
+    return following
+
+
 def _announce(iterator: Any, loader: DataLoader) -> None:
     iterable = isinstance(loader.dataset, IterableDataset)
     own = getattr(loader.dataset, "_datapipe", loader.dataset)  # torch wraps DataPipes
@@ -125,6 +146,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
                 samplers=() if iterable else (loader.sampler, loader.batch_sampler),
             )
             dataset.pass_begins(begun)
+        iterator._parquetry_told = told
     except BaseException:
         iterator._shutdown = True  # no workers have been started that its end would stop
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 from torch.utils.data import IterDataPipe, get_worker_info
@@ -18,6 +18,7 @@ from typing_extensions import Self
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import PipelineError
+from parquetry.common.pipeline.iteration import Given
 from parquetry.common.stages.batch import Batch
 from parquetry.common.stages.concat import Remainder
 
@@ -33,7 +34,7 @@ _BUFFER_ROWS = 10_000
 install()
 
 
-class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
+class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     """A `ParquetIterable` with the DataPipe verbs.
 
     ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan while their meaning allows
@@ -45,8 +46,8 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
     that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
 
     Args:
-        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, address: as for
-            `ParquetIterable`.
+        url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
+            on_error, max_errors, address: as for `ParquetIterable`.
     """
 
     def _start(self, pipeline: Pipeline) -> None:
@@ -56,7 +57,11 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         self._only_group: int | None = None
         self._shuffling = True
 
-    # --- DataPipe verbs ---
+    if TYPE_CHECKING:
+
+        def as_tuple(self, *parts: object) -> ParquetPipe[Any]: ...
+
+    # --- DataPipe verbs (where torch's own take over, they give torch's own pipes; type checkers see this class) ---
 
     def filter(
         self, filter_fn: object, input_col: object = None, *, fields: Sequence[str] | None = None, batched: bool = False
@@ -80,14 +85,14 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         reshuffle_each_iteration: bool = True,
         *,
         unbatch_level: int = 0,
-    ) -> Any:
+    ) -> Self:
         """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
 
         ``seed=None`` draws one that workers, resumed runs, and the ranks of a process group share. After ``batch()`` or
         another shuffle, and with ``unbatch_level``, this is torch's own shuffle of elements.
         """
         if unbatch_level or (seed is None and not self.pipeline.accepts("shuffle")):
-            return ShufflerIterDataPipe(self, buffer_size=buffer_size, unbatch_level=unbatch_level)
+            return ShufflerIterDataPipe(self, buffer_size=buffer_size, unbatch_level=unbatch_level)  # type: ignore[return-value]
         return super().shuffle(buffer_size, seed, reshuffle_each_iteration)
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> Self:
@@ -114,14 +119,14 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         wrapper_class: type[DataChunk] | None = None,
         *,
         drop_remainder: bool | None = None,
-    ) -> Any:
+    ) -> Self:
         """Groups rows under a leading axis: a dict of batched tensors.
 
         On batches, and with ``wrapper_class``, it is torch's own batch: lists of elements.
         """
         drop = drop_last if drop_remainder is None else drop_remainder
         if wrapper_class is not None or not self.pipeline.accepts("batch"):
-            return BatcherIterDataPipe(self, batch_size, drop, wrapper_class or DataChunk)
+            return BatcherIterDataPipe(self, batch_size, drop, wrapper_class or DataChunk)  # type: ignore[return-value]
         return super().batch(batch_size, drop)
 
     def concat(  # type: ignore[override]  # torch's own may take over
@@ -132,13 +137,13 @@ class ParquetPipe(ParquetIterable, DerivedVerbs, IterDataPipe):
         positions: bool = False,
         remainder: Remainder = "drop",
         pad_value: float | Mapping[str, float] = 0,
-    ) -> Any:
+    ) -> Self:
         """Token lists end to end, cut into items of exactly ``length`` tokens; see `ParquetIterable.concat`.
 
         With other pipes it is torch's own: the elements of this pipe, then theirs.
         """
         if isinstance(length, IterDataPipe):
-            return ConcaterIterDataPipe(self, length, *fields)
+            return ConcaterIterDataPipe(self, length, *fields)  # type: ignore[return-value]
         return super().concat(
             length, *fields, separator=separator, positions=positions, remainder=remainder, pad_value=pad_value
         )

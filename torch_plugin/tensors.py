@@ -9,6 +9,7 @@ memory, which they keep alive; nothing is copied, and on the batched path no Pyt
 | variable, padded by ``pad()`` | tensor ``[B, *shape]``, as large as the largest row | tensor, padded |
 | first axis variable, the others fixed | jagged nested tensor of ``B`` rows | tensor of the row's own shape |
 | any other variable axes | list of ``B`` tensors | tensor of the row's own shape |
+| nested lists, by ``nested()`` | `NestedTensors` of ``B`` rows | `NestedTensors` of one level less, or a tensor |
 | text, bytes | list of ``B`` ``str`` / ``bytes`` (nested for more axes) | ``str`` / ``bytes`` (or lists of them) |
 
 A stacked window puts its axis ``T`` behind ``B``; ragged values in windows are lists of lists.
@@ -22,9 +23,21 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from parquetry.common.engine.columns.batch import Column, Dense, Ragged, Strings, split_array, split_columns
+from parquetry.common.engine.columns.batch import (
+    Column,
+    Compound,
+    Dense,
+    Ragged,
+    Strings,
+    by_output,
+    offsets_of,
+    split_array,
+    split_columns,
+)
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.schema.ragged import ends_of
+
+from .nested import NestedTensors
 
 Jagged: Any
 try:
@@ -71,8 +84,7 @@ def cu_seqlens(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor = as_tensor) -> Any:
     """A batch of tensors, nested tensors and lists; ``tensor`` makes a tensor of an array."""
-    values = [_batch_value(output, column, tensor) for output, column in zip(element.outputs, columns, strict=True)]
-    return element.nest(values)
+    return element.nest(_batch_value(output, column, tensor) for output, column in by_output(element, columns))
 
 
 def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> Iterable[Any]:
@@ -93,12 +105,12 @@ def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...], tensor: To
 def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[Any]:
     """The rows of a chunk, made as they are taken; tensors are views of the chunk."""
     group = max(1, _LIVE_TENSORS // len(columns))
-    pairs = zip(element.outputs, columns, strict=True)
+    pairs = by_output(element, columns)
     return element.each([_row_values(output, column, group) for output, column in pairs])
 
 
 def to_list(values: torch.Tensor | Iterable[Any]) -> list[Any]:
-    """One value per row of any field of a batch: ``B`` tensors (views), strings, or lists of them."""
+    """One value per row of any field of a batch: ``B`` tensors (views), strings, nested lists, or lists of them."""
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 
 
@@ -136,6 +148,8 @@ def _batch_value(output: OutputField, column: Column, tensor: ToTensor) -> Any:
         return tensor(column.values)
     if isinstance(column, Strings):
         return column.to_objects(text=output.kind == "text").tolist()
+    if isinstance(column, Compound):
+        return _nested_value(output, column, tensor)
     if is_jagged(output) and isinstance(column.values, np.ndarray):
         rows = tensor(column.values).view(-1, *(int(axis) for axis in output.shape[1:] if axis is not None))
         lengths = column.shapes[:, 0]
@@ -149,7 +163,23 @@ def _row_values(output: OutputField, column: Column, group: int) -> Iterator[Any
         return (row for start in range(0, len(values), group) for row in values[start : start + group].unbind(0))
     if isinstance(column, Strings):
         return iter(column.to_objects(text=output.kind == "text").tolist())
+    if isinstance(column, Compound):
+        return iter(_nested_value(output, column, as_tensor))
     return _ragged_rows(output, column, as_tensor)
+
+
+def _nested_value(output: OutputField, column: Compound, tensor: ToTensor) -> NestedTensors:
+    """All rows of nested lists; the steps of windows are the level below the rows."""
+    whole = column.parts[-1]
+    assert isinstance(whole, Ragged)
+    values: Any = whole.values
+    if isinstance(values, Strings):
+        values, tensor = values.to_objects(text=output.kind == "text").tolist(), as_tensor
+    else:
+        values = tensor(values).view(int(whole.shapes[:, 0].sum()), *map(int, whole.shapes[:1, 1:].reshape(-1)))
+    offsets = [tensor(each) for each in offsets_of(column)]
+    steps = [torch.arange(whole.lead[0] + 1) * size for size in whole.lead[1:]]
+    return NestedTensors(values, [*steps, *offsets])
 
 
 def _ragged_rows(output: OutputField, column: Ragged, tensor: ToTensor) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Grain: a `MapDataset` over files, decoded in its read threads."""
+"""Grain: a `MapDataset` over files, decoded in its read threads; token lists packed out of Parquet in a thread."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 import grain
 import numpy as np
 
-from ..steps import image_row
+from ..steps import image_row, parquet_files
 from ..touch import rows_of
-from ..workloads import SEED, Case
+from ..workloads import BLOCK_TOKENS, SEED, Case
 
 SETTINGS = {
     "": "MapDataset over files, shuffle, map and batch before to_iter_dataset, so that its threads (one for each "
-    "processor, 4 batches ahead) make whole batches; simplejpeg (b: OpenCV resize)"
+    "processor, 4 batches ahead) make whole batches; simplejpeg (b: OpenCV resize); k: ParquetIterDataset, "
+    "WindowShuffleIterDataset, ConcatThenSplitIterDataset and batch, 4 batches ahead in a thread"
 }
 
 
 def batches(case: Case) -> Iterator[int]:
     """Rows of each batch."""
-    return map(rows_of, iter(_dataset(case)))
+    return map(rows_of, iter(_packed(case) if case.workload.key == "k" else _dataset(case)))
 
 
 def resume_steps(case: Case) -> Callable[[], Any]:
@@ -64,3 +65,12 @@ def _dataset(case: Case) -> Any:
         dataset = dataset.shuffle()
     dataset = dataset.repeat(case.passes).random_map(row).batch(case.workload.batch_size)
     return dataset.to_iter_dataset(grain.ReadOptions(num_threads=case.workers, prefetch_buffer_size=4))
+
+
+def _packed(case: Case) -> Any:
+    """Token lists end to end, cut into blocks; it gives positions and segments too."""
+    parts = grain.experimental
+    dataset = parts.RepeatIterDataset(parts.ParquetIterDataset(parquet_files(case.data / "parquet")), case.passes)
+    dataset = parts.WindowShuffleIterDataset(dataset, window_size=case.workload.buffer_rows, seed=SEED)
+    dataset = parts.ConcatThenSplitIterDataset(dataset, length_struct={"tokens": BLOCK_TOKENS})
+    return parts.ThreadPrefetchIterDataset(dataset.batch(case.workload.batch_size), prefetch_buffer_size=4)

@@ -177,4 +177,4 @@ def _scan_step(case: Case, thread: int) -> _Step:
 
 def _rows_of(group: tuple[str, int]) -> int:
     file, number = group
-    return pq.read_metadata(file).row_group(number).num_rows
+    return int(pq.read_metadata(file).row_group(number).num_rows)

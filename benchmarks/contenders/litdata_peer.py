@@ -12,23 +12,28 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 from litdata import StreamingDataLoader, StreamingDataset, index_parquet_dataset, optimize
-from litdata.streaming.item_loader import ParquetLoader
+from litdata.streaming.item_loader import ParquetLoader, TokensLoader
 
 from ..prepare import peer_folder
 from ..steps import image_row, parquet_files
 from ..touch import rows_of
-from ..workloads import NUMBERS, SEED, Case
+from ..workloads import BLOCK_TOKENS, NUMBERS, SEED, Case
 
 SETTINGS = {
     "optimised": "optimize() to chunks of 64 MB, shuffle, one loader worker for each processor, persistent, "
     "prefetch_factor=4; simplejpeg (b: OpenCV resize)",
     "parquet": "index_parquet_dataset, ParquetLoader, shuffle, one loader worker for each processor, persistent, "
     "prefetch_factor=4, workers spawned, as it asks for; simplejpeg",
+    "tokens": "optimize() with TokensLoader to chunks of 64 MB of its own format, in the order of the files; "
+    "TokensLoader(block_size=2049), shuffle, one loader worker for each processor, prefetch_factor=4",
 }
 
 
 def prepare(folder: Path, target: Path) -> None:
     """The same rows in chunks, and the same files with an index."""
+    if folder.name == "documents":
+        _prepare_tokens(folder, target)
+        return
     if folder.name != "lidar":
         (target / "parquet").mkdir()
         for file in parquet_files(folder / "parquet"):
@@ -43,6 +48,9 @@ def prepare(folder: Path, target: Path) -> None:
 def batches(case: Case) -> Iterator[int]:
     """Rows of each batch."""
     folder = peer_folder(case.data, "litdata_peer")
+    if case.variant == "tokens":
+        yield from _token_batches(case, folder)
+        return
     parquet = case.variant == "parquet"
     dataset = _Decoded(
         str(folder / case.variant),
@@ -63,6 +71,39 @@ def batches(case: Case) -> Iterator[int]:
     )
     for _ in case.epochs():
         yield from map(rows_of, loader)
+
+
+def _prepare_tokens(folder: Path, target: Path) -> None:
+    optimize(
+        _documents,
+        parquet_files(folder / "parquet"),
+        str(target / "tokens"),
+        chunk_bytes="64MB",
+        num_workers=1,
+        item_loader=TokensLoader(),
+        verbose=False,
+    )
+
+
+def _documents(file: str) -> Iterator[torch.Tensor]:
+    for chunk in pq.read_table(file).column("tokens").chunks:
+        for document in chunk:
+            yield torch.from_numpy(document.values.to_numpy().copy())
+
+
+def _token_batches(case: Case, folder: Path) -> Iterator[int]:
+    dataset = StreamingDataset(
+        str(folder / "tokens"), item_loader=TokensLoader(block_size=BLOCK_TOKENS), shuffle=True, seed=SEED
+    )
+    loader = StreamingDataLoader(
+        dataset,
+        batch_size=case.workload.batch_size,
+        num_workers=case.workers,
+        persistent_workers=True,
+        prefetch_factor=4,
+    )
+    for _ in case.epochs():
+        yield from (rows_of({"tokens": batch}) for batch in loader)
 
 
 class _Decoded(StreamingDataset):

@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..transport.served.address import ServerAddress
+    from .limits import ClientLimits
     from .server import ArrowServer, serve
 
-__all__ = ["ArrowServer", "ServerAddress", "serve"]
+__all__ = ["ArrowServer", "ClientLimits", "ServerAddress", "serve"]
 
-_HOMES = {"ArrowServer": ".server", "ServerAddress": "..transport.served.address", "serve": ".server"}
+_HOMES = {
+    "ArrowServer": ".server",
+    "ClientLimits": ".limits",
+    "ServerAddress": "..transport.served.address",
+    "serve": ".server",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,50 +23,89 @@ from ..transport.processes import start_vital
 from .endpoints import private_directory
 
 if TYPE_CHECKING:
+    from ..pipeline.pipeline import Pipeline
     from .server import ArrowServer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is told to stop; returns the exit status."""
     options = _parser().parse_args(arguments)
-    logging.basicConfig(format="parquetry server: %(levelname)s %(message)s", level=logging.WARNING)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN if options.pipeline == "-" else lambda *_: stop.set())
-    directory = None
     try:
-        if options.listen is None:
-            directory = private_directory()
-        _run(options, options.listen or f"unix:{directory}/control", stop)
+        serve_until_stopped(
+            options.pipeline,
+            options.listen,
+            token_file=options.token_file,
+            tls_cert_file=options.tls_cert,
+            tls_key_file=options.tls_key,
+            limits=options.limit,
+        )
     except (ParquetryError, OSError) as error:
         print(f"serve: {error}", file=sys.stderr)
         return 1
-    finally:
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 
-def _run(options: argparse.Namespace, listen: str, stop: threading.Event) -> None:
-    from ..pipeline.pipeline import Pipeline  # --help needs none of it
+def serve_until_stopped(
+    pipeline: str | Pipeline,
+    listen: str | None,
+    *,
+    announce: Callable[[str], None] = print,
+    limits: Sequence[str] = (),
+    **security: str | None,
+) -> None:
+    """Serves until SIGTERM or SIGINT; call it in the main thread.
+
+    Args:
+        pipeline: a pipeline, or the file with its JSON; ``-`` = one line on standard input.
+        listen: the address; ``None`` = a new socket.
+        announce: is called with ``serving at <address>`` when clients can connect.
+        limits: texts such as ``idle_s=600``, see `ClientLimits`.
+        security: ``token_file``, ``tls_cert_file`` and ``tls_key_file`` of `ArrowServer`.
+
+    Raises:
+        ParquetryError, OSError: what `ArrowServer` raises, and a file that holds no pipeline.
+    """
+    logging.basicConfig(format="parquetry server: %(levelname)s %(message)s", level=logging.WARNING)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN if pipeline == "-" else lambda *_: stop.set())
+    directory = private_directory() if listen is None else None
+    try:
+        _run(pipeline, listen or f"unix:{directory}/control", announce, security, limits, stop)
+    finally:
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run(
+    given: str | Pipeline,
+    listen: str,
+    announce: Callable[[str], None],
+    security: Mapping[str, str | None],
+    limits: Sequence[str],
+    stop: threading.Event,
+) -> None:
+    from .limits import ClientLimits  # --help needs none of it
     from .server import ArrowServer
 
-    value = _read(options.pipeline)
+    pipeline = _pipeline(given) if isinstance(given, str) else given
+    with ArrowServer(pipeline, listen, limits=ClientLimits.parse(limits), **security) as server:
+        announce(f"serving at {server.address}")
+        sys.stdout.flush()
+        if given == "-":
+            start_vital(partial(_end_with_stdin, server, stop), name="parquetry-stdin")
+        stop.wait()
+
+
+def _pipeline(path: str) -> Pipeline:
+    from ..pipeline.pipeline import Pipeline
+
+    value = _read(path)
     sys.path[:] = [*value.get("sys_path", []), *(path for path in sys.path if path not in value.get("sys_path", []))]
     pipeline = Pipeline.from_json(value.get("pipeline", value))
     if "versions" in value:
         pipeline.hold_to(value["versions"])
-    with ArrowServer(
-        pipeline,
-        listen,
-        token_file=options.token_file,
-        tls_cert_file=options.tls_cert,
-        tls_key_file=options.tls_key,
-    ) as server:
-        print(f"serving at {server.address}", flush=True)
-        if options.pipeline == "-":
-            start_vital(partial(_end_with_stdin, server, stop), name="parquetry-stdin")
-        stop.wait()
+    return pipeline
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -108,4 +147,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-file", metavar="FILE", help="clients must know its first line")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
     parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
+    parser.add_argument(
+        "--limit",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="what each client may ask for: max_connections, hello_s, idle_s, plan_s, memory_bytes, max_shards, "
+        "max_batch_rows, max_rows, max_stages, max_request_bytes; may be repeated",
+    )
     return parser

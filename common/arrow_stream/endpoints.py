@@ -1,4 +1,4 @@
-"""`StreamEndpoint`: a socket for readers that cannot say what they want, such as tensorflow-io's.
+"""`StreamEndpoint`: a Unix socket for readers that cannot say what they want, such as tensorflow-io's.
 
 Every connection to it is sent the next epoch, at once. Where the first one begins, a state may say. It belongs to one
 client, who holds a control connection open for as long as it wants it.
@@ -27,20 +27,17 @@ class StreamEndpoint:
 
     Args:
         send: sends the stream from a cursor over a connection.
-        tcp_host: listen on a free TCP port of this host; ``None`` = on a Unix socket in a directory of this user.
+        most: readers at once.
     """
 
-    def __init__(self, send: Callable[[socket.socket, Cursor], None], *, tcp_host: str | None = None) -> None:
+    def __init__(self, send: Callable[[socket.socket, Cursor], None], *, most: int = 256) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._next = Cursor()
         self._latest: Cursor | None = None
-        self._directory = None if tcp_host is not None else private_directory()
-        if self._directory is None:
-            endpoint = Endpoint(kind="tcp", host=tcp_host or "127.0.0.1")
-        else:
-            endpoint = Endpoint(kind="unix", path=os.path.join(self._directory, "stream"))
-        self._listener = Listener(endpoint, self._handle)
+        self._directory = private_directory()
+        endpoint = Endpoint(kind="unix", path=os.path.join(self._directory, "stream"))
+        self._listener = Listener(endpoint, self._handle, most=most)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -61,8 +58,7 @@ class StreamEndpoint:
     def close(self) -> None:
         """Accepts no more readers; those that are reading go on to the end. Idempotent."""
         self._listener.close()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:
         """Ends its readers too. Idempotent."""

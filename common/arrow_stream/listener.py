@@ -1,7 +1,7 @@
 """`Listener`: a listening socket whose connections are each handled in a thread of its own.
 
 What always holds: a Unix socket's file is readable by its user alone, and is gone after `close`; so are the connections
-after `stop`.
+after `stop`. Processes of other users are turned away from a Unix socket, and so is who has too many connections.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import os
 import socket
 import ssl
 import stat
+import struct
+import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +31,7 @@ _BACKLOG = 64
 _JOIN_S = 5.0
 _HANDSHAKE_S = 10.0
 _PAUSE_S = 0.1
+_PEER = struct.Struct("3i")  # process, user and group, as SO_PEERCRED gives them
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
@@ -38,19 +42,27 @@ class Listener:
         endpoint: where; port 0 becomes a free one.
         handle: called with each connection, in its own thread; the connection is closed when it returns.
         context: the TLS side of the server, if any.
+        most: connections from one machine; a Unix socket's all count together.
 
     Raises:
         PipelineError: the address cannot be listened on.
     """
 
     def __init__(
-        self, endpoint: Endpoint, handle: Callable[[socket.socket], None], *, context: ssl.SSLContext | None = None
+        self,
+        endpoint: Endpoint,
+        handle: Callable[[socket.socket], None],
+        *,
+        context: ssl.SSLContext | None = None,
+        most: int,
     ) -> None:
         self._handle = handle
         self._context = context
         self._lock = threading.Lock()
         self._closed = False
         self._connections: dict[socket.socket, threading.Thread] = {}
+        self._most = most
+        self._hosts: Counter[str] = Counter()
         try:
             self._socket, self.endpoint = _listening(endpoint)
         except OSError as error:
@@ -102,7 +114,7 @@ class Listener:
     def _accept(self) -> None:
         while True:
             try:
-                connection, _ = self._socket.accept()
+                connection, address = self._socket.accept()
             except OSError as error:
                 if self._closed:
                     return
@@ -114,15 +126,22 @@ class Listener:
                 if self._closed:
                     connection.close()
                     return
-                self._begin(connection)
+                self._begin(connection, address[0] if self.endpoint.kind == "tcp" else "")
 
-    def _begin(self, connection: socket.socket) -> None:
+    def _begin(self, connection: socket.socket, host: str) -> None:
         """Serves a client in a thread; call with the lock held."""
         try:
-            serve = partial(self._serve, connection)
+            if self.endpoint.kind == "unix":
+                _check_peer(connection)
+            elif self._hosts[host] < self._most:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # tells of machines that are gone
+            if self._hosts[host] >= self._most:
+                raise PermissionError(f"it has {self._most} connections, as many as one machine may have")
+            serve = partial(self._serve, connection, host)
             self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._tell)
-        except RuntimeError as error:  # the system has no thread left
-            _LOGGER.error("a client was turned away: %s", error)
+            self._hosts[host] += 1
+        except (OSError, RuntimeError) as error:  # RuntimeError: the system has no thread left
+            _LOGGER.error("a client %s was turned away: %s", host or "of the socket", error)
             connection.close()
 
     def _tell(self) -> None:
@@ -133,7 +152,7 @@ class Listener:
         _LOGGER.exception("server ended by an error of its own")
         self.stop()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, host: str) -> None:
         own = connection
         try:
             if self._context is not None:
@@ -149,6 +168,9 @@ class Listener:
         finally:
             with self._lock:
                 self._connections.pop(own, None)
+                self._hosts[host] -= 1
+                if not self._hosts[host]:
+                    del self._hosts[host]
             connection.close()
 
 
@@ -167,6 +189,14 @@ def _listening(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
     family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     result = socket.create_server((endpoint.host, endpoint.port), family=family, backlog=_BACKLOG)
     return result, replace(endpoint, port=result.getsockname()[1])
+
+
+def _check_peer(connection: socket.socket) -> None:
+    """Raises `PermissionError` for a process of another user; root may be everybody anyway."""
+    if sys.platform == "linux":
+        user = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
+        if user not in (os.geteuid(), 0):
+            raise PermissionError(f"expected a process of user {os.geteuid()}, got one of user {user}")
 
 
 def _remove_left_over(path: str) -> None:

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..errors import ParquetryError, PipelineError, SidecarError
-from ..order.cursor import START, Cursor, Origin
+from ..order.cursor import START, Cursor
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
 from ..plan.state import plan_hash
+from ..schema.plain import integer
 from ..transport.served.security import same_token
 from ..transport.served.wire import VERSION, Layout, cursor_of, cursor_to_json, element_to_json, receive_json, send_json
 from .endpoints import StreamEndpoint
+from .limits import ClientLimits, within
 from .sending import Step, error_to_json, own_steps, send_stream
 from .shared import SharedEpochs
 from .variants import Variants, accepted
 
-_HELLO_S = 10.0
-_MOST_HELLO_BYTES = 1 << 20
 _REST_S, _REST_PIECES = 1.0, 16
 
 
@@ -31,6 +31,7 @@ class Serving(Protocol):
 
     variants: Variants
     shared: SharedEpochs
+    limits: ClientLimits
 
     @property
     def token(self) -> str | None:
@@ -54,21 +55,25 @@ class Client:
 
     def serve(self) -> None:
         """Handles requests until the client leaves, or its stream has ended."""
-        self._connection.settimeout(_HELLO_S)  # whoever connects and says nothing takes no place here
+        limits = self._server.limits
+        within_s: float | None = limits.hello_s  # whoever connects and says nothing takes no place here
         try:
-            while (request := self._receive()) is not None:
-                self._connection.settimeout(None)
+            while (request := self._receive(within_s)) is not None:
+                self._connection.settimeout(limits.idle_s)
                 if not self._answer(request):
                     return
+                within_s = limits.idle_s if self._endpoint is None else None  # its reader has a connection of its own
+                self._connection.settimeout(None)
         finally:
             if self._endpoint is not None:
                 self._server.end_endpoint(self._endpoint)
 
-    def _receive(self) -> dict[str, Any] | None:
+    def _receive(self, within_s: float | None) -> dict[str, Any] | None:
         try:
-            return receive_json(self._connection, most_bytes=_MOST_HELLO_BYTES)
+            most_bytes = self._server.limits.max_request_bytes
+            return receive_json(self._connection, most_bytes=most_bytes, within_s=within_s)
         except SidecarError as error:
-            send_json(self._connection, error_to_json(error))
+            send_json(self._connection, error_to_json(error, to_stranger=not self._let_in))
             self._drop_rest()
             return None
 
@@ -84,12 +89,12 @@ class Client:
         """Answers a request; False after the last one."""
         try:
             self._check(request)
-            if request["do"] == "stream":
+            if request.get("do") == "stream":
                 self._stream(request)
                 return False
             answer = self._answers(request)
         except Exception as error:
-            send_json(self._connection, error_to_json(error))
+            send_json(self._connection, error_to_json(error, to_stranger=not self._let_in))
             return self._let_in
         send_json(self._connection, answer)
         return True
@@ -98,7 +103,8 @@ class Client:
         if not self._let_in and not same_token(self._server.token, request.get("token")):
             raise PipelineError(
                 "server: expected its token, got another or none. Give ServerAddress(token_file=...) with the file "
-                "that the server was started with."
+                "that the server was started with. Without such a file, only processes of the server's user, on the "
+                "same machine and with the same /tmp, can read its token."
             )
         self._let_in = True
         if request.get("version") != VERSION:
@@ -114,6 +120,13 @@ class Client:
             return {"latest": None if latest is None else cursor_to_json(latest)}
         if do == "start_next_at":
             return self._start_next_at(request)
+        if do == "endpoint":
+            _, pipeline = self._planned(request)
+            return self._open_endpoint(pipeline, request)
+        return within(self._server.limits.plan_s, lambda: self._told(str(do), request))
+
+    def _told(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
+        """What a request asks about a pipeline."""
         _, pipeline = self._server.variants.of(request)
         if do == "describe":
             return describe(pipeline)
@@ -123,29 +136,43 @@ class Client:
             return {"text": pipeline.explain()}
         if do == "origin_after":
             return self._origin_after(pipeline, request)
-        if do == "endpoint":
-            return self._open_endpoint(pipeline, request)
         raise PipelineError(f"server: expected a request of the stream's protocol, got {do!r}.")
+
+    def _planned(self, request: dict[str, Any]) -> tuple[str, Pipeline]:
+        """The pipeline of a request, and its key, once it is planned."""
+
+        def plan() -> tuple[str, Pipeline]:
+            key, pipeline = self._server.variants.of(request)
+            pipeline.plan()
+            return key, pipeline
+
+        return within(self._server.limits.plan_s, plan)
 
     def _origin_after(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
         plan = pipeline.plan()
         if not isinstance(plan, Plan):
             raise PipelineError("server: a mix goes on with the same number of ranks only.")
-        start = Origin(passes=request["origin"][0], rows=request["origin"][1])
-        after = plan.origin_after(start, request["num_shards"], request["rows"])
+        start = cursor_of({"origin": request.get("origin")}).origin
+        shards, rows = integer(request.get("num_shards"), least=1), integer(request.get("rows"), least=0)
+        if shards is None or rows is None:
+            raise PipelineError(
+                f"server: expected num_shards from 1 and rows from 0, got {request.get('num_shards')!r} and "
+                f"{request.get('rows')!r}."
+            )
+        after = plan.origin_after(start, shards, rows)
         return {"origin": [after.passes, after.rows]}
 
     # --- streams ---
 
     def _stream(self, request: dict[str, Any]) -> None:
-        key, pipeline = self._server.variants.of(request)
+        key, pipeline = self._planned(request)
         cursor = cursor_of(request)
         strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
         element = pipeline.element
         if request.get("shared"):
             _check_shareable(pipeline, cursor)
             steps = self._server.shared.steps(
-                key, pipeline, cursor.iteration, strict_nulls=strict, asked=lambda: bool(self._connection.recv(1))
+                key, pipeline, cursor.iteration, strict_nulls=strict, asked=self._is_asked
             )
         else:
             steps = own_steps(pipeline, cursor, strict_nulls=strict)
@@ -153,10 +180,21 @@ class Client:
         send_stream(self._connection, element, steps, layout)
         self._connection.shutdown(socket.SHUT_WR)
 
+    def _is_asked(self) -> bool:
+        """Waits until the client wants a batch; False if it left instead."""
+        try:
+            return bool(self._connection.recv(1))
+        except TimeoutError:
+            raise PipelineError(
+                f"server: expected the client to ask for a batch within {self._server.limits.idle_s:g} s, got nothing. "
+                "Start the server with a higher limit idle_s."
+            ) from None
+
     def _open_endpoint(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
         strict, layout = bool(request.get("strict_nulls", True)), _layout(request)
 
         def send(connection: socket.socket, cursor: Cursor) -> None:
+            connection.settimeout(self._server.limits.idle_s)
             steps: Iterator[Step] = own_steps(pipeline, cursor, strict_nulls=strict)
             send_stream(connection, pipeline.element, steps, layout)
 
@@ -169,7 +207,7 @@ class Client:
     def _start_next_at(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._endpoint is None:
             raise PipelineError("server: expected an endpoint to have been opened on this connection, got none.")
-        self._endpoint.start_next_at(cursor_of(request["numbers"]))
+        self._endpoint.start_next_at(cursor_of(request.get("numbers")))
         return {}
 
 

@@ -67,6 +67,8 @@ def send_stream(connection: socket.socket, element: Element, steps: Iterator[Ste
                 _LOGGER.warning("a stream ended with an error: %s", error)
                 batch, metadata = _last_words(element, schema, layout, error)
                 writer.write_batch(batch, custom_metadata=metadata)
+    except TimeoutError:
+        _LOGGER.warning("a client that read nothing for %g s was dropped", connection.gettimeout() or 0)
     except OSError:
         _LOGGER.debug("a client left before the end of its stream")
     finally:
@@ -75,10 +77,15 @@ def send_stream(connection: socket.socket, element: Element, steps: Iterator[Ste
             close()
 
 
-def error_to_json(error: BaseException) -> dict[str, str]:
-    """An error as a client raises it again: its class in our tree, its message, and the traceback's text."""
+def error_to_json(error: BaseException, *, to_stranger: bool = False) -> dict[str, str]:
+    """An error as a client raises it again: its class in our tree, its message, and the traceback's text.
+
+    ``to_stranger``: without the traceback, which says how things are called on the server.
+    """
     name = type(error).__name__ if isinstance(error, ParquetryError) else "ParquetryError"
     message = str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}"
+    if to_stranger:
+        return {"error": name, "message": message}
     text = "".join(traceback.format_exception(error)).rstrip()
     return {"error": name, "message": f"{message}\n\nOn the server:\n{text}"}
 

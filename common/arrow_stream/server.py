@@ -16,8 +16,10 @@ from ..errors import PipelineError
 from ..order.cursor import Cursor
 from ..pipeline.pipeline import Pipeline
 from ..transport.served.address import Endpoint, ServerAddress, parse_endpoint
-from ..transport.served.security import Security
+from ..transport.served.security import OwnToken, Security
+from ..transport.source import DEFAULT_MEMORY_BYTES
 from .endpoints import StreamEndpoint
+from .limits import ClientLimits
 from .listener import Listener
 from .requests import Client
 from .shared import SharedEpochs
@@ -32,7 +34,10 @@ class ArrowServer:
     Args:
         pipeline: what is served.
         address: ``unix:PATH`` or ``tcp://HOST:PORT`` (port 0 = any free one).
-        token_file, tls_cert_file, tls_key_file: needed where other machines can connect.
+        token_file, tls_cert_file, tls_key_file: needed where other machines can connect. Without a token file, clients
+            of a TCP port of this machine need a token that only processes of this user can read, and find by
+            themselves.
+        limits: what each client may ask for.
 
     Raises:
         PipelineError: an address that would let other machines in, or that cannot be listened on.
@@ -47,22 +52,42 @@ class ArrowServer:
         token_file: str | os.PathLike[str] | None = None,
         tls_cert_file: str | os.PathLike[str] | None = None,
         tls_key_file: str | os.PathLike[str] | None = None,
+        limits: ClientLimits | None = None,
     ) -> None:
         if pipeline.address is not None:
             raise PipelineError("serve: expected a pipeline over files, got one that is served by another server.")
+        if pipeline.options.skips:
+            raise PipelineError(
+                "serve: expected on_error='raise', got 'skip': clients count rows of the order. Leave bad rows out "
+                "with where()."
+            )
         endpoint = parse_endpoint(address)
         security = Security(
             token_file=_text(token_file), tls_cert_file=_text(tls_cert_file), tls_key_file=_text(tls_key_file)
         )
         security.check(endpoint)
         self._token, context = security.token(), security.context()
+        self._own_token: OwnToken | None = None
+        if self._token is None and endpoint.kind == "tcp":
+            self._own_token = OwnToken()
+            self._token = self._own_token.text
         self._has_tls = context is not None
         _ = pipeline.element  # a pipeline that cannot be planned is told here, not to the first client
-        self.variants = Variants(pipeline)
+        self.limits = limits or ClientLimits()
+        if self.limits.memory_bytes is not None:
+            most = min(self.limits.memory_bytes, pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES)
+            pipeline = pipeline.with_options(memory_limit=most)
+        self.variants = Variants(pipeline, self.limits)
         self.shared = SharedEpochs()
         self._endpoints: set[StreamEndpoint] = set()
         self._lock = threading.Lock()
-        self._listener = Listener(endpoint, self._handle, context=context)
+        self._listener = Listener(endpoint, self._handle, context=context, most=self.limits.max_connections)
+        if self._own_token is not None:
+            try:
+                self._own_token.publish(self._listener.endpoint)
+            except BaseException:
+                self._listener.stop()
+                raise
         _LOGGER.info("serving at %s", self.address)
 
     @property
@@ -90,7 +115,7 @@ class ArrowServer:
         """An endpoint for a reader that cannot say anything; ``None`` where it would get past the token or TLS."""
         if self._token is not None or self._has_tls:
             return None
-        endpoint = StreamEndpoint(send, tcp_host=self.endpoint.host if self.endpoint.kind == "tcp" else None)
+        endpoint = StreamEndpoint(send)
         with self._lock:
             self._endpoints.add(endpoint)
         return endpoint
@@ -117,6 +142,8 @@ class ArrowServer:
             endpoint.stop()
         self._listener.stop()
         self.shared.close()
+        if self._own_token is not None:
+            self._own_token.close()
 
     def __enter__(self) -> ArrowServer:
         return self
@@ -138,15 +165,19 @@ def serve(
     token_file: str | os.PathLike[str] | None = None,
     tls_cert_file: str | os.PathLike[str] | None = None,
     tls_key_file: str | os.PathLike[str] | None = None,
+    limits: ClientLimits | None = None,
 ) -> ArrowServer:
     """Serves a pipeline (or what carries one) from this process, for notebooks and tests.
 
     Its batches are made in this process's threads, or in a sidecar, as the pipeline's ``executor`` says. ``address``
-    of the result is what clients name: ``Pipeline(address=server.address)``.
+    of the result is what clients name: ``Pipeline(address=server.address)``. ``limits`` says what each of them may ask
+    for.
     """
     served = getattr(pipeline, "pipeline", pipeline)
     url = address.url if isinstance(address, ServerAddress) else address
-    return ArrowServer(served, url, token_file=token_file, tls_cert_file=tls_cert_file, tls_key_file=tls_key_file)
+    return ArrowServer(
+        served, url, token_file=token_file, tls_cert_file=tls_cert_file, tls_key_file=tls_key_file, limits=limits
+    )
 
 
 def _text(path: str | os.PathLike[str] | None) -> str | None:

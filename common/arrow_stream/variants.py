@@ -16,6 +16,7 @@ from ..errors import ParquetryError, PipelineError
 from ..pipeline.pipeline import Pipeline
 from ..stages.base import Decision, Stage, stage_from_json
 from ..transport.served.served_plan import check_sendable, sendable_verbs
+from .limits import ClientLimits
 
 _MOST_KEPT = 64
 
@@ -65,8 +66,10 @@ def _end_of_rows(stages: list[Stage]) -> int:
 class Variants:
     """The pipelines that clients ask for, each planned once. Thread-safe."""
 
-    def __init__(self, served: Pipeline) -> None:
+    def __init__(self, served: Pipeline, limits: ClientLimits) -> None:
         self.served = served
+        self._limits = limits
+        self._names = frozenset(str(output.path[-1]) for output in served.element.outputs)
         self._made: OrderedDict[str, Pipeline] = OrderedDict()
         self._lock = Lock()
 
@@ -74,8 +77,9 @@ class Variants:
         """The pipeline of a request, and a key that says which it is.
 
         Raises:
-            PipelineError: stages that make no sense, or that a client cannot send.
+            PipelineError: stages that make no sense, that a client cannot send, or that ask for too much.
         """
+        self._limits.check_request(request, self._names)
         added, seed = request.get("stages") or [], request.get("seed")
         key = json.dumps([added, seed], sort_keys=True)
         with self._lock:
@@ -83,6 +87,8 @@ class Variants:
                 self._made.move_to_end(key)
                 return key, self._made[key]
         pipeline = with_added(self.served, [_stage(item) for item in added], seed)
+        if added:
+            self._limits.check_element(pipeline.element)
         with self._lock:
             made = self._made.setdefault(key, pipeline)
             while len(self._made) > _MOST_KEPT:

@@ -27,6 +27,8 @@ def decode_bitmap64(data: bytes) -> np.ndarray:
     parts = []
     for _ in range(reader.number("<Q")):
         high = reader.number("<I")
+        if high >= 1 << 31:
+            raise ValueError(f"expected row numbers of 63 bits, got {high} as the upper half of one")
         parts.append(_decode_bitmap32(reader) + (high << 32))
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from ..schema.infer import flatten_fields
 from .evolution import keeps_order
+from .footer_check import has_no_known_bounds
 from .spark_files import footer_schema
 
 _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
@@ -161,6 +162,8 @@ def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -
     if column is None:
         return None, None, -1
     chunk = footer.row_group(group).column(column)
+    if has_no_known_bounds(footer.schema.column(column)):
+        return None, None, -1
     try:
         statistics = chunk.statistics
         if statistics is None:

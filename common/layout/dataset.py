@@ -26,6 +26,7 @@ from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.infer import flatten_fields, infer_fields
 from ..schema.metadata import schema_from_metadata
 from ..schema.petastorm_metadata import schema_from_petastorm
+from .checksums import VERIFY, Verify
 from .deletes import deleted_rows
 from .evolution import unify_schemas
 from .file_versions import FileVersion, changed, opened
@@ -37,10 +38,12 @@ from .nested import wide
 from .partitions import partition_columns
 from .row_groups import RowGroups
 from .spark_files import footer_schema
+from .store_faults import asking_again
 from .table import Table, TableColumn
 from .table_dataset import describe_table, table_filesystem, table_listing
 from .table_read import locate
 
+MAX_VALUE_BYTES = 1 << 30
 LABELS_KEY = b"parquetry.class_names.v1"
 
 
@@ -49,6 +52,7 @@ class StoredDataset:
 
     Args:
         listing: what another process listed, which this one reads; ``None`` = what stands there now.
+        verify, max_value_bytes: see `Options`.
 
     Raises:
         DatasetError: URLs that do not exist, or hold no Parquet.
@@ -62,7 +66,11 @@ class StoredDataset:
         storage_options: Mapping[str, Any] | None = None,
         table: Table | None = None,
         listing: FileListing | None = None,
+        verify: Verify = "written",
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
+        self.verify = verify
+        self.max_value_bytes = max_value_bytes
         options = dict(storage_options) if storage_options else None
         self.table = table
         self._located: dict[tuple[int, str], str | None] = {}
@@ -108,7 +116,7 @@ class StoredDataset:
     def listed_bytes(self) -> np.ndarray:
         """For each row group of a manifest, the bytes of the files that it lists."""
         with self.open(0) as source:
-            sizes = pq.read_table(source, columns=["size_bytes"]).column(0).to_numpy()
+            sizes = pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0).to_numpy()
         ends = np.cumsum(self.row_groups.rows)
         return np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends], prepend=0)
 
@@ -206,6 +214,9 @@ class StoredDataset:
             for number in range(count)
         ]
         file = np.repeat(np.arange(len(per_file)), per_file)
+        if min(rows, default=0) < 0:
+            path = self.files[int(file[int(np.argmin(rows))])].path
+            raise DatasetError(f"file {path}: expected row groups of 0 rows or more, got {min(rows)}. Write it again.")
         starts = np.cumsum(per_file) - per_file
         group = np.arange(len(file)) - starts[file] if len(file) else np.zeros(0, np.int64)
         return RowGroups(file=file.astype(np.int64), group=group.astype(np.int64), rows=np.asarray(rows, np.int64))
@@ -237,6 +248,8 @@ class StoredDataset:
                 digest.update(footer_digest(self.footer(number)))
         if self.table is not None:
             digest.update(self.table.digest.encode())
+        if self.verify != VERIFY[0]:  # what is kept has been checked as it says
+            digest.update(self.verify.encode())
         return digest.hexdigest()
 
     @cached_property
@@ -395,9 +408,13 @@ def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[b
     Raises:
         DatasetError: it cannot be read, or changed since it was listed.
     """
-    try:
+
+    def read() -> dict[bytes, bytes]:
         with opened(filesystem, version) as source:
             return pq.read_schema(source).metadata or {}
+
+    try:
+        return asking_again(filesystem, read, f"file {version.path}")
     except DatasetError:
         raise
     except (pa.ArrowInvalid, OSError) as error:

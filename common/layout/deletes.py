@@ -20,11 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
 from .nested import one_array
 from .row_groups import StoredFiles
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
-from .table_read import check_counts, locate, read_columns
+from .table_read import locate, read_columns
 
 _MAGIC = b"\xd1\xd3\x39\x64"
 _THREADS = 8
@@ -145,7 +146,7 @@ def _checked(item: RowDeletes, read: Callable[[], Any]) -> Any:
 
 
 def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:
-    with pq.ParquetFile(item.path, filesystem=dataset.filesystem) as file:
+    with pq.ParquetFile(item.path, filesystem=dataset.filesystem, page_checksum_verification=True) as file:
         table = file.read(columns=columns)
         check_counts(table, file.metadata.num_rows, f"delete file {item.path}")
         return table

@@ -20,6 +20,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -153,6 +154,11 @@ class FileVersion:
         return ", ".join(said)
 
 
+def drawn_plan() -> str:
+    """A `FileVersion.plan` that no other plan has."""
+    return secrets.token_hex(8)
+
+
 @contextmanager
 def opened(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[pa.NativeFile]:
     """A data file, open for reading; what the block reads is of this version.
@@ -244,6 +250,7 @@ def versions_below(filesystem: pafs.FileSystem, directory: str) -> list[FileVers
 
     Raises:
         OSError: the store cannot be reached.
+        DatasetError: a path that is no text, or a link that leads nowhere or to a directory that it lies in.
     """
     store = store_of(filesystem)
     base, inside = without_subtrees(filesystem, directory)
@@ -253,11 +260,40 @@ def versions_below(filesystem: pafs.FileSystem, directory: str) -> list[FileVers
         infos = fs.find(inside, detail=True)
         whole = ((path, fs.info(path) if info.get("size") is None else info) for path, info in infos.items())
         return [version_of(store, path[above:], info) for path, info in whole if info["type"] == "file"]
-    found = base.get_file_info(pafs.FileSelector(inside, recursive=True))
-    files = [info for info in found if info.type == pafs.FileType.File]
     if _is_local(base):
-        return [local_version(store, info.path[above:], os.stat(info.path)) for info in files]
-    return [arrow_version(store, info.path[above:], info) for info in files]
+        return [local_version(store, path[above:], os.stat(path)) for path in _local_files(inside)]
+    found = base.get_file_info(pafs.FileSelector(inside, recursive=True))
+    return [arrow_version(store, info.path[above:], info) for info in found if info.type == pafs.FileType.File]
+
+
+def _local_files(directory: str) -> Iterator[str]:
+    """The files in a directory and all below it; no link may repeat files, or leave one out, without a word."""
+    directories = [directory]
+    while directories:
+        with os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _check_link(entry)
+                if entry.is_dir():
+                    directories.append(entry.path)
+                elif entry.is_file():
+                    _check_text(entry.path)
+                    yield entry.path
+
+
+def _check_text(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:  # its bytes are no text: they came as lone surrogates
+        raise DatasetError(f"file {os.fsencode(path)!r}: expected a path in UTF-8. Rename it.") from None
+
+
+def _check_link(link: os.DirEntry[str]) -> None:
+    around, target = os.path.realpath(os.path.dirname(link.path)), os.path.realpath(link.path)
+    if link.is_dir() and f"{around}/".startswith(f"{target}/"):
+        raise DatasetError(f"directory {link.path}: the link leads to '{target}', which it lies in. Remove it.")
+    if not os.path.exists(link.path) and not link.name.startswith((".", "_")):
+        raise DatasetError(f"file {link.path}: the link leads to nothing, '{target}'. Remove it.")
 
 
 def local_version(store: str, path: str, status: os.stat_result) -> FileVersion:

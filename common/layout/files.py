@@ -6,7 +6,7 @@ In: URLs. Out: `DataFile` values sorted by full path. Names that begin with ``_`
 from __future__ import annotations
 
 import posixpath
-import secrets
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,13 +16,30 @@ from urllib.parse import unquote
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
-from .file_versions import FileVersion, look, versions_below
-from .filesystem import resolve
+from .file_versions import FileVersion, drawn_plan, look, versions_below
+from .filesystem import credentials_advice, resolve
+from .store_faults import FEW_ATTEMPTS, asking_again
 from .stores import store_of
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_MEMORY_FILES = (
+    " Files of memory:// are in the memory of the process that wrote them, and no other sees them: a sidecar, a loader "
+    "worker, another rank. Read them with executor='threads', or write them to a disk or a store."
+)
 _LISTINGS = 16
+_TABLE_LOGS = {
+    "Delta": re.compile(r"(?P<table>|.+/)_delta_log/(\d{20}\.(json|checkpoint.*)|_last_checkpoint)$"),
+    "Iceberg": re.compile(r"(?P<table>|.+/)metadata/(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json$"),
+    "Hudi": re.compile(r"(?P<table>|.+/)\.hoodie/hoodie\.properties$"),
+}
+"""What is found below a table, by its kind; ``table`` is the directory of the table."""
+_TABLE_ADVICE = {
+    "Delta": "Open it with from_delta(url).",
+    "Iceberg": "Open it with from_iceberg(table).",
+    "Hudi": "Write the rows that count as plain Parquet, or name the files that hold them.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +105,7 @@ def list_files(
     for files, extra in _list_each(urls, systems, roots):
         found.update((file.path, file) for file in files)
         metadata.update((version.path, version) for version in extra)
-    plan = "" if store_of(systems[0]) else secrets.token_hex(8)
+    plan = "" if store_of(systems[0]) else drawn_plan()
     ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))
     described = tuple(metadata[path] for path in sorted(metadata))
     return FileListing(filesystem=systems[0], roots=tuple(roots), files=ordered, metadata_files=described)
@@ -104,7 +121,7 @@ def _for_plan(file: DataFile, plan: str) -> DataFile:
     """The file; if nothing would tell it from another version or store, what is kept about it is for one plan alone."""
     if file.version.is_dated and not plan:
         return file
-    return replace(file, version=replace(file.version, plan=plan or secrets.token_hex(8)))
+    return replace(file, version=replace(file.version, plan=plan or drawn_plan()))
 
 
 def _list_each(
@@ -118,19 +135,31 @@ def _list_each(
 
 
 def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile], list[FileVersion]]:
-    try:
+    def listed() -> tuple[pafs.FileType, FileVersion | None, list[FileVersion]]:
         kind, file = look(fs, path)
-        files = versions_below(fs, path) if kind not in (pafs.FileType.File, pafs.FileType.NotFound) else []
-    except OSError as error:
-        raise DatasetError(f"dataset {url!r}: cannot be reached: {error}") from error
+        below = versions_below(fs, path) if kind not in (pafs.FileType.File, pafs.FileType.NotFound) else []
+        return kind, file, below
+
+    try:
+        kind, file, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS)
+    except DatasetError:
+        raise
+    except Exception as error:
+        advice = credentials_advice(url, error)
+        if not advice and not isinstance(error, OSError):
+            raise
+        raise DatasetError(f"dataset {url!r}: cannot be reached: {error}{advice}") from error
     if kind == pafs.FileType.NotFound:
+        advice = _MEMORY_FILES if "memory" in fs.type_name else ""
         raise DatasetError(
-            f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL."
+            f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL.{advice}"
         )
     if file is not None:
+        _check_no_images(url, [file])
         return [_data_file(file, posixpath.dirname(path))], []
+    _check_no_table(url, [*_logs_above(fs, path), *(_below(file.path, path) for file in files)])
     metadata = [file for file in files if posixpath.basename(file.path) in ("_common_metadata", "_metadata")]
-    visible = [file for file in files if not _is_hidden(_below(file.path, path))]
+    visible = [file for file in files if not is_hidden(_below(file.path, path))]
     named = [file for file in visible if file.path.lower().endswith(_SUFFIXES)]
     chosen = named or [file for file in visible if file.size_bytes]
     if not chosen:
@@ -138,8 +167,45 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile],
             f"dataset {url!r}: expected Parquet files, found none among {len(files)} files. "
             "Names that begin with '_' or '.' are not data."
         )
+    _check_no_images(url, chosen)
     own = [file for file in metadata if posixpath.dirname(file.path) == path]
     return [_data_file(file, path) for file in chosen], own
+
+
+def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
+    if all(file.path.lower().endswith(_IMAGES) for file in files):
+        raise DatasetError(
+            f"dataset {url!r}: expected Parquet files, found images, such as '{posixpath.basename(files[0].path)}'. "
+            "Read a folder that has a folder of images for each class with from_image_folder(url); the command "
+            "'parquetry convert' writes one to Parquet."
+        )
+
+
+def _logs_above(fs: pafs.FileSystem, path: str) -> list[str]:
+    """The log of the Delta table that a directory of one partition (``key=value``) lies in, if it does."""
+    root = path.rstrip("/")
+    while "=" in posixpath.basename(root):
+        root = posixpath.dirname(root)
+    log = posixpath.join(root, "_delta_log")
+    if root == path.rstrip("/") or look(fs, log)[0] != pafs.FileType.Directory:
+        return []
+    return [_below(version.path, root) for version in versions_below(fs, log)]
+
+
+def _check_no_table(url: str, names: Iterable[str]) -> None:
+    """Refuses tables whose log says which files count: the others hold rows that were deleted or replaced.
+
+    Raises:
+        DatasetError: it is one, or holds one.
+    """
+    for name in names:
+        for kind, log in _TABLE_LOGS.items():
+            found = log.search(name)
+            if found is not None and not is_hidden(found["table"]):
+                raise DatasetError(
+                    f"dataset {url!r}: expected plain Parquet files, found a table of {kind} ('{name}'), which keeps "
+                    f"files of deleted rows. {_TABLE_ADVICE[kind]}"
+                )
 
 
 def _data_file(version: FileVersion, root: str) -> DataFile:
@@ -154,7 +220,8 @@ def _below(path: str, root: str) -> str:
     return path[len(root) :].lstrip("/") if path.startswith(root) else path
 
 
-def _is_hidden(relative: str) -> bool:
+def is_hidden(relative: str) -> bool:
+    """Whether a path below a dataset is no data: a part of it begins with ``_`` or ``.``."""
     return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))
 
 

@@ -17,11 +17,35 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError
+from ..errors import DatasetError, missing_package
 
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
+_GCS_RETRY_S = 120
+# The extra that has fsspec's library for a scheme.
+_EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "huggingface"}
+_EXTRAS |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")
+_STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
+_STORES |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")
+_CREDENTIALS = {
+    "s3": "The credentials for S3 are missing or have no access. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and "
+    "AWS_SESSION_TOKEN), or AWS_PROFILE, or pass storage_options={'key': ..., 'secret': ...}; for a public bucket "
+    "storage_options={'anon': True}.",
+    "gs": "The credentials for Google Cloud are missing or have no access. Set GOOGLE_APPLICATION_CREDENTIALS to a key "
+    "file, run `gcloud auth application-default login`, or pass storage_options={'token': ...}; for a public bucket "
+    "storage_options={'token': 'anon'}.",
+    "azure": "The credentials for Azure are missing or have no access. Set AZURE_TENANT_ID, AZURE_CLIENT_ID and "
+    "AZURE_CLIENT_SECRET, run `az login`, or pass storage_options={'account_name': ..., 'account_key': ...}; for a "
+    "public container storage_options={'account_name': ..., 'anon': True}.",
+    "hf": "The token for Hugging Face is missing or has no access. Set HF_TOKEN, run `hf auth login`, or pass "
+    "storage_options={'token': ...}.",
+}
+_REFUSED = re.compile(
+    r"access.?denied|permission.?denied|unauthenticated|unauthorized|forbidden|\b40[13]\b|credential|anonymous caller"
+    r"|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|Authentication|valid account name",
+    re.IGNORECASE,
+)
 
 
 def resolve(
@@ -63,6 +87,14 @@ def resolve(
     if scheme in _ARROW_SCHEMES and not storage_options and text.startswith("://", found.end()):
         return _from_arrow(text, scheme)
     return _from_fsspec(text, scheme, dict(storage_options or {}))
+
+
+def credentials_advice(url: str, error: BaseException) -> str:
+    """What to set where a store refused who asks, for the end of a message; nothing for any other error."""
+    found = _SCHEME.match(url)
+    store = found and _STORES.get(found.group(1).lower())
+    refused = isinstance(error, PermissionError) or _REFUSED.search(f"{type(error).__name__} {error}")
+    return f". {_CREDENTIALS[store]}" if store and refused else ""
 
 
 def local_path(text: str) -> str:
@@ -108,15 +140,24 @@ def _is_fsspec(filesystem: object) -> bool:
 
 
 def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
+    limited = _with_retry_limit(text) if scheme in ("gs", "gcs") else text
     try:
-        filesystem, path = pafs.FileSystem.from_uri(text)
+        filesystem, path = pafs.FileSystem.from_uri(limited)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]  # libhdfs lists every place where it looked
         raise DatasetError(
             f"file system of '{text}': pyarrow could not set up '{scheme}' ({reason}). Correct the URL, pass "
             "storage_options=... to go through fsspec, or pass a ready filesystem=..."
+            f"{credentials_advice(text, error).removeprefix('.')}"
         ) from error
     return filesystem, _trimmed(path)
+
+
+def _with_retry_limit(url: str) -> str:
+    """The URL of a GCS file system that gives up after a while; by default that takes it a quarter of an hour."""
+    if "retry_limit_seconds=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={_GCS_RETRY_S}"
 
 
 def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.FileSystem, str]:
@@ -125,10 +166,14 @@ def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.
         filesystem, path = fsspec.core.url_to_fs(text, **options)
     except ImportError as error:
         raise DatasetError(
-            f"file system of '{text}': the library for '{scheme}' is not installed ({error}). Install it, or pass a "
-            "ready filesystem=..."
+            f"file system of '{text}': the library for '{scheme}' is not installed ({error}). "
+            + (f"Run: pip install 'parquetry[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else "Install it")
+            + ", or pass a ready filesystem=..."
         ) from error
     except ValueError as error:
+        advice = credentials_advice(text, error)
+        if advice:
+            raise DatasetError(f"file system of '{text}': fsspec cannot set up '{scheme}': {error}{advice}") from error
         raise DatasetError(
             f"file system of '{text}': expected a scheme that pyarrow or fsspec knows, got '{scheme}' ({error}). "
             "Correct the URL, or pass a ready filesystem=..."
@@ -137,6 +182,7 @@ def _from_fsspec(text: str, scheme: str, options: dict[str, Any]) -> tuple[pafs.
         raise DatasetError(
             f"file system of '{text}': fsspec could not set up '{scheme}' with the options {sorted(options)} "
             f"({error}). Correct storage_options, or pass a ready filesystem=..."
+            f"{credentials_advice(text, error).removeprefix('.')}"
         ) from error
     return _wrapped(filesystem), _trimmed(path)
 
@@ -146,7 +192,7 @@ def _import_fsspec(text: str, scheme: str) -> ModuleType:
         import fsspec.core
     except ImportError as error:
         raise DatasetError(
-            f"file system of '{text}': '{scheme}' needs fsspec, which is not installed. Run: pip install fsspec"
+            f"file system of '{text}': '{scheme}' {missing_package(error, 'fsspec', _EXTRAS.get(scheme, 'remote'))}"
         ) from error
     result: ModuleType = fsspec
     return result

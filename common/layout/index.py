@@ -24,6 +24,7 @@ from .files import FileListing
 from .index_file import IndexFile
 from .index_format import INDEX_NAME, schema_from_text
 from .index_writer import write_index
+from .store_faults import asking_again
 
 __all__ = ["RowGroupIndex", "load_index", "write_index"]
 
@@ -36,10 +37,11 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
         return None  # files were named; only directories have an index
     paths = [posixpath.join(root, INDEX_NAME) for root in dict.fromkeys(listing.roots)]
     try:
-        versions = current_versions(listing.filesystem, paths)
+        filesystem = listing.filesystem
+        versions = asking_again(filesystem, lambda: current_versions(filesystem, paths), "row-group index")
         if None in versions:
             return None
-        parts = [IndexFile.open(listing.filesystem, version) for version in versions if version is not None]
+        parts = [IndexFile.open(filesystem, version) for version in versions if version is not None]
         return _in_order(listing, parts)
     except DatasetError as error:
         _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError
 from .file_versions import FileVersion, opened
 from .index_format import BASE, METADATA_KEY, IndexDescription
+from .store_faults import asking_again
 
 _PLAN_COLUMNS = [name for name in BASE.names if name != "compressed_bytes"]
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
@@ -44,14 +45,17 @@ class IndexFile:
     @classmethod
     def open(cls, filesystem: pafs.FileSystem, version: FileVersion) -> IndexFile:
         """Reads what planning always needs. Raises `DatasetError` for a file that is not a sound index."""
-        try:
+
+        def read() -> tuple[pq.FileMetaData, pa.Table]:
             with (
                 opened(filesystem, version) as source,
                 pq.ParquetFile(source, read_dictionary=["file", "tag"], page_checksum_verification=True) as reader,
             ):
-                metadata = reader.metadata
-                description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
-                table = reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
+                return reader.metadata, reader.read(columns=_PLAN_COLUMNS).unify_dictionaries().combine_chunks()
+
+        try:
+            metadata, table = asking_again(filesystem, read, f"row-group index {version.path}")
+            description = IndexDescription.from_bytes(metadata.metadata[METADATA_KEY])
             return cls._of(filesystem, version, metadata, description, table)
         except DatasetError:
             raise
@@ -100,12 +104,16 @@ class IndexFile:
     def read(self, columns: list[str]) -> pa.Table:
         """Some columns. Raises `DatasetError` if the file was replaced since it was opened, or cannot be read."""
         where = f"row-group index {self.version.path}"
-        try:
+
+        def read() -> pa.Table:
             with (
                 opened(self.filesystem, self.version) as source,
                 pq.ParquetFile(source, metadata=self.metadata, page_checksum_verification=True) as reader,
             ):
-                table = reader.read(columns=columns).select(columns)
+                return reader.read(columns=columns).select(columns)
+
+        try:
+            table = asking_again(self.filesystem, read, where)
         except DatasetError:
             raise
         except _UNREADABLE as error:

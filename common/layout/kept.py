@@ -14,26 +14,41 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import logging
 import math
 import os
 import posixpath
 import re
+import struct
 import time
 import uuid
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import platformdirs
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+Value = TypeVar("Value")
+
+_LOGGER = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
 _UNFINISHED_BEFORE = ".new-"  # in directories of kept files, by earlier versions
 _LOCK = ".lock"
 _MINUTE_NS = 60 * 10**9
 _DAY_NS = 24 * 3_600 * 10**9
+_CHECKSUM_BYTES = 16
 _MORE_SHARE = 64  # who makes room removes 1/64 of the files more, so that not every file needs a look at all of them
 _REFUSED = (OSError, NotImplementedError, pa.ArrowException)
+UNREADABLE = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, RuntimeError, OSError),
+    *(pa.ArrowException, struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What parsers raise for bytes that are damaged; of kept files, which are then made again."""
 
 
 def cache_root() -> Path:
@@ -149,6 +164,49 @@ class KeptFiles:
                 stack.close()
         return True
 
+    def save(self, digest: str, content: bytes) -> None:
+        """Keeps bytes with their checksum, for `load`; on a full or read-only disk it only warns."""
+        content = _checksum(content) + content
+        try:
+            self.keep(digest, len(content), lambda path: Path(path).write_bytes(content))
+        except OSError as error:
+            _LOGGER.warning("%s could not be kept: %s", self.path(digest), error)
+
+    def load(self, digest: str, read: Callable[[bytes], Value]) -> Value | None:
+        """What ``read`` makes of the bytes that were saved, and notes that they were used.
+
+        ``None`` if there are none, or if they are damaged: another checksum, or ``read`` raises one of the errors that
+        parsers raise (`UNREADABLE`).
+        """
+        path = self.path(digest)
+        try:
+            content = Path(path).read_bytes()
+            if _checksum(content[_CHECKSUM_BYTES:]) != content[:_CHECKSUM_BYTES]:
+                raise ValueError("checksum")
+            value = read(content[_CHECKSUM_BYTES:])
+        except FileNotFoundError:
+            return None
+        except UNREADABLE as error:
+            _LOGGER.warning("%s: kept file is damaged (%s); making it again.", path, error)
+            return None
+        with contextlib.suppress(OSError):  # of somebody else, or removed meanwhile
+            os.utime(path)
+        return value
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """No other thread or process is in such a block of this directory: for `load`, a change, and `save`."""
+        descriptor = None
+        with contextlib.suppress(OSError):  # a disk that is read-only, or has no locks
+            os.makedirs(self._directory, exist_ok=True)
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                release(descriptor)
+
     def clear(self) -> None:
         """Removes the files, and the directory itself if nothing else is in it."""
         if not os.path.isdir(self._directory):
@@ -227,6 +285,10 @@ class KeptFiles:
                         size_bytes = _room_of(entry.name, size_bytes)
                     total, files = total + size_bytes, files + 1
         return total, files, found
+
+
+def _checksum(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_CHECKSUM_BYTES).digest()
 
 
 @contextlib.contextmanager

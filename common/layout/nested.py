@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
@@ -50,6 +51,22 @@ def wide(kind: pa.DataType) -> pa.DataType:
 def is_list(kind: pa.DataType) -> bool:
     """Whether the values are lists, of any of Arrow's kinds."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def without_nulls(column: pa.ChunkedArray) -> np.ndarray:
+    """Which values are not null and, where they are lists, hold no null at any depth; bool."""
+    parts = [np.zeros(0, np.bool_)]
+    for chunk in column.chunks:
+        array = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
+        whole = np.array(array.is_valid())
+        owner = np.arange(len(array))
+        while is_list(array.type):
+            owner = np.repeat(owner, np.asarray(pc.list_value_length(array).fill_null(0)))
+            array = array.flatten()  # without what is hidden beneath null lists
+            if array.null_count:
+                whole[owner[np.asarray(array.is_null())]] = False
+        parts.append(whole)
+    return np.concatenate(parts)
 
 
 def widened(array: pa.Array) -> pa.Array:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from .checksums import Verify
 from .files import DataFile
 from .table import Table
 
@@ -46,6 +47,10 @@ class StoredFiles(Protocol):
     @property
     def table(self) -> Table | None:
         """The snapshot that says how to read them, if they belong to a table."""
+
+    @property
+    def verify(self) -> Verify:
+        """Which page checksums are compared."""
 
     def footer(self, file: int) -> pq.FileMetaData:
         """The footer of one file."""

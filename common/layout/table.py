@@ -19,7 +19,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError
+from ..errors import DatasetError, missing_package
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
 from ..schema.field import UnischemaField
 from .file_versions import FileVersion
@@ -277,7 +277,4 @@ def import_package(name: str, *, extra: str, what: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
-        raise DatasetError(
-            f"{what}: it needs the package '{name.partition('.')[0]}', which cannot be imported ({error}). "
-            f"Run: pip install 'parquetry[{extra}]'"
-        ) from error
+        raise DatasetError(f"{what}: {missing_package(error, name.partition('.')[0], extra)}") from error

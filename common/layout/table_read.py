@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ..errors import DatasetError, DecodeError, SchemaError
+from .arrow_read import read_group
 from .evolution import conform
 from .nested import child, wide, without_views
 from .row_groups import StoredFiles
@@ -70,28 +70,21 @@ def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableCo
     file = dataset.files[number]
     place = f"file {file.path}, row group {groups.group[row_group]}"
     given = dataset.values_of(number)
-    try:
-        with (
-            dataset.open(number) as source,
-            pq.ParquetFile(
-                source,
-                metadata=dataset.footer(number),
-                pre_buffer=True,
-                coerce_int96_timestamp_unit="us",  # what tables have; nanoseconds would wrap round outside 1677 to 2262
-            ) as reader,
-        ):
-            arrow = reader.schema_arrow
-            paths = [None if column.partition else locate(arrow, column, where=place) for column in columns]
-            wanted = sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
-            held = reader.read_row_group(int(groups.group[row_group]), columns=wanted, use_threads=False)
-            check_counts(held, int(groups.rows[row_group]), place)
-    except DatasetError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"{place}: expected readable columns {[column.name for column in columns]}, got: {error}. The file is "
-            "damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version of the table."
-        ) from error
+    paths: list[tuple[str, ...] | None] = []
+
+    def choose(arrow: pa.Schema) -> list[str]:
+        paths[:] = [None if column.partition else locate(arrow, column, where=place) for column in columns]
+        return sorted({".".join(_selected(path, arrow)) for path in paths if path is not None})
+
+    held = read_group(
+        dataset,
+        row_group,
+        choose,
+        pre_buffer=True,
+        advice="The file is damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version "
+        "of the table.",
+        coerce_int96_timestamp_unit="us",  # what tables have; nanoseconds would wrap round outside 1677 to 2262
+    )
     try:
         for name in held.column_names:
             refuse_old_calendar(dataset.footer(number), held.column(name), name)
@@ -112,20 +105,6 @@ def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableCo
                 "Deselect the field, or make it optional in the table."
             )
     return pa.table(made, names=[column.name for column in columns])
-
-
-def check_counts(table: pa.Table, rows: int, place: str) -> None:
-    """Holds each column of a row group to the rows that the footer says it has; Arrow does not.
-
-    Raises:
-        DatasetError: a column with more or fewer values.
-    """
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if len(column) != rows:
-            raise DatasetError(
-                f"{place}: expected {rows} rows of column '{name}', as the footer says, got {len(column)}. "
-                "The file is damaged: write it again."
-            )
 
 
 def _selected(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:

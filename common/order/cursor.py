@@ -25,6 +25,7 @@ class Cursor:
         origin: the global position from which this number of ranks began.
         start: elements that this part has consumed since then.
         worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
+        skipped: rows that failed and were left out between ``origin`` and here (``on_error="skip"``).
     """
 
     iteration: int = 0
@@ -32,3 +33,4 @@ class Cursor:
     start: int = 0
     worker: int = 0
     workers: int = 1
+    skipped: int = 0

@@ -272,6 +272,33 @@ class Strided:
         return passes, index
 
 
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The rows of every ``step``-th batch from ``first``, laid end to end: one loader worker's part of its rank's."""
+
+    inner: RowView
+    batch_size: int
+    first: int
+    step: int
+
+    @property
+    def length(self) -> int | None:
+        total = self.inner.length
+        if total is None:
+            return None
+        full, rest = divmod(total, self.batch_size)
+        own = max(0, -(-(full - self.first) // self.step))
+        return own * self.batch_size + (rest if full % self.step == self.first else 0)
+
+    @property
+    def passes(self) -> int | None:
+        return self.inner.passes
+
+    def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        batch, place = np.divmod(number, self.batch_size)
+        return self.inner.resolve((batch * self.step + self.first) * self.batch_size + place)
+
+
 def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
     """The rows after each of the stages."""
     for stage in stages:

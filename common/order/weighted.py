@@ -40,10 +40,13 @@ class WeightedDraws:
         return np.searchsorted(self._bounds, self._points(items), side="right") - 1
 
     def items_before(self, rows: np.ndarray) -> np.ndarray:
-        """How many items are drawn from the rows before each of ``rows`` (int64), by bisection."""
+        """How many items are drawn from the rows before each of ``rows`` (int64): near a guess, then by bisection."""
         sums: np.ndarray = self._bounds[rows]
-        low: np.ndarray = np.zeros_like(sums)
-        high: np.ndarray = np.full_like(sums, self._count)
+        guess = np.ceil((sums - self._first) * (self._count / max(int(self._bounds[-1]), 1)))
+        middle = np.clip(guess, 0, self._count).astype(np.int64)
+        low, high = np.maximum(middle - 2, 0), np.minimum(middle + 2, self._count)
+        low[self._points(low) >= sums] = 0
+        high[self._points(high) < sums] = self._count
         while (low < high).any():
             middle = (low + high) // 2
             before = (self._points(middle) < sums) & (low < high)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import DTypeLike
 
-from ..errors import CodecUnavailableError, DecodeError, EncodeError, SchemaError
+from ..errors import CodecUnavailableError, DecodeError, EncodeError, SchemaError, missing_package
 from ..schema import codecs as core
 from ..schema.checking import check_value
 from ..schema.codec import Codec
@@ -257,7 +257,7 @@ def spark_type(name: str, *args: object) -> Any:
     try:
         import pyspark.sql.types as types
     except ImportError as error:
-        raise CodecUnavailableError(f"Spark type {name}: needs pyspark. Run: pip install pyspark") from error
+        raise CodecUnavailableError(f"Spark type {name}: {missing_package(error, 'pyspark', 'spark')}") from error
     return getattr(types, name)(*args)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import PipelineError
+from ..errors import PipelineError, missing_package
 from .values import column_array
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def pandas(what: str) -> ModuleType:
         return importlib.import_module("pandas")
     except ImportError as error:
         raise PipelineError(
-            f"make_batch_reader: {what} gets a pandas DataFrame, and pandas is not installed. Run: pip install pandas"
+            f"make_batch_reader: {what} gets a DataFrame, so it {missing_package(error, 'pandas', 'petastorm')}"
         ) from error
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
-from ..errors import DatasetError, PipelineError
+from ..errors import DatasetError, PipelineError, missing_package
 from ..layout.filesystem import resolve
 
 
@@ -99,10 +99,7 @@ def _of_fsspec(filesystem: pafs.FileSystem) -> Any:
             return import_module("fsspec.implementations.local").LocalFileSystem()
         return import_module("fsspec.implementations.arrow").ArrowFSWrapper(filesystem)
     except ImportError as error:
-        raise DatasetError(
-            "file system: petastorm.fs_utils gives file systems of fsspec, which is not installed. "
-            "Run: pip install fsspec"
-        ) from error
+        raise DatasetError("file system: petastorm.fs_utils " + missing_package(error, "fsspec", "remote")) from error
 
 
 def normalize_dir_url(dataset_url: object) -> str:

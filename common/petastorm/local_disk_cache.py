@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import pickle
 import shutil
@@ -15,11 +16,14 @@ from ..errors import PipelineError
 from ..layout.kept import KeptFiles
 from .cache import CacheBase
 
+_LOGGER = logging.getLogger(__name__)
+
 
 class LocalDiskCache(CacheBase):
     """Keeps what its `get` was given to make; the least recently used values make room.
 
-    Its files are pickles, so the directory must not be writable for others.
+    Its files are pickles: those of another user, or that others can write, are not read but made again. A disk that is
+    full only costs time.
 
     Args:
         path: the directory.
@@ -48,11 +52,16 @@ class LocalDiskCache(CacheBase):
         digest = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         path = Path(self._kept.path(digest))
         try:
-            value = pickle.loads(path.read_bytes())
+            with open(path, "rb") as file:
+                _check_own(file.fileno())
+                value = pickle.load(file)
         except (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError):
             value = fill_cache_func()
             data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-            self._kept.keep(digest, len(data), lambda hidden: Path(hidden).write_bytes(data))
+            try:
+                self._kept.keep(digest, len(data), lambda hidden: Path(hidden).write_bytes(data))
+            except OSError as error:
+                _LOGGER.warning("%s could not be kept: %s", path, error)
             return value
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -61,3 +70,10 @@ class LocalDiskCache(CacheBase):
     def cleanup(self) -> None:
         if self._cleanup:
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _check_own(file: int) -> None:
+    """Raises `PermissionError` for a file that is not this user's alone."""
+    status = os.fstat(file)
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+        raise PermissionError("it is another user's, or others can write it")

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..native.gather import is_compiled
 from ..order.quality import shuffle_quality
 from ..plan.mixed_plan import Mixture
 from ..plan.plan import BasePlan, Plan
@@ -61,7 +62,7 @@ def _storage(plan: Plan) -> list[str]:
     shown = "" if table is None else f"{table}: "
     partitions += f", {deleted:,} of them deleted" if deleted else ""
     return [
-        f"storage: {shown}{len(plan.dataset.files):,} files, {_bytes(size)}, {len(groups):,} row groups, "
+        f"storage: {shown}{len(plan.dataset.files):,} files, {bytes_text(size)}, {len(groups):,} row groups, "
         f"{int(groups.rows.sum()):,} rows{partitions}"
     ]
 
@@ -72,7 +73,7 @@ def _selection(plan: Plan) -> list[str]:
     for report in selection.reports:
         pruned = f", {report.pruned:,} pruned ({report.pruned_by})" if report.pruned else ""
         proven = f", {report.proven:,} proven without a read" if report.proven else ""
-        read = f", {report.read:,} read ({_bytes(report.read_bytes)})" if report.read else ", none read"
+        read = f", {report.read:,} read ({bytes_text(report.read_bytes)})" if report.read else ", none read"
         lines.append(
             f"selection: {report.step}: {report.rows_before:,} -> {report.rows_after:,} of {report.row_groups:,} row "
             f"groups{pruned}{proven}{read}"
@@ -83,8 +84,8 @@ def _selection(plan: Plan) -> list[str]:
     wanted = _stored_bytes(plan, row_groups, names)
     what = "windows" if selection.starts is not None else "rows"
     lines.append(
-        f"selection: {selection.num_items:,} {what} in {len(row_groups):,} row groups; an epoch reads {_bytes(wanted)} "
-        f"of {len(names)} columns, saving {_bytes(everything - wanted)} by pruning"
+        f"selection: {selection.num_items:,} {what} in {len(row_groups):,} row groups; an epoch reads "
+        f"{bytes_text(wanted)} of {len(names)} columns, saving {bytes_text(everything - wanted)} by pruning"
     )
     return lines
 
@@ -143,7 +144,8 @@ def _decoding(plan: Plan) -> list[str]:
             names = [field.name for field in each.step.fields]
             shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
             lines.append(f"decode: {each.step.output.name}: {len(names)} fields side by side ({shown})")
-    return lines
+    by = "the compiled core" if is_compiled() else "numpy; parquetry doctor says why not by the compiled core"
+    return [*lines, f"rows copied by: {by}"]
 
 
 def _mixing(mixture: Mixture) -> str:
@@ -168,6 +170,9 @@ def _elements(plan: BasePlan) -> list[str]:
     if plan.program.drops:
         many = f"an unknown number (a function may leave out some of {many} rows) of"
     lines = [f"gives: {many} {kind}"]
+    if plan.skips:
+        again = "; the first of this rank again in their place at the end" if plan.keeps_step else ""
+        lines.append(f"  rows that fail are left out (on_error='skip'){again}")
     lines += [f"  {_describe(output)}" for output in element.outputs[:_MOST_FIELDS]]
     if len(element.outputs) > _MOST_FIELDS:
         lines.append(f"  ... and {len(element.outputs) - _MOST_FIELDS} more fields")
@@ -179,10 +184,12 @@ def _describe(output: OutputField) -> str:
     counted = f", {output.time}" if output.time and not output.as_time else ""
     nullable = ", nullable" if output.nullable else ""
     dims = f" {output.dims}" if output.dims else ""
-    return f"{output.name}: {kind} {output.element_shape}{dims}{counted}{nullable}"
+    nested = f", nested lists of {output.levels} levels" if output.levels else ""
+    return f"{output.name}: {kind} {output.element_shape}{dims}{counted}{nested}{nullable}"
 
 
-def _bytes(count: int) -> str:
+def bytes_text(count: float) -> str:
+    """A number of bytes as people read it: ``1.5 KiB``."""
     size = float(count)
     for row_group in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

@@ -14,6 +14,7 @@ from ..stages.cast import Cast
 from ..stages.decimals import Decimals
 from ..stages.encode import Encode
 from ..stages.functions import UserFunction
+from ..stages.nested import Nested
 from ..stages.nulls import Nulls
 from ..stages.pack import Pack
 from ..stages.pad import Pad
@@ -126,7 +127,7 @@ class FieldVerbs:
         """
         return self._with_stage(Encode.of(field, vocabulary, unknown))
 
-    def nulls(self, policy: str, *names: str, value: Any = None) -> Self:
+    def nulls(self, policy: str, *names: str, value: Any = None, elements: bool = False) -> Self:
         """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).
 
             >>> [str(row["name"]) for row in drive.nulls("fill", "name", value="?").take(3)]
@@ -134,15 +135,63 @@ class FieldVerbs:
             >>> [bool(row["name__valid"]) for row in drive.nulls("mask", "name").take(3)]
             [False, True, True]
 
+        A null inside a list follows the policy of its field: ``"drop"`` leaves the row out, and ``"fill"`` puts
+        ``value`` in its place. A mask of ``elements`` has the shape of the lists, here ``[[1, None], [], [3]]``:
+
+            >>> batch = next(iter(gaps.nulls("mask", "codes", elements=True).batch(3)))
+            >>> batch["codes"].tolist(), batch["codes__valid"].tolist()
+            ([[1, 0], [], [3]], [[True, False], [], [True]])
+
+        This happens where lists are read, so call it before other verbs on the field; only `select`, `rename` and
+        `nested` may come first.
+        A null list itself is empty with ``"mask"``, and so is one inside a list; ``"fill"`` raises for them, because
+        nobody knows how long they would be, unless the field says it.
+
         Args:
             policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` puts ``value`` there; ``"mask"`` puts
                 zeros there and adds the bool field ``<name>__valid``.
+            elements: ``<name>__valid`` tells of each element of a list, not of the list as a whole.
 
         Raises:
-            PipelineError: no such policy, or a value that the field cannot hold.
+            PipelineError: no such policy, a value that the field cannot hold, or ``elements`` of a field that is no
+                list as it is stored.
             NullValueError: a null under ``"error"``; names file and row.
+            DecodeError: a null inside a list that no policy takes; names file and row.
         """
-        return self._with_stage(Nulls(policy, names or EVERY_FIELD, value))  # type: ignore[arg-type]  # checked there
+        return self._with_stage(Nulls(policy, names or EVERY_FIELD, value, elements))  # type: ignore[arg-type]  # checked there
+
+    def nested(self, *names: str) -> Self:
+        """Lists of lists, at any depth, that differ in length at every level.
+
+            >>> batch = next(iter(boxes.nested("boxes").batch(2)))
+            >>> batch["boxes"].tolist(), batch["boxes"][0][1]
+            ([[[1, 2], [3]], [[], [4, 5, 6]]], array([3]))
+            >>> batch["boxes"].values.tolist(), [offsets.tolist() for offsets in batch["boxes"].offsets]
+            ([1, 2, 3, 4, 5, 6], [[0, 2, 4], [0, 2, 3, 3, 6]])
+
+        Without it, lists of lists are arrays, and an error where the lists in one row differ in length. In TensorFlow a
+        batch is a `tf.RaggedTensor` that is ragged at each level, and a row has one level less. In PyTorch it is a
+        `NestedTensors`, in numpy a `NestedArray`: the values, and offsets for each level. Axes of fixed length inside
+        the last level that varies stay axes of the values; one outside of it is a level like the others.
+
+        Functions of `transform` get these values too (Arrow's lists with ``batched="arrow"``), and return them or
+        nested lists of arrays. Call it before other verbs on the field (``select``, ``rename`` and ``nulls("drop")``
+        aside), and `nulls` after it. `pad` and images take arrays only.
+
+        A field that a function makes is declared in its ``output``, and named here behind it:
+
+            >>> cells = UnischemaField("cells", np.int64, (None, None))
+            >>> rows = boxes.nested("boxes").transform(lambda row: {**row, "cells": [[1], [2, 3]]}, [cells])
+            >>> next(iter(rows.nested("cells")))["cells"].tolist()
+            [[1], [2, 3]]
+
+        Raises:
+            PipelineError: no name, a field that is neither a list as it is stored nor declared by a function, or one
+                whose lists all have one length.
+            FieldNotFoundError: a name or regex that matches nothing (raised when the element is first needed).
+            DecodeError: a null inside a list; names file and row.
+        """
+        return self._with_stage(Nested(required_names("nested", names)))
 
     def pad(self, *names: str, shape: Sequence[int | None] | None = None, value: object = None) -> Self:
         """Makes fields of variable shape dense, and adds their true lengths as ``<name>__length``.

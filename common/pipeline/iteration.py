@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
-from ..engine.columns.batch import Column, Dense, rows_of, split_array, split_column, split_columns, timed, to_numpy
+from ..counting.bounds import Chain
+from ..counting.counters import Count, Counters, Tally
+from ..counting.loader_stats import LoaderStats, SkippedRow
+from ..engine.columns.batch import (
+    Column,
+    Dense,
+    by_output,
+    rows_of,
+    split_array,
+    split_column,
+    split_columns,
+    timed,
+    to_numpy,
+)
 from ..engine.run.threads import Form
-from ..errors import ELEMENT_ERRORS, StateError
+from ..errors import ELEMENT_ERRORS, ParquetryError, StateError
 from ..order.cursor import Cursor
+from ..plan.options import Options
 from ..plan.plan import BasePlan
 from ..plan.state import resume, state_of
 from ..schema.element import Element, OutputField
 from ..stages.base import Stage
+from ..tracebacks import shorten
 from ..transport.open import open_source
 from ..transport.served.address import ServerAddress
+from ..transport.sidecar.channel import memory_file
 from ..transport.sidecar.request import open_request
 from ..transport.source import DEFAULT_MEMORY_BYTES, StepRequest, StepSource, usable_processors
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Given = typing_extensions.TypeVar("Given", default=dict[Any, Any])
+else:
+    Given = TypeVar("Given")
+"""The type of a row or batch, for type checkers: a dict by field name, unless ``as_tuple`` says otherwise."""
 
 
 class IterationCounter:
@@ -49,16 +76,8 @@ class Iterated(Protocol):
         """What is to be done."""
 
     @property
-    def workers(self) -> int | None:
-        """Threads or processes that decode; ``None`` = one for each processor."""
-
-    @property
-    def memory_limit(self) -> int | None:
-        """Bytes of fetched data in flight."""
-
-    @property
-    def executor(self) -> str | None:
-        """Where steps are made."""
+    def options(self) -> Options:
+        """How it is read."""
 
     @property
     def address(self) -> ServerAddress | None:
@@ -99,6 +118,8 @@ class StepIterator(Generic[Source]):
         strict_nulls: whether a null is an error (where the consumer has no form for it).
         worker, workers: a loader worker's part.
         form: what to make of the columns of steps; see `engine.threads`.
+        counters: what the iteration counts in; its own unless given.
+        waits: whether whoever takes the steps is who waits for data; in a loader, that is whoever iterates the loader.
     """
 
     def __init__(
@@ -110,15 +131,22 @@ class StepIterator(Generic[Source]):
         worker: int = 0,
         workers: int = 1,
         form: Form = split_columns,
+        counters: Counters | None = None,
+        waits: bool = True,
     ) -> None:
         self.pipeline = pipeline
         self.cursor = Cursor(iteration=iteration, worker=worker, workers=workers)
         self.position = 0
+        self.skipped = 0
         self._strict_nulls = strict_nulls
         self._form = form
         self._source: StepSource | None = None
         self.ended = False  # after its last element, not by an error or `close`
         self._finished = False
+        self.counters = counters or Counters()
+        self._waits = waits
+        self._tally = Tally(self.counters, waits=waits)
+        self._by_rows = False
         self._lock = threading.Lock()
 
     @property
@@ -133,35 +161,40 @@ class StepIterator(Generic[Source]):
         with self._lock:
             if self._finished:
                 raise StopIteration
+            begin = time.perf_counter()
             try:
                 if self._source is None:
-                    self._source = open_source(self._request(), self._form)
-                    weakref.finalize(self, self._source.close)
+                    self._open()
+                assert self._source is not None
                 step = next(self._source)
-                self.position = self._source.position
+                self.position, self.skipped = self._source.position, self._source.skipped
+                self._tally.add(step[0], step[0] if self._by_rows else 1, begin)
                 return step
             except BaseException as error:
                 goes_on = isinstance(error, ELEMENT_ERRORS) and self.pipeline.address is None
                 if self._source is not None and goes_on:
-                    self.position = self._source.position
+                    self.position, self.skipped = self._source.position, self._source.skipped
+                    self.counters.row()[Count.FAILED] += 1
                     raise
                 self.ended = isinstance(error, StopIteration)
-                self.close()
+                self._tally.tell()
+                self._stop()
                 raise
 
     def begin_at(self, cursor: Cursor) -> None:
         """Begins there; must come before the first step."""
-        self.cursor, self.position = cursor, cursor.start
+        self.cursor, self.position, self.skipped = cursor, cursor.start, cursor.skipped
 
     def state(self, consumed: int) -> str:
         """The state after ``consumed`` elements."""
-        return state_of(self.pipeline.plan(), replace(self.cursor, start=consumed)).to_json()
+        return state_of(self.pipeline.plan(), replace(self.cursor, start=consumed, skipped=self.skipped)).to_json()
 
     @property
     def longest(self) -> int:
         """Elements of the rank that has most of them, where ranks differ; 0 where they do not."""
         shard = self.pipeline.plan().order.shard
-        if shard is None or shard.even != "none" or self.pipeline.plan().program.drops:
+        plan = self.pipeline.plan()
+        if shard is None or shard.even != "none" or plan.program.drops or plan.skips:
             return 0
         stages = [replace(stage, index=0) if stage is shard else stage for stage in self.pipeline.stages]
         return self.pipeline.with_stages(stages).plan().elements_from(self.cursor.origin) or 0
@@ -178,8 +211,40 @@ class StepIterator(Generic[Source]):
         self.pipeline, found = resume(
             self.pipeline, lambda made: made.plan(), state, worker=cursor.worker, workers=cursor.workers, strict=strict
         )
-        self.begin_at(replace(cursor, iteration=found.iteration, origin=found.start, start=found.consumed))
+        start = replace(cursor, origin=found.start, start=found.consumed, skipped=found.skipped or 0)
+        self.begin_at(replace(start, iteration=found.iteration))
         return found.consumed
+
+    def stats(self) -> LoaderStats:
+        """What was done so far. May be called from any thread."""
+        if self._lock.acquire(blocking=False):  # else the counters are told soon
+            try:
+                totals = self.counters.totals()
+                self._tally.complete(totals)
+            finally:
+                self._lock.release()
+        else:
+            totals = self.counters.totals()
+        return LoaderStats.of(totals, chain_of(self.pipeline), skipped_rows(self.pipeline, self.counters))
+
+    def handed_over(self, begin: float) -> None:
+        """Since ``begin`` the consumer waited for its latest step to be put into the form that it gets."""
+        with self._lock:
+            self._tally.hand_over(begin)
+
+    def _open(self) -> None:
+        if self._waits:
+            self.counters.begin()
+        self._by_rows = not self.element.batched
+        if self.counters.descriptor is None and executor_of(self.pipeline) == "sidecar" and not self.pipeline.address:
+            with suppress(OSError, ValueError):  # without such memory the sidecar goes uncounted
+                descriptor = memory_file("counters")
+                try:
+                    self.counters.share(descriptor)
+                finally:
+                    os.close(descriptor)
+        self._source = open_source(self._request(), self._form)
+        weakref.finalize(self, self._source.close)
 
     def _request(self) -> StepRequest:
         pipeline = self.pipeline
@@ -187,35 +252,46 @@ class StepIterator(Generic[Source]):
             plan=pipeline.plan(),
             cursor=self.cursor,
             strict_nulls=self._strict_nulls,
-            threads=pipeline.workers or usable_processors(),
-            memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+            threads=pipeline.options.workers or usable_processors(),
+            memory_limit=pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES,
             executor=executor_of(pipeline),
+            options=pipeline.options,
             address=pipeline.address,
             describe=pipeline.to_json,
             versions=lambda: pipeline.versions,
+            counters=self.counters,
         )
 
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._finished = True
+        if self._lock.acquire(blocking=False):  # else another thread asks for a step: it tells them
+            try:
+                self._tally.tell()
+            finally:
+                self._lock.release()
+        self._stop()
+
+    def _stop(self) -> None:
+        self._finished = True
         if self._source is not None:
             self._source.close()
 
 
-class PipelineIterator:
+class PipelineIterator(Generic[Given]):
     """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows), or as ``as_tuple`` says."""
 
     def __init__(self, pipeline: Iterated, iteration: int, iterations: IterationCounter | None = None) -> None:
         self._iterations = iterations or IterationCounter()
         form = partial(batches_to_numpy, pipeline.element) if pipeline.element.batched else split_columns
         self._steps = StepIterator(pipeline, iteration, strict_nulls=False, form=form)
-        self._rows: Iterator[Any] = iter(())
+        self._rows: Iterator[Given] = iter(())
         self._consumed = 0
 
-    def __iter__(self) -> PipelineIterator:
+    def __iter__(self) -> PipelineIterator[Given]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Given:
         element = self._steps.element
         while True:
             row = next(self._rows, None)
@@ -224,12 +300,14 @@ class PipelineIterator:
                 return row
             try:
                 count, step = next(self._steps)
-            except ELEMENT_ERRORS:
-                self._consumed = self._steps.position
+            except ParquetryError as error:
+                if isinstance(error, ELEMENT_ERRORS):
+                    self._consumed = self._steps.position
+                shorten(error)
                 raise
             if element.batched:
                 self._consumed = self._steps.position
-                return step
+                return cast(Given, step)
             self._consumed = self._steps.position - count
             self._rows = rows_to_numpy(element, step)
 
@@ -240,7 +318,7 @@ class PipelineIterator:
         result: dict[str, Any] = json.loads(self._steps.state(consumed))
         return result
 
-    def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> PipelineIterator:
+    def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> PipelineIterator[Given]:
         """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
 
         ``strict=False`` takes a state of a pipeline with other fields or transforms, as long as the order is the same.
@@ -252,10 +330,47 @@ class PipelineIterator:
         self._iterations.go_on_after(self._steps.cursor.iteration)
         return self
 
+    def stats(self) -> LoaderStats:
+        """What this iterator did so far, and whether it or whoever takes its elements is slow. From any thread.
+
+        >>> batches = iter(Pipeline("data/train").batch(64))  # doctest: +SKIP
+        >>> for batch in batches: train(batch)  # doctest: +SKIP
+        >>> batches.stats().verdict  # doctest: +SKIP
+        'model-bound'
+        """
+        return self._steps.stats()
+
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._rows = iter(())
         self._steps.close()
+
+
+def chain_of(pipeline: Iterated) -> Chain:
+    """What is known about a pipeline that was planned, for advice."""
+    verbs = frozenset(stage.verb for stage in pipeline.stages)
+    if pipeline.address is not None:
+        return Chain(verbs=verbs)
+    plan = pipeline.plan()
+    costly = any(field.storage.costly for part in plan.parts for field in part.program.fields)
+    return Chain(verbs=verbs, remote=plan.remote, costly=costly)
+
+
+def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
+    """The rows left out that counters name."""
+    found = []
+    for noted in counters.noted() if pipeline.options.skips else ():
+        dataset = pipeline.plan().parts[noted.source].dataset
+        groups = dataset.row_groups
+        found.append(
+            SkippedRow(
+                file=dataset.files[int(groups.file[noted.row_group])].path,
+                row_group=int(groups.group[noted.row_group]),
+                row=noted.row,
+                cause=noted.cause,
+            )
+        )
+    return found
 
 
 def batch_to_numpy(element: Element, columns: Sequence[Column]) -> Any:
@@ -267,8 +382,7 @@ def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) ->
     """``count`` batches whose rows follow each other in the columns, cut in one go: many small arrays cost most by
     what is done for each of them.
     """
-    pairs = zip(element.outputs, columns, strict=True)
-    return list(element.each([_batch_values(output, column, count) for output, column in pairs]))
+    return list(element.each([_batch_values(output, column, count) for output, column in by_output(element, columns)]))
 
 
 def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
@@ -280,20 +394,20 @@ def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
 
 def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[Any]:
     """The rows of a chunk."""
-    pairs = zip(element.outputs, columns, strict=True)
+    pairs = by_output(element, columns)
     return element.each([rows_of(timed(output, column), text=output.kind == "text") for output, column in pairs])
 
 
 def executor_of(pipeline: Iterated) -> str:
     """The executor that a pipeline runs on when iterated in Python."""
-    if pipeline.executor is not None:
-        return pipeline.executor
+    if pipeline.options.executor is not None:
+        return pipeline.options.executor
     return "sidecar" if pipeline.plan().program.has_user_code else "threads"
 
 
 def sidecar_request(pipeline: Iterated, *, strict_nulls: bool, element: Element | None = None) -> str:
     """What a sidecar is asked for, where the client is not Python; ``element`` is what it must then give."""
-    threads = pipeline.workers or usable_processors()
+    threads = pipeline.options.workers or usable_processors()
     return open_request(
         pipeline.to_json(), pipeline.versions, pipeline.plan(), threads, strict_nulls=strict_nulls, element=element
     )

@@ -30,16 +30,17 @@ from ..plan.draws import BlockKey, BlockRows, Draw
 from ..plan.items import distinct
 from ..plan.plan import BasePlan
 from ..schema.element import Element
+from ..tracebacks import public_methods_shorten
 from ..transport.source import usable_processors
-from .iteration import Iterated
+from .iteration import Given, Iterated
 
 _KEPT_BYTES = 256 << 20
 _SAMPLE_KEY = 6
-Given = TypeVar("Given")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
+@public_methods_shorten
 class NumberedElements(Generic[Given]):
     """The elements of one epoch by number: ``elements[3]`` is one, ``elements[[3, 1]]`` and ``elements[:9]`` are lists.
 
@@ -209,8 +210,15 @@ def reader_of(pipeline: Iterated, forms: ElementForms[Given], *, threads: int | 
             "rows by number: expected a pipeline over files, got one that is served, which gives rows in order. "
             "Iterate it, or open the files here."
         )
-    threads = pipeline.workers or threads or usable_processors()
-    return ElementReader(pipeline.plan(), forms, threads=threads, memory_limit=pipeline.memory_limit or _KEPT_BYTES)
+    if pipeline.options.skips:
+        raise PipelineError(
+            "rows by number: expected on_error='raise', got 'skip': a number names one row, and no other can take its "
+            "place. Catch the error of a row that fails, or iterate."
+        )
+    threads = pipeline.options.workers or threads or usable_processors()
+    return ElementReader(
+        pipeline.plan(), forms, threads=threads, memory_limit=pipeline.options.memory_limit or _KEPT_BYTES
+    )
 
 
 class _Run(NamedTuple):
@@ -298,6 +306,7 @@ class _RowGroups:
             rows,
             self._parts[run.source].program.fields,
             row_groups=run.row_groups,
+            max_value_bytes=self._parts[run.source].program.max_value_bytes,
         )
         return _Loaded(block=block, rows=rows, num_bytes=sum(part.nbytes for part in columns))
 

@@ -10,52 +10,58 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from multiprocessing.context import get_spawning_popen
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import numpy as np
 
+from ..engine.run.bad_rows import length_without_bad_rows
 from ..engine.run.selecting import select_rows
 from ..engine.run.vocabularies import vocabulary_of
 from ..errors import DatasetError, PipelineError
-from ..layout.dataset import StoredDataset
+from ..layout.checksums import VERIFY, Verify
+from ..layout.dataset import MAX_VALUE_BYTES, StoredDataset
 from ..layout.files import FileListing
 from ..layout.table import Table
 from ..order.mixing import Stop, Weights, phases_of
 from ..plan.mixed_plan import MixedPlan, Mixture
+from ..plan.options import OptionArguments, Options
 from ..plan.plan import BasePlan, Plan
-from ..plan.stage_order import StageOrder, accepts, order_stages
+from ..plan.stage_order import StageOrder, accepts, check_skippable, order_stages
 from ..schema.element import Element
 from ..schema.field import Unischema, UnischemaField
-from ..schema.plain import integer, plain
+from ..schema.plain import data_frame_kind, integer, plain
 from ..stages.base import Decision, Stage, drawn_seed, stage_from_json, with_canonical_shards, with_seed
 from ..stages.functions import UserFunction
 from ..stages.select import Select
 from ..stages.shard import Even, Shard
+from ..tracebacks import shortens
 from ..transport.served.address import ServerAddress
 from ..transport.served.served_plan import ServedPlan, check_sendable
 from .image_verbs import seed_or_drawn
-from .iteration import IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
+from .iteration import Given, IterationCounter, PipelineIterator, batch_to_numpy, rows_to_numpy
 from .numbered import ElementForms, NumberedElements, reader_of
 from .sources import Fields, Sources
 from .verbs import Verbs
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _LOGGER = logging.getLogger(__name__)
 Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-EXECUTORS = ("threads", "sidecar")
 
 
 class _Opened:
     """What the pipelines of one chain share: the dataset, opened when it is first needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, listing: FileListing | None = None) -> None:
         self.dataset: StoredDataset | None = None
-        self.listing: FileListing | None = None  # of the process that this one was started by
+        self.listing = listing  # of the process that this one was started by
 
 
 @dataclass(frozen=True, init=False)
-class Pipeline(Sources, Verbs):
+class Pipeline(Sources, Verbs, Generic[Given]):
     """Rows of a Parquet dataset, and what is to be done with them.
 
     Args:
@@ -68,6 +74,16 @@ class Pipeline(Sources, Verbs):
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
         executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
             sidecar for pipelines with user functions.
+        verify: which page checksums are compared with the pages: ``"written"`` (= ``None``), those that are there;
+            ``"always"``, all, and a page without one is an error; ``"never"``, none.
+        restarts: how often in a row a sidecar that died is started again, see `Options`; ``None`` = 3.
+        stall_timeout: seconds after which a process of the sidecar that does nothing is replaced, see `Options`;
+            ``None`` = never.
+        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
+            that differ in shape. ``None`` = 1 GiB.
+        on_error: ``"raise"`` (the default): a row that does not decode, or fails in a function, is an error in its
+            place; ``"skip"``: it is left out and counted, see ``docs/bad-rows.md``.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
         address: instead of a URL: ``unix:PATH``, ``tcp://127.0.0.1:PORT`` or a `ServerAddress`: the batches of a
             pipeline that a server makes; see ``docs/arrow-stream.md``.
 
@@ -78,9 +94,7 @@ class Pipeline(Sources, Verbs):
     urls: tuple[str, ...]
     stages: tuple[Stage, ...] = ()
     storage_options: tuple[tuple[str, Any], ...] = ()
-    workers: int | None = None
-    memory_limit: int | None = None
-    executor: str | None = None
+    options: Options = field(default_factory=Options)
     filesystem: Any = field(default=None, hash=False)
     mixture: Mixture | None = None
     table: Table | None = None
@@ -96,12 +110,9 @@ class Pipeline(Sources, Verbs):
         *,
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
-        workers: int | None = None,
-        memory_limit: int | None = None,
-        executor: str | None = None,
         address: object = None,
+        **options: Unpack[OptionArguments],
     ) -> None:
-        workers, memory_limit = _checked_options(workers, memory_limit, executor)
         if url_or_urls is not None and address is not None:
             raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both.")
         if address is not None and (filesystem is not None or storage_options):
@@ -114,16 +125,13 @@ class Pipeline(Sources, Verbs):
             if filesystem is not None or storage_options:
                 raise PipelineError("Pipeline: a pipeline that is given has its own filesystem and storage_options.")
             given = url_or_urls if fields is None else url_or_urls.select(*_fields(fields))
-            options = {"workers": workers, "memory_limit": memory_limit, "executor": executor}
-            _copy(given.with_options(**{name: value for name, value in options.items() if value is not None}), self)
+            _copy(given.with_options(**Options.of(options).given()), self)
             return
         values = {
             "urls": _as_urls(url_or_urls, local=filesystem is None and served is None),
             "stages": () if fields is None else (Select.of(_fields(fields)),),
             "storage_options": tuple(sorted((storage_options or {}).items())),
-            "workers": workers,
-            "memory_limit": memory_limit,
-            "executor": executor,
+            "options": Options.of(options),
             "filesystem": filesystem,
             "mixture": None,
             "table": None,
@@ -145,31 +153,58 @@ class Pipeline(Sources, Verbs):
         *,
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
-    ) -> Pipeline:
+    ) -> Pipeline[Given]:
         made = cls(url, fields, filesystem=filesystem, storage_options=storage_options, **options)
         return made._replace(table=table)
+
+    @property
+    def workers(self) -> int | None:
+        """As `Options.workers`."""
+        return self.options.workers
+
+    @property
+    def memory_limit(self) -> int | None:
+        """As `Options.memory_limit`."""
+        return self.options.memory_limit
+
+    @property
+    def executor(self) -> str | None:
+        """As `Options.executor`."""
+        return self.options.executor
+
+    @property
+    def verify(self) -> Verify | None:
+        """As `Options.verify`."""
+        return self.options.verify
+
+    @property
+    def max_value_bytes(self) -> int | None:
+        """As `Options.max_value_bytes`."""
+        return self.options.max_value_bytes
 
     # --- copies with something else ---
 
     def shard_given_later(
         self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
-    ) -> Pipeline:
+    ) -> Pipeline[Given]:
         """As `shard`, with a single part where the sidecar's request will say how many there are and which is wanted.
 
         Such parts are put together again in one graph, not dealt to ranks: no row is repeated unless asked for.
         """
         return self._with_stage(Shard.of(1, 0, even, canonical_shards, policy))
 
-    def with_options(self, **options: Any) -> Pipeline:
-        """A copy with other ``workers``, ``memory_limit`` or ``executor``."""
-        known = {"workers", "memory_limit", "executor"}
-        if options.keys() - known:
-            raise PipelineError(f"with_options: expected {sorted(known)}, got {sorted(options.keys() - known)}.")
-        merged = {name: getattr(self, name) for name in known} | options
-        merged["workers"], merged["memory_limit"] = _checked_options(**merged)
-        return self._replace(**merged)
+    def with_options(self, **options: Unpack[OptionArguments]) -> Pipeline[Given]:
+        """A copy with other `Options`."""
+        changes: dict[str, Any] = {"options": self.options.with_changes(options)}
+        stored = {name: value for name, value in options.items() if name in ("verify", "max_value_bytes")}
+        if stored and self.mixture is not None:
+            sources = tuple(source.with_options(**stored) for source in self.mixture.sources)
+            changes["mixture"] = replace(self.mixture, sources=sources)
+        elif stored:
+            changes["_opened"] = _Opened(self._opened.dataset.listing if self._opened.dataset else self._opened.listing)
+        return self._replace(**changes)
 
-    def with_urls(self, url_or_urls: Urls) -> Pipeline:
+    def with_urls(self, url_or_urls: Urls) -> Pipeline[Given]:
         """A copy that reads other files in the same way.
 
         Raises:
@@ -179,7 +214,7 @@ class Pipeline(Sources, Verbs):
         urls = _as_urls(url_or_urls, local=self.filesystem is None)
         return self._replace(urls=urls, _opened=_Opened())
 
-    def check_movable(self) -> Pipeline:
+    def check_movable(self) -> Pipeline[Given]:
         """This pipeline, if it reads the files that its URLs name and nothing else."""
         others = {"a mix": self.mixture, "a table": self.table, "one that is served": self.address}
         for what, value in others.items():
@@ -187,7 +222,7 @@ class Pipeline(Sources, Verbs):
                 raise PipelineError(f"other URLs for a pipeline: expected a pipeline over files, got {what}.")
         return self
 
-    def with_stages(self, stages: Sequence[Stage]) -> Pipeline:
+    def with_stages(self, stages: Sequence[Stage]) -> Pipeline[Given]:
         """A copy with other stages."""
         order_stages(stages, mixed=self.mixture is not None)
         return self._replace(stages=tuple(stages))
@@ -202,7 +237,7 @@ class Pipeline(Sources, Verbs):
         shuffle = order_stages(self.stages).shuffle
         return drawn_seed(self.stages) if shuffle is None else shuffle.drawn_seed
 
-    def with_seed(self, seed: int) -> Pipeline:
+    def with_seed(self, seed: int) -> Pipeline[Given]:
         """A copy whose shuffle has this seed; of a mix, one whose drawn seeds follow it."""
         if self.mixture is not None:
             return self._replace(mixture=self.mixture.with_drawn_seed(seed))
@@ -210,7 +245,7 @@ class Pipeline(Sources, Verbs):
             return self._replace(address=replace(self.address, seed=seed))
         return self.with_stages(with_seed(self.stages, seed))
 
-    def with_canonical_shards(self, count: int) -> Pipeline:
+    def with_canonical_shards(self, count: int) -> Pipeline[Given]:
         """A copy in which a shard without ``canonical_shards`` has this many."""
         return self.with_stages(with_canonical_shards(self.stages, count))
 
@@ -219,7 +254,8 @@ class Pipeline(Sources, Verbs):
         plan = None if self.address is None else self.plan()
         if isinstance(plan, ServedPlan):
             return verb in plan.accepts
-        return accepts(self.stages, verb, mixed=self.mixture is not None)
+        mixed = self.mixture is not None
+        return accepts(self.stages, verb, mixed=mixed, check=check_skippable if self.options.skips else None)
 
     # --- what it gives ---
 
@@ -241,6 +277,8 @@ class Pipeline(Sources, Verbs):
                 storage_options=dict(self.storage_options),
                 table=self.table,
                 listing=self._opened.listing,
+                verify=self.options.verify or VERIFY[0],
+                max_value_bytes=self.options.max_value_bytes or MAX_VALUE_BYTES,
             )
         return self._opened.dataset
 
@@ -250,7 +288,7 @@ class Pipeline(Sources, Verbs):
         return self.dataset.schema
 
     @property
-    def leaves(self) -> list[Pipeline]:
+    def leaves(self) -> list[Pipeline[Any]]:
         """The pipelines of one dataset each that a mix is made of; of another pipeline, itself."""
         return [self] if self.mixture is None else self.mixture.leaves
 
@@ -281,10 +319,25 @@ class Pipeline(Sources, Verbs):
 
     def _make_plan(self) -> BasePlan:
         if self.address is not None:
+            if self.options.skips:
+                raise PipelineError(
+                    "on_error='skip': expected a pipeline over files, got one that is served, whose rows have "
+                    "their places in the server's batches. Open the files here, or leave bad rows out with where()."
+                )
+            named = sorted(self.options.given().keys() & {"verify", "max_value_bytes"})
+            if named:
+                raise PipelineError(f"{', '.join(named)}: expected to be given to the server, which reads the files.")
             return ServedPlan(self.address, self.stages)
+        plan: BasePlan
         if self.mixture is not None:
-            return MixedPlan(self.mixture, self.stages)
-        return Plan(self.dataset, self.stages, select_rows)
+            plan = MixedPlan(self.mixture, self.stages)
+        else:
+            plan = Plan(self.dataset, self.stages, select_rows)
+        if self.options.skips:
+            for part in (plan, *plan.parts):
+                check_skippable(part.order)
+        plan.skips = self.options.skips
+        return plan
 
     @property
     def element(self) -> Element:
@@ -300,7 +353,7 @@ class Pipeline(Sources, Verbs):
         remove: Sequence[str] = (),
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
-    ) -> Pipeline:
+    ) -> Pipeline[Given]:
         """`transform`: a function of rows (or batches), run where they are decoded.
 
         On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: a function of tensors, run where they
@@ -308,7 +361,9 @@ class Pipeline(Sources, Verbs):
         """
         return self.transform(fn, output, remove, batched, drops)
 
-    def filter(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Pipeline:
+    def filter(
+        self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False
+    ) -> Pipeline[Given]:
         """`where`: the rows for which an expression, DNF tuples, a column predicate, or a function of ``fields`` holds.
 
         ``filter`` of `ParquetDataset` and `ParquetPipe` takes these too; a function of whole elements is the
@@ -335,27 +390,36 @@ class Pipeline(Sources, Verbs):
         """Elements in one iteration, exact.
 
         Raises:
-            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
+            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may leave rows out, so that nobody
+                knows its length (yet).
         """
+        return self.length_where(strict_nulls=False)
+
+    def length_where(self, *, strict_nulls: bool) -> int:
+        """`len` of it, for a consumer to which nulls are errors or not: rows that fail may be left out."""
         plan = self.plan()
         if plan.program.drops:
             raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
-        length = plan.length
+        length = length_without_bad_rows(plan, strict_nulls=strict_nulls) if plan.skips else plan.length
         if length is None:
             raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
         return length
 
-    def __iter__(self) -> PipelineIterator:
+    def __iter__(self) -> PipelineIterator[Given]:
         """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
         return PipelineIterator(self, self._iterations.take(), self._iterations)
+
+    if TYPE_CHECKING:
+
+        def as_tuple(self, *parts: object) -> Pipeline[Any]: ...
 
     # --- elements by number ---
 
     @overload
-    def __getitem__(self, index: int) -> dict[Any, Any]: ...
+    def __getitem__(self, index: int) -> Given: ...
 
     @overload
-    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[dict[Any, Any]]: ...
+    def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
 
     def __getitem__(self, index: Any) -> Any:
         """Rows (or batches) by number, in the order of epoch 0, read without those before them.
@@ -373,7 +437,7 @@ class Pipeline(Sources, Verbs):
         """
         return self.at_epoch(0)[index]
 
-    def at_epoch(self, epoch: int) -> NumberedElements[dict[Any, Any]]:
+    def at_epoch(self, epoch: int) -> NumberedElements[Given]:
         """The elements of the ``epoch``-th iterator by number: ``pipeline.at_epoch(2)[:10]``.
 
         Everything runs in this process, functions too. An element costs the row groups that it lies in; those read last
@@ -391,7 +455,7 @@ class Pipeline(Sources, Verbs):
             self._plans[key] = reader_of(self, forms)
         return NumberedElements(self._plans[key], number)
 
-    def head(self, count: int = 5) -> list[dict[Any, Any]]:
+    def head(self, count: int = 5) -> list[Given]:
         """The first elements of epoch 0, fewer if there are not as many.
 
         Raises:
@@ -399,7 +463,7 @@ class Pipeline(Sources, Verbs):
         """
         return self.at_epoch(0)[: _count("head", count)]
 
-    def sample(self, count: int, seed: int | None = None) -> list[dict[Any, Any]]:
+    def sample(self, count: int, seed: int | None = None) -> list[Given]:
         """``count`` different elements of epoch 0, drawn uniformly; the same ones for the same ``seed``.
 
         Raises:
@@ -432,9 +496,7 @@ class Pipeline(Sources, Verbs):
             "urls": list(self.urls),
             "stages": [stage.to_json() for stage in self.stages],
             "storage_options": dict(self.storage_options),
-            "workers": self.workers,
-            "memory_limit": self.memory_limit,
-            "executor": self.executor,
+            **asdict(self.options),
             "filesystem": None if self.filesystem is None else UserFunction(_Constant(self.filesystem)).to_json(),
             "mixture": None if self.mixture is None else _mixture_to_json(self.mixture),
             "table": None if self.table is None else self.table.to_json(),
@@ -442,7 +504,7 @@ class Pipeline(Sources, Verbs):
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Pipeline:
+    def from_json(cls, value: Mapping[str, Any]) -> Pipeline[Given]:
         """The inverse of `to_json`."""
         if value.get("version") != 1:
             raise PipelineError(f"stored pipeline: expected version 1, got {value.get('version')!r}. Update parquetry.")
@@ -452,9 +514,7 @@ class Pipeline(Sources, Verbs):
             address=value.get("address"),
             filesystem=None if stored is None else UserFunction.from_json(stored)(),
             storage_options=value["storage_options"],
-            workers=value["workers"],
-            memory_limit=value["memory_limit"],
-            executor=value["executor"],
+            **{option.name: value.get(option.name) for option in fields(Options)},
         )
         mixture, table = value.get("mixture"), value.get("table")
         return pipeline._replace(
@@ -482,7 +542,7 @@ class Pipeline(Sources, Verbs):
     def __repr__(self) -> str:
         return str(self)
 
-    def _with_stage(self, stage: Stage) -> Pipeline:
+    def _with_stage(self, stage: Stage) -> Pipeline[Given]:
         if self.address is not None:
             check_sendable(stage.verb)
         stages = (*self.stages, stage)
@@ -491,16 +551,18 @@ class Pipeline(Sources, Verbs):
             _warn_of_drawn_seed(order, self.mixture)
         return self._replace(stages=stages)
 
-    def _replace(self, **changes: Any) -> Pipeline:
+    def _replace(self, **changes: Any) -> Pipeline[Given]:
         result = object.__new__(Pipeline)
         for item in fields(self):
             object.__setattr__(result, item.name, changes.get(item.name, getattr(self, item.name)))
-        if changes.keys() & {"urls", "stages", "mixture", "filesystem", "storage_options", "table", "address"}:
+        replans = {"urls", "stages", "mixture", "filesystem", "storage_options", "table", "address", "_opened"}
+        if changes.keys() & replans or result.options.skips != self.options.skips:
             object.__setattr__(result, "_plans", {})
         object.__setattr__(result, "_iterations", IterationCounter())
         return result
 
 
+@shortens
 def mix(
     pipelines: Sequence[Any],
     weights: Weights | None = None,
@@ -535,6 +597,11 @@ def mix(
         raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
     if seed is not None and integer(seed) is None:
         raise PipelineError(f"mix: expected an integer seed or None, got {seed!r}.")
+    if len({(source.options.on_error, source.options.max_errors) for source in sources}) > 1:
+        raise PipelineError(
+            "mix: expected pipelines with the same on_error and max_errors, got several. Give them after it: "
+            "mix(...).with_options(on_error=...)."
+        )
     mixture = Mixture(
         sources=sources,
         phases=phases_of(weights, len(sources)),
@@ -549,12 +616,7 @@ def mix(
         if any(order.shard is not None and order.shard.num_shards > 1 for order in orders):
             _warn("mix", mixture.drawn_seed)
     urls = [url for source in sources for url in source.urls]
-    return Pipeline(urls, filesystem=sources[0].filesystem)._replace(
-        mixture=mixture,
-        workers=sources[0].workers,
-        memory_limit=sources[0].memory_limit,
-        executor=sources[0].executor,
-    )
+    return Pipeline(urls, filesystem=sources[0].filesystem)._replace(mixture=mixture, options=sources[0].options)
 
 
 def _mixture_to_json(mixture: Mixture) -> dict[str, Any]:
@@ -617,7 +679,7 @@ def _count(verb: str, count: object) -> int:
     return number
 
 
-def _copy(source: Pipeline, target: Pipeline) -> None:
+def _copy(source: Pipeline[Any], target: Pipeline[Any]) -> None:
     for item in fields(source):
         object.__setattr__(target, item.name, getattr(source, item.name))
 
@@ -637,6 +699,17 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
     """The URLs as texts; local paths are made absolute, so that they mean the same in every process."""
     if isinstance(url_or_urls, str | os.PathLike):
         url_or_urls = [url_or_urls]
+    frame = data_frame_kind(url_or_urls)
+    if frame is not None:
+        instead = {
+            "pandas": "Write from_pandas(frame)",
+            "polars": "Write from_polars(frame)",
+            "pyarrow": "Write the table to a file, by pyarrow.parquet.write_table(table, path), and give its path",
+        }[frame]
+        raise PipelineError(
+            f"Pipeline: expected a URL, a path, or a list of them, got a {frame} {type(url_or_urls).__name__}. "
+            f"{instead}."
+        )
     try:
         urls = tuple(os.fspath(url) for url in url_or_urls)  # type: ignore[union-attr]  # None is no URL either
     except TypeError as error:
@@ -646,13 +719,3 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
     if not local:
         return urls
     return tuple(url if "://" in url else os.path.abspath(os.path.expanduser(url)) for url in urls)
-
-
-def _checked_options(workers: object, memory_limit: object, executor: object) -> tuple[int | None, int | None]:
-    """``workers`` and ``memory_limit`` as plain integers."""
-    for name, value in (("workers", workers), ("memory_limit", memory_limit)):
-        if value is not None and integer(value, least=1) is None:
-            raise PipelineError(f"Pipeline: expected {name} to be an integer >= 1 or None, got {value!r}.")
-    if executor is not None and executor not in EXECUTORS:
-        raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
-    return plain(workers), plain(memory_limit)

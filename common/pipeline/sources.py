@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..layout.table import Table
 from ..schema.field import UnischemaField
+from ..tracebacks import public_methods_shorten
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -20,6 +21,10 @@ Fields: TypeAlias = str | UnischemaField | Iterable[str | UnischemaField] | None
 
 class Sources:
     """Constructors that every class with verbs has."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        public_methods_shorten(cls)
 
     @classmethod
     def _over(

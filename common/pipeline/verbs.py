@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal
 
+from ..errors import ParquetryError, PipelineError
 from ..predicates.column_predicates import hash_split
 from ..ranks import resolve_rank
 from ..schema.field import UnischemaField
+from ..schema.plain import integer
 from ..stages.base import FieldNames, names_of, required_names
 from ..stages.batch import Batch
 from ..stages.bucket import Bucket
@@ -27,10 +30,22 @@ from ..stages.take import Skip, Take
 from ..stages.tokens import by_field, token_fields
 from ..stages.weigh import ClassWeights, Weigh, weights_of
 from ..stages.where import filter_of
+from ..tracebacks import did_you_mean
 from .image_verbs import ImageVerbs, seed_or_drawn
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# fmt: off
+_INTERNAL = frozenset({
+    "by_number", "check_movable", "drawn_seed", "hold_to", "leaves", "length_in_loader", "mixture", "pass_begins",
+    "resumed", "shard_given_later", "table", "versions", "with_canonical_shards", "with_seed", "with_stages",
+    "functions", "getstate_hook", "reduce_ex_hook", "register_datapipe_as_function", "register_function", "repr_hook",
+    "set_getstate_hook", "set_reduce_ex_hook", "str_hook", "apply_sharding", "is_shardable", "set_seed",
+    "set_shuffle",
+})
+# fmt: on
+"""Public for other parts of parquetry, and of torch: what tab completion leaves out."""
 
 
 class Verbs(ImageVerbs):
@@ -41,6 +56,33 @@ class Verbs(ImageVerbs):
     and ``texts``, 40 rows with ``tokens``: number ``n`` has ``n % 4`` times the token ``n``, so the first has none.
     They hold for every face.
     """
+
+    def __dir__(self) -> list[str]:
+        kept = {name for name in super().__dir__() if not name.startswith("_") or name.endswith("__")}
+        return sorted(kept - _INTERNAL)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the chain, the fields, the first rows with their images, and the plan.
+
+        It reads those rows, and plans them first as iterating does.
+        """
+        from .notebook import notebook_html  # only in notebooks
+
+        pipeline: Any = None
+        with suppress(ParquetryError):  # where only the running graph knows it
+            pipeline = getattr(self, "pipeline", self)
+        return notebook_html(repr(self), pipeline)
+
+    if not TYPE_CHECKING:  # for type checkers there is no other name
+
+        def __getattr__(self, name: str) -> Any:
+            cls = type(self)
+            if hasattr(cls, name):  # a property that failed by an error of this kind
+                return object.__getattribute__(self, name)
+            with suppress(AttributeError):
+                return super().__getattr__(name)  # of torch's DataPipes
+            near = "" if name.startswith("_") else did_you_mean(name, set(dir(cls)) - _INTERNAL)
+            raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}.{near}", name=name)
 
     def where(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
         """Only the rows for which ``predicate`` is true (null is not true).
@@ -112,6 +154,11 @@ class Verbs(ImageVerbs):
         Raises:
             PipelineError: arguments that do not go together; a second ``ngram``.
         """
+        if integer(fields) is not None:
+            raise PipelineError(
+                f"ngram: expected fields={{offset: [names]}} or names, got {fields!r}. For windows of {fields} rows, "
+                f"write ngram(length={fields})."
+            )
         base = self if fields is None or isinstance(fields, Mapping) else self.select(*names_of(fields))
         return base._with_stage(
             Ngram(

@@ -58,7 +58,7 @@ def mixed_program(
     seed: int | None,
 ) -> MixedProgram:
     """The program of a mix whose sources give ``outputs``, and of the stages that follow it."""
-    columns = Columns(resolve=lambda patterns: [], fields=[], outputs=list(outputs), seed=seed)
+    columns = Columns(resolve=lambda patterns: [], fields=[], outputs=list(outputs), mixed=len(outputs), seed=seed)
     for stage in stages:
         stage.apply(columns)
     return MixedProgram(

@@ -15,6 +15,7 @@ from ..order.epoch import EpochOrder, OrderSpec
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 
+_CLOSE = 8  # positions among which one is wanted
 _FEW_BLOCKS = 8  # to look for in turn; finding the distinct ones of more takes a sort
 
 
@@ -70,7 +71,7 @@ class RowItems:
 
     def rows_at(self, cells: np.ndarray, repeats: np.ndarray | None = None) -> BlockRows:
         """The rows at positions ``[items, T]`` among the wanted rows; several items may need the same row."""
-        positions, inverse = np.unique(cells, return_inverse=True)
+        positions, inverse = _numbered(cells)
         row_group, row = self._selection.rows.locate(positions)
         bounds = np.flatnonzero(np.diff(row_group, prepend=-1, append=-1))
         return BlockRows(
@@ -112,6 +113,18 @@ class RowItems:
         items = np.maximum(before[row_group + 1] - before[row_group], 1)
         wanted = rows_before[row_group + 1] - rows_before[row_group]
         return list(zip(row_group.tolist(), (np.minimum(1.0, taken / items) * wanted).tolist(), strict=True))
+
+
+def _numbered(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As ``np.unique`` with ``return_inverse``; without sorting where the positions lie close together."""
+    if not positions.size:
+        return np.unique(positions, return_inverse=True)
+    lowest, highest = int(positions.min()), int(positions.max())
+    if highest - lowest > _CLOSE * positions.size:
+        return np.unique(positions, return_inverse=True)
+    taken = np.zeros(highest - lowest + 1, np.bool_)
+    taken[positions - lowest] = True
+    return np.flatnonzero(taken) + lowest, (np.cumsum(taken) - 1)[positions - lowest]
 
 
 def by_block(order: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:

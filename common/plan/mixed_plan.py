@@ -147,10 +147,19 @@ class MixedPlan(BasePlan):
         return self.mixture.drawn_seed is not None
 
     def with_seed(self, seed: int) -> MixedPlan:
-        return MixedPlan(self.mixture.with_drawn_seed(seed), self.stages)
+        return self._over(self.mixture.with_drawn_seed(seed), self.stages)
 
     def with_canonical_shards(self, count: int) -> MixedPlan:
-        return MixedPlan(self.mixture, with_canonical_shards(self.stages, count))
+        return self._over(self.mixture, with_canonical_shards(self.stages, count))
+
+    def _over(self, mixture: Mixture, stages: Sequence[Stage]) -> MixedPlan:
+        plan = MixedPlan(mixture, stages)
+        plan.skips = self.skips
+        return plan
+
+    @property
+    def keeps_step(self) -> bool:
+        return super().keeps_step or any(plan.keeps_step for plan in self.plans)
 
     @property
     def fingerprint(self) -> str:
@@ -200,14 +209,19 @@ class MixedPlan(BasePlan):
 
 def _check_same(expected: Sequence[OutputField], found: Sequence[OutputField], number: int) -> None:
     def essence(output: OutputField) -> tuple[object, ...]:
-        return output.path, output.kind, output.numpy_dtype, output.shape, output.window
+        return output.path, output.kind, output.numpy_dtype, output.shape, output.window, output.levels
 
     for left, right in zip(expected, found, strict=False):
         if essence(left) != essence(right):
-            one, other = (f"'{item.name}' {item.numpy_dtype} {item.element_shape}" for item in (left, right))
+            one, other = (
+                f"'{item.name}' {item.numpy_dtype} {item.element_shape}"
+                + (f" as nested lists of {item.levels} levels" if item.levels else "")
+                for item in (left, right)
+            )
+            how = "select() or transform()" if left.levels == right.levels else f"nested('{left.name}') in each"
             raise SchemaError(
                 f"mix: expected equal fields in all pipelines, got {one} in pipeline 0, {other} in pipeline {number}."
-                " Make them equal with select() or transform()."
+                f" Make them equal with {how}."
             )
     if len(expected) != len(found):
         raise SchemaError(

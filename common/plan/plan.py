@@ -6,13 +6,14 @@ order, and for any element the blocks it needs and the rows it takes from them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ..errors import EmptySelectionError, FieldNotFoundError, StateError
+from ..errors import EmptySelectionError, FieldNotFoundError, SchemaError, StateError
 from ..layout.dataset import StoredDataset
 from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec
@@ -20,6 +21,7 @@ from ..order.positions import (
     Batches,
     BatchView,
     Epoch,
+    Lane,
     RepeatView,
     Resumed,
     RowView,
@@ -29,16 +31,18 @@ from ..order.positions import (
     rows_viewed,
     viewed,
 )
+from ..schema.dtypes import delivered_dtype, is_string_like
 from ..schema.element import Element
 from ..schema.field import UnischemaField
 from ..schema.vocabulary import Vocabulary
 from ..selection.rows import RowSet
 from ..selection.select import Selection
-from ..selection.statistics import decoded_bytes
+from ..selection.statistics import column_bytes, decoded_bytes
 from ..stages.base import Decision, Stage, drawn_seed, with_canonical_shards, with_seed
 from ..stages.bucket import Bucket
 from ..stages.columns import ResolveFields
 from ..stages.concat import Concat
+from ..stages.measure import Measure
 from ..stages.pack_rows import PackRows
 from ..stages.weigh import Weigh
 from .bucket_items import BucketItems
@@ -78,6 +82,8 @@ class BasePlan:
     row_view: RowView
     hashes: tuple[str, str] | None = None
     """Names of all stages, and of those that decide the order, where another process has them; see `state`."""
+    skips: bool = False
+    """Whether rows that fail are left out (``on_error="skip"``); a state then says how many were."""
 
     @cached_property
     def element(self) -> Element:
@@ -147,7 +153,22 @@ class BasePlan:
         """A number of elements as the protocol says it."""
         if length is None:
             return INFINITE
-        return UNKNOWN if self.program.drops else length
+        return UNKNOWN if self.program.drops or (self.skips and not self.keeps_step) else length
+
+    @property
+    def keeps_step(self) -> bool:
+        """Whether every rank must give equally many elements, so that one that left rows out gives its first again."""
+        shard = self.order.shard
+        return shard is not None and shard.num_shards > 1 and shard.even != "none"
+
+    def lane(self, cursor: Cursor) -> RowView:
+        """The rows of a loader worker's part one after the other, also those behind its last full batch."""
+        rows, batch = self.rows_from(cursor.origin), self.order.batch
+        if cursor.workers == 1:
+            return rows
+        if batch is None:
+            return ShardView(rows, cursor.workers, cursor.worker, "none")
+        return Lane(rows, batch.batch_size, cursor.worker, cursor.workers)
 
     def rows_from(self, origin: Origin) -> RowView:
         """The rows of this rank that are left at a global position that other ranks reached together.
@@ -313,6 +334,8 @@ class Plan(BasePlan):
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
         self._row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
+        self.read_bytes = lru_cache(maxsize=65536)(self._stored_bytes)
+        """The stored (compressed) bytes of a row group's columns that are read."""
 
     # --- from the schema alone ---
 
@@ -323,7 +346,15 @@ class Plan(BasePlan):
         join = [] if self.order.join is None else [self.order.join]
         for stage in (*self.order.selection, *join, *self.order.learning):
             stage.check_fields(self.resolve)
-        return program
+        limit = self.dataset.max_value_bytes
+        for field in program.fields:
+            item = 1 if is_string_like(field.dtype) else delivered_dtype(field.dtype).itemsize
+            if field.is_fixed and item * math.prod(axis or 0 for axis in field.shape) > limit:
+                raise SchemaError(
+                    f"field '{field.name}' of {', '.join(self.dataset.roots)}: expected values of at most {limit} "
+                    f"bytes, got shape {field.shape}. If it is right, give Pipeline a larger max_value_bytes."
+                )
+        return replace(program, max_value_bytes=limit)
 
     def resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
         """The stored fields that patterns select (``None`` = all), in schema order."""
@@ -364,6 +395,20 @@ class Plan(BasePlan):
     def whole_selection(self) -> Selection:
         """What the selection's steps leave, before ``shard().take()`` cuts a fixed part of it."""
         return self._select(self.dataset, self.order.selected, self.resolve)
+
+    @property
+    def measured_lists(self) -> tuple[str, ...]:
+        """The fields that `list_lengths` knows the lengths of, where they hold lists."""
+        measure = None if self.order.join is None else self.order.join.measure
+        return measure.lists if isinstance(measure, Measure) else ()
+
+    def list_lengths(self, row_group: int) -> np.ndarray | None:
+        """How long the lists of each row of a row group are; ``None`` where not all rows were measured."""
+        measured, rows = self.whole_selection.measured, self.whole_selection.rows
+        begin, end = rows.before[row_group : row_group + 2]
+        if measured is None or not rows.whole[row_group] or end - begin != self.dataset.row_groups.rows[row_group]:
+            return None
+        return measured[begin:end]
 
     def _fixed_part(self, selection: Selection) -> Selection:
         """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
@@ -453,10 +498,15 @@ class Plan(BasePlan):
         return self.dataset.fingerprint
 
     def with_seed(self, seed: int) -> Plan:
-        return Plan(self.dataset, with_seed(self.stages, seed), self._select)
+        return self._with_stages(with_seed(self.stages, seed))
 
     def with_canonical_shards(self, count: int) -> Plan:
-        return Plan(self.dataset, with_canonical_shards(self.stages, count), self._select)
+        return self._with_stages(with_canonical_shards(self.stages, count))
+
+    def _with_stages(self, stages: Sequence[Stage]) -> Plan:
+        plan = Plan(self.dataset, stages, self._select)
+        plan.skips = self.skips
+        return plan
 
     @property
     def remote(self) -> bool:
@@ -522,6 +572,9 @@ class Plan(BasePlan):
 
     def _bytes_of_row_group(self, row_group: int) -> int:
         return decoded_bytes(self.dataset, row_group, [field.name for field in self.program.fields])
+
+    def _stored_bytes(self, row_group: int) -> int:
+        return column_bytes(self.dataset, row_group, [field.name for field in self.program.fields])
 
 
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:

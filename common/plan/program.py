@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..layout.dataset import MAX_VALUE_BYTES
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.image_base import ImageStep
@@ -41,6 +42,7 @@ class ElementProgram:
     inputs: tuple[Input, ...]
     form: Form = None
     join: JoinStep | None = None
+    max_value_bytes: int = MAX_VALUE_BYTES
 
     @property
     def drops(self) -> bool:

@@ -11,7 +11,7 @@ In: the stages in call order. Out: a `StageOrder`. Pure; needs no data, and look
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import PipelineError
@@ -229,7 +229,7 @@ class StageOrder:
         read, names = stage, stage.reads
         for done in reversed(self.fields[:-1]):
             for name in names:
-                if done.changes(name):
+                if done.changes(name) and not (stage.reads_lengths and done.keeps_lengths):
                     raise _misplaced(stage, done.verb, f"it reads the stored values of '{name}', which that changes")
             if done.new_names is not None:
                 read = read.in_names_before(done.new_names)
@@ -259,17 +259,42 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
     return result
 
 
-def accepts(stages: Sequence[Stage], verb: str, *, mixed: bool = False) -> bool:
-    """Whether ``verb`` (or ``drop_nulls``) may follow the stages."""
+def check_skippable(order: StageOrder) -> None:
+    """Raises `PipelineError` for stages whose elements cannot be filled with the rows that follow one that fails."""
+    joined = order.join is not None and order.join.decides is Decision.JOINS
+    formed = order.join if joined else None
+    drops = next((stage for stage in order.fields if stage.hides_length), None)
+    after = next(iter(order.batch_views), None)
+    if formed is not None:
+        found = f"{formed.verb}(), which fills its items with rows that it has measured"
+    elif drops is not None:
+        found = "transform(drops=True). Let that function return None for rows that it cannot use"
+    elif after is not None:
+        found = f"{after.verb}() after batch(). Call it before batch(), where it counts rows"
+    else:
+        return
+    raise PipelineError(f"on_error='skip': expected a pipeline whose rows can take each other's places, got {found}.")
+
+
+def accepts(
+    stages: Sequence[Stage],
+    verb: str,
+    *,
+    mixed: bool = False,
+    check: Callable[[StageOrder], None] | None = None,
+) -> bool:
+    """Whether ``verb`` (or ``drop_nulls``) may follow the stages; ``check`` raises what else speaks against it."""
     sample = Nulls("drop", EVERY_FIELD) if verb == "drop_nulls" else kinds()[_ALIASES.get(verb, verb)].sample()
     try:
-        order_stages([*stages, sample], mixed=mixed)
+        order = order_stages([*stages, sample], mixed=mixed)
+        if check is not None:
+            check(order)
     except PipelineError:
         return False
     return True
 
 
-_ALIASES = {"filter": "where"}
+_ALIASES = {"balance": "weigh", "filter": "where", "fixed": "pad", "hash_split": "where", "map": "transform"}
 
 
 def _misplaced(stage: Stage, after: str, why: str) -> PipelineError:

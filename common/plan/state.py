@@ -53,6 +53,7 @@ class State(PlainFields):
         shards: ``[index, num_shards]``.
         batch_size: rows of an element; ``None`` for rows.
         worker, workers: the loader worker's part.
+        skipped: rows that failed and were left out since ``origin``; ``None`` where rows that fail raise errors.
     """
 
     refusal: ClassVar[type[ParquetryError]] = StateError
@@ -69,6 +70,7 @@ class State(PlainFields):
     batch_size: int | None
     worker: int = 0
     workers: int = 1
+    skipped: int | None = None
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -77,8 +79,10 @@ class State(PlainFields):
 
     def around_consumed(self) -> tuple[str, str]:
         """The JSON before and after the number of consumed elements, for a client that counts on without reading it."""
-        others = {name: value for name, value in asdict(self).items() if name != "consumed"}
-        return json.dumps(others, separators=(",", ":"))[:-1] + ',"consumed":', "}"
+        others = asdict(self)
+        skipped, _ = others.pop("skipped"), others.pop("consumed")
+        after = "}" if skipped is None else f',"skipped":{skipped}}}'
+        return json.dumps(others, separators=(",", ":"))[:-1] + ',"consumed":', after
 
     @property
     def called(self) -> str:
@@ -107,6 +111,7 @@ def state_of(plan: BasePlan, cursor: Cursor) -> State:
         batch_size=plan.element.batch_size,
         worker=cursor.worker,
         workers=cursor.workers,
+        skipped=cursor.skipped if plan.skips else None,
     )
 
 
@@ -177,6 +182,7 @@ def parse_state(
                 f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from."
             )
+    _check_skipped(plan, found, own)
     if plan.program.drops:
         result = _on_same_rank(found, own)
     elif found.shards[1] == own.shards[1] and found.batch_size == own.batch_size:
@@ -203,7 +209,7 @@ def read_state(value: Any) -> State:
         raise
     except (TypeError, ValueError, RecursionError) as error:
         raise StateError(f"state: expected what state_dict() returned, got {str(value)[:80]!r} ({error}).") from error
-    numbers = (state.iteration, state.consumed, *state.origin, state.shards[0], state.worker)
+    numbers = (state.iteration, state.consumed, *state.origin, state.shards[0], state.worker, state.skipped or 0)
     counts = (
         state.shards[1],
         state.canonical_shards,
@@ -217,6 +223,22 @@ def read_state(value: Any) -> State:
     return state
 
 
+def _check_skipped(plan: BasePlan, found: State, own: State) -> None:
+    """Raises `StateError` where rows were left out that this plan, or these ranks, would not leave out."""
+    if found.skipped and not plan.skips:
+        raise StateError(
+            f"state: expected a pipeline with on_error='skip', because rows that failed ({found.skipped}) were left "
+            "out before it, got on_error='raise'. Give on_error='skip'."
+        )
+    same = found.shards == own.shards and found.batch_size == own.batch_size
+    if found.skipped is not None and not same:
+        raise StateError(
+            f"state: it belongs to rank {found.shards[0]} of {found.shards[1]} and batch size {found.batch_size}: "
+            f"expected {own.shards[0]} of {own.shards[1]} and {own.batch_size}, because on_error='skip' lets ranks "
+            "stand at different rows. Save the state of every rank, and restore it there."
+        )
+
+
 def _check_position(plan: BasePlan, state: State) -> None:
     """Raises `StateError` for a position that no iterator of the plan comes to."""
     passes = (plan.batch_view or plan.row_view).passes
@@ -228,11 +250,16 @@ def _check_position(plan: BasePlan, state: State) -> None:
         return
     more = passes if shard is not None and shard.even == "none" else 0  # that another rank has
     most = -(-(length + more) // state.workers)
-    if state.consumed > most or state.origin[0] > passes:
+    if state.consumed > most or _skips_too_far(plan, state) or state.origin[0] > passes:
         raise StateError(
             f"state: expected a position in {passes} passes of {most} elements, got {state.consumed} elements after "
             f"{state.origin}. Load a state that was taken from this pipeline."
         )
+
+
+def _skips_too_far(plan: BasePlan, state: State) -> bool:
+    rows = plan.rows_from(state.start).length
+    return rows is not None and not plan.keeps_step and (state.skipped or 0) > rows + 1
 
 
 def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> State:

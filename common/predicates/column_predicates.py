@@ -1,7 +1,7 @@
 """Predicates over one column that Arrow expressions cannot say: membership in lists, and hash splits.
 
-They are values (comparable, JSON), are evaluated on whole columns, and are given to ``where``. A null is in no list;
-for a split it is a value like any other, so that every row is in exactly one part.
+They are values (comparable, JSON), are evaluated on whole columns, and are given to ``where``. ``~`` inverts one. A
+null is in no list; for a split it is a value like any other, so that every row is in exactly one part.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class ColumnPredicate(PlainFields):
         super().__init_subclass__(**kwargs)
         _KINDS[cls.kind] = cls
 
+    def __invert__(self) -> ColumnPredicate:
+        return Inverted(self.field, self)
+
     def mask(self, column: pa.Array) -> np.ndarray:
         """Which rows are wanted, bool ``[rows]``."""
         raise NotImplementedError
@@ -59,6 +62,8 @@ class ColumnPredicate(PlainFields):
 def predicate_from_json(value: dict[str, Any]) -> ColumnPredicate:
     """The inverse of `ColumnPredicate.to_json`."""
     parameters = dict(value)
+    if "predicate" in parameters:
+        parameters["predicate"] = predicate_from_json(parameters["predicate"])
     return _KINDS[parameters.pop("kind")](**parameters)
 
 
@@ -83,7 +88,8 @@ class Contains(ColumnPredicate):
                 raise PipelineError(f"contains('{self.field}'): expected a field of lists, got {column.type}.")
             column = column.cast(pa.large_list(column.type.value_type))
         flat = column.flatten()
-        owner = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+        lengths = pc.list_value_length(column).fill_null(0)  # flatten() leaves out what is hidden beneath null lists
+        owner = np.repeat(np.arange(len(column)), lengths.to_numpy(zero_copy_only=False))
         if pa.types.is_dictionary(flat.type):
             flat = flat.dictionary_decode()
         result = np.full(len(column), self.every)
@@ -132,6 +138,27 @@ class HashSplit(ColumnPredicate):
         position = (hash_column(column, self.seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
         last = 1.0 + 1e-9 if bounds[self.index + 1] > 1 - 1e-9 else bounds[self.index + 1]
         return (position >= bounds[self.index]) & (position < last)
+
+
+@dataclass(frozen=True)
+class Inverted(ColumnPredicate):
+    """Rows for which another predicate on the same field is false."""
+
+    kind: ClassVar[str] = "not"
+    field: str
+    predicate: ColumnPredicate
+
+    def __invert__(self) -> ColumnPredicate:
+        return self.predicate
+
+    def mask(self, column: pa.Array) -> np.ndarray:
+        return ~self.predicate.mask(column)
+
+    def on(self, field: str) -> ColumnPredicate:
+        return Inverted(field, self.predicate.on(field))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "field": self.field, "predicate": self.predicate.to_json()}
 
 
 def hash_column(column: pa.Array, seed: int) -> np.ndarray:

@@ -15,6 +15,9 @@ import pyarrow as pa
 from ..errors import ParquetryError, SchemaError
 from .plain import PlainFields
 
+DAMAGE = (ValueError, OSError, MemoryError, OverflowError, IndexError)
+"""What a codec may raise for bytes that are not what they should be."""
+
 _REGISTRY: dict[str, type[Codec]] = {}
 
 
@@ -71,6 +74,11 @@ class Codec(PlainFields):
     @property
     def frees_interpreter(self) -> bool:
         """Whether nearly all of a costly decoding runs without the interpreter lock, so that threads are enough."""
+        return False
+
+    @property
+    def compound(self) -> bool:
+        """Whether a column of it has several parts (`engine.columns.batch.Compound`)."""
         return False
 
     def check_field(self, field: CodedField) -> None:

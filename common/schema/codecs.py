@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import io
 import math
+import struct
+import sys
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +23,11 @@ from ..errors import SchemaError
 from .arrow_types import arrow_scalar_type, arrow_type_from_json, arrow_type_to_json, scalar_dtype
 from .codec import Codec, CodedField
 from .dtypes import FieldDtype, delivered_dtype, dtype_to_json, is_string_like
-from .npy import npy_array, npy_header
+from .npy import NpyHeader, npy_array, npy_header
 
 _ZIP_MEMBER = "arr.npy"
+_NPY_HEAD_BYTES = (1 << 16) + 12  # more than the longest header
+_NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, LookupError, EOFError, NotImplementedError, RuntimeError)
 _FAMILIES = {"b": "number", "i": "number", "u": "number", "f": "number", "m": "duration", "M": "time"}
 
 
@@ -119,6 +124,27 @@ class ListCodec(Codec):
         return _lists_of_rows(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("=")))
 
 
+@dataclass(frozen=True)
+class ReadListCodec(ListCodec):
+    """Lists as a pipeline reads them.
+
+    Args:
+        nulls: what becomes of nulls inside them: ``"error"``; ``"fill"`` with ``value``; ``"flag"``: 0 there, and
+            flags beside the values; or ``"keep"``: Python lists with ``None`` for the rows that hold nulls.
+        value: what to fill with.
+        levels: how many levels of lists may differ in length; 0: values are arrays.
+    """
+
+    kind: ClassVar[str] = "read_list"
+    nulls: Literal["error", "fill", "flag", "keep"] = "error"
+    value: Any = None
+    levels: int = 0
+
+    @property
+    def compound(self) -> bool:
+        return self.nulls in ("flag", "keep") or self.levels > 0
+
+
 def _lists_of_rows(array: np.ndarray) -> Any:
     """Nested lists down to 1-D arrays, which Arrow converts without a Python object for each element."""
     return array if array.ndim == 1 else [_lists_of_rows(part) for part in array]
@@ -139,8 +165,16 @@ class NdarrayCodec(Codec):
         """The ``.npy`` bytes inside the stored value."""
         return data
 
+    def header_of(self, data: memoryview) -> NpyHeader:
+        """What the header of a stored value says.
+
+        Raises:
+            ValueError: there is none.
+        """
+        return npy_header(data)
+
     def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
-        return npy_header(self.npy_bytes(data)).shape
+        return self.header_of(data).shape
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
         array = npy_array(self.npy_bytes(data))
@@ -177,12 +211,53 @@ class CompressedNdarrayCodec(NdarrayCodec):
             archive.writestr(member, super().encode(field, value), zipfile.ZIP_DEFLATED)
         return stream.getvalue()
 
+    def header_of(self, data: memoryview) -> NpyHeader:
+        with _npy_in_zip(data) as stream:
+            return _npy_head(stream)[1]
+
     def npy_bytes(self, data: memoryview) -> memoryview:
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                return memoryview(archive.read(_ZIP_MEMBER))
-        except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
-            raise ValueError(f"expected a zip file with the member {_ZIP_MEMBER}: {error}") from error
+        with _npy_in_zip(data) as stream:
+            return _whole_npy(stream, *_npy_head(stream))
+
+    def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
+        with _npy_in_zip(data) as stream:  # nothing is decompressed that does not fit
+            head, header = _npy_head(stream)
+            if header.shape != out.shape or header.dtype.itemsize != out.itemsize:
+                raise ValueError(f"expected {out.dtype} {out.shape}, got {header.dtype} {header.shape}")
+            array = _whole_npy(stream, head, header)
+        NdarrayCodec().decode_into(field, array, out)
+
+
+@contextmanager
+def _npy_in_zip(data: memoryview) -> Iterator[IO[bytes]]:
+    """The member of a stored zip file, to be read.
+
+    Raises:
+        ValueError: it is none, or damaged.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            member = archive.getinfo(_ZIP_MEMBER)
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"expected a stored or deflated member, got compression {member.compress_type}")
+            with archive.open(member) as stream:
+                yield stream
+    except _NO_ZIP as error:
+        raise ValueError(f"expected a zip file with the member {_ZIP_MEMBER}: {error}") from error
+
+
+def _npy_head(stream: IO[bytes]) -> tuple[bytes, NpyHeader]:
+    """The first bytes of an ``.npy`` stream, which hold its header, and what it says."""
+    head = stream.read(_NPY_HEAD_BYTES)
+    return head, npy_header(memoryview(head), sys.maxsize)
+
+
+def _whole_npy(stream: IO[bytes], head: bytes, header: NpyHeader) -> memoryview:
+    rest = max(header.data_offset + header.data_bytes - len(head), 0)
+    content = head + stream.read(rest)
+    if stream.read(1):  # also compares the checksum of the member
+        raise ValueError(f"expected {header.data_bytes} bytes of {header.dtype} {header.shape}, got more")
+    return memoryview(content)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ FieldDtype = np.dtype[Any] | type[decimal.Decimal]
 
 _TEXT = np.dtype("U")
 _BYTES = np.dtype("S")
+_NO_DTYPE = (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError)
+"""What numpy raises for what is no dtype: it parses texts with commas and brackets."""
 _ALIASES: dict[Any, np.dtype] = {
     str: _TEXT,
     bytes: _BYTES,
@@ -43,7 +45,7 @@ def normalise_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
         return _ALIASES[dtype]
     try:
         result: np.dtype = np.dtype(dtype)
-    except TypeError as error:
+    except _NO_DTYPE as error:
         raise SchemaError(
             f"dtype of field '{field}': expected a numpy dtype, str, bytes or Decimal, got {dtype!r}."
         ) from error

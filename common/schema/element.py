@@ -1,9 +1,13 @@
-"""`OutputField` and `Element`: what a pipeline hands out, known before anything but the schema is read."""
+"""`OutputField` and `Element`: what a pipeline hands out, known before anything but the schema is read.
+
+An element has outputs, which users see, and leaves, which are what travels: a column for each output, and several for
+nested lists.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,7 +24,7 @@ Form = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputField:
-    """One leaf of the element.
+    """One value of the element.
 
     Attributes:
         path: where it stands in the element's dict: ``(name,)``, or ``(offset, name)`` in windows with fields per
@@ -34,6 +38,7 @@ class OutputField:
         time: what numbers count, where they are times: ``"datetime64[us]"``, ``"timedelta64[ns]"``.
         as_time: whether numpy users get values of that dtype; frameworks, which have none, get the numbers.
         padded: whether ``None`` axes are padded to the largest value of each batch, so that a batch is one array.
+        levels: of nested lists how many of the first axes are lists, each of its own length; 0 for arrays.
     """
 
     path: Path
@@ -46,6 +51,7 @@ class OutputField:
     padded: bool = False
     time: str | None = None
     as_time: bool = False
+    levels: int = 0
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -63,6 +69,26 @@ class OutputField:
         return ".".join(str(part) for part in self.path)
 
     @property
+    def leaves(self) -> tuple[OutputField, ...]:
+        """The columns that it is made of: itself, or of nested lists the lengths of the lists at each level but the
+        first (int64), end to end, and then the values.
+        """
+        if not self.levels:
+            return (self,)
+        lengths = [
+            OutputField(
+                path=(*self.path[:-1], f"{self.path[-1]}__lengths{level}"),
+                kind="dense",
+                dtype=np.dtype(np.int64),
+                shape=(None,),
+                window=self.window,
+                nullable=self.nullable,
+            )
+            for level in range(2, self.levels + 1)
+        ]
+        return (*lengths, replace(self, shape=(None, *self.shape[self.levels :]), dims=None, levels=0))
+
+    @property
     def element_shape(self) -> Shape:
         """The shape in an unbatched element: the window axis, then the value's axes."""
         return self.shape if self.window is None else (self.window, *self.shape)
@@ -73,7 +99,7 @@ class Element:
     """What one step of the pipeline gives.
 
     Attributes:
-        outputs: the leaves, in the order of the protocol's field numbers.
+        outputs: what users see.
         batch_size: rows in a full batch; ``None`` for unbatched rows.
         static_batch: whether every batch is full.
         varying_batch: whether elements are batches without a common size.
@@ -90,6 +116,11 @@ class Element:
     def batched(self) -> bool:
         """Whether an element is a batch."""
         return self.varying_batch or self.batch_size is not None
+
+    @cached_property
+    def leaves(self) -> tuple[OutputField, ...]:
+        """The columns that it is made of, in the order of the protocol's field numbers."""
+        return tuple(leaf for output in self.outputs for leaf in output.leaves)
 
     @cached_property
     def _keys(self) -> list[str | int] | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FieldNotFoundError, SchemaError
+from ..tracebacks import did_you_mean
 from .codec import Codec, codec_from_json
 from .codecs import default_codec
 from .dtypes import dtype_from_json, dtype_to_json, normalise_dtype
@@ -69,6 +70,11 @@ class UnischemaField:
     def storage(self) -> Codec:
         """The codec that is really used: the given one, or the default for this dtype and shape."""
         return self.codec if self.codec is not None else default_codec(self)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether values are stored as Parquet lists."""
+        return bool(self.shape) and not self.storage.coded
 
     @property
     def is_fixed(self) -> bool:
@@ -235,7 +241,10 @@ def no_such_field(pattern: str, names: Iterable[str]) -> str:
     """The text of the error for a name that matches nothing."""
     known = sorted(names)
     shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-    return f"field '{pattern}': expected the name of a field or a regex that matches one in full. Fields are: {shown}."
+    return (
+        f"field '{pattern}': expected the name of a field or a regex that matches one in full. Fields are: {shown}."
+        f"{did_you_mean(pattern, known)}"
+    )
 
 
 def _normalise_shape(shape: object, name: str) -> Shape:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import CodecUnavailableError
+from ..errors import CodecUnavailableError, missing_package
 from .codec import CodedField
 
 if TYPE_CHECKING:
@@ -88,9 +88,17 @@ def _header_of(image: Image, data: memoryview) -> ImageHeader:
 
 
 def pixels(
-    field: CodedField, data: memoryview, dtype: np.dtype[Any], channels: int, convert: bool | None
+    field: CodedField,
+    data: memoryview,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    channels: int,
+    convert: bool | None,
 ) -> np.ndarray:
     """The image as ``(H, W)`` or ``(H, W, channels)`` of ``dtype`` (uint8 or uint16).
+
+    Args:
+        shape: what begins with the height and width that it must have; another image is not decoded.
 
     Raises:
         ValueError: bytes that do not decode, or a mode that may not be converted.
@@ -98,6 +106,8 @@ def pixels(
     with opened(field, data) as image:
         header = _header_of(image, data)
         check_mode(header, dtype, channels, convert)
+        if (header.height, header.width) != shape[:2]:
+            raise ValueError(f"expected an image of shape {shape}, got {(header.height, header.width, *shape[2:])}")
         if header.mode.endswith(_DEEP) and dtype == np.uint16:
             grey = channels == 1 and header.mode == "L;16"
             return np.asarray(image).astype(np.uint16) if grey else _with_channels(_deep(field, data), channels)
@@ -144,8 +154,8 @@ def imagecodecs(field: CodedField) -> ModuleType:
         import imagecodecs
     except ImportError as error:
         raise CodecUnavailableError(
-            f"codec of field '{field.name}': 16-bit images of several channels need imagecodecs, which is not "
-            "installed. Run: pip install imagecodecs"
+            f"codec of field '{field.name}', 16-bit images of several channels: "
+            + missing_package(error, "imagecodecs", "image16")
         ) from error
     return imagecodecs
 
@@ -157,6 +167,8 @@ def opened(field: CodedField, data: memoryview) -> Iterator[Any]:
     try:
         with module.open(io.BytesIO(data)) as image:
             yield image
+    except module.UnidentifiedImageError as error:  # whose own text has the address of a stream
+        raise ValueError(f"cannot identify image file that begins with {bytes(data[:8])!r}") from error
     except (OSError, EOFError, SyntaxError, struct.error, module.DecompressionBombError) as error:
         raise ValueError(str(error)) from error
 

@@ -141,7 +141,7 @@ class CompressedImageCodec(Codec):
             if image.shape[:2] != out.shape[:2]:
                 raise ValueError(f"expected an image of shape {out.shape}, got {image.shape}")
             return
-        image = pixels(field, data, out.dtype, channels, self.convert)
+        image = pixels(field, data, out.shape, out.dtype, channels, self.convert)
         if image.dtype != out.dtype:
             raise ValueError(f"expected an image of dtype {out.dtype}, got {image.dtype}")
         if image.size != out.size or image.shape[:2] != out.shape[:2]:

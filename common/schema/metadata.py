@@ -29,5 +29,5 @@ def schema_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str) 
         return None
     try:
         return Unischema.from_json(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise SchemaError(f"schema stored in {where}: {error}") from error

@@ -7,15 +7,20 @@ object arrays are refused.
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
 
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+_MOST_HEADER_BYTES = 1 << 16
+_NO_HEADER = (TypeError, SyntaxError, TokenError, RecursionError, MemoryError, KeyError, AttributeError, OverflowError)
+"""What numpy's reader raises for text that is no header, beside ``ValueError``."""
 _PLAIN = re.compile(rb"\{'descr': '([^'\\]+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \}\s*")
 """What numpy writes for all but structured dtypes. numpy's own reader compiles it, which threads of CPython 3.11 must
 not do at once (python/cpython#106905).
@@ -34,7 +39,7 @@ class NpyHeader:
     @property
     def data_bytes(self) -> int:
         """The length of the array's own bytes."""
-        return self.dtype.itemsize * int(np.prod(self.shape, dtype=np.int64))
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
@@ -53,6 +58,8 @@ def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
     if length_bytes is None:
         raise ValueError(f"expected .npy format version 1 to 3, got {version}")
     offset = 8 + length_bytes + int.from_bytes(bytes(data[8 : 8 + length_bytes]), "little")
+    if offset > _MOST_HEADER_BYTES:
+        raise ValueError(f"expected a .npy header of at most {_MOST_HEADER_BYTES} bytes, got {offset}")
     header = _parse(bytes(data[:offset]), 8 + length_bytes)
     there = (len(data) if size_bytes is None else size_bytes) - header.data_offset
     if there < header.data_bytes:
@@ -67,13 +74,16 @@ def _parse(header: bytes, begin: int) -> NpyHeader:
         fortran_order = plain[2] == b"True"
         try:
             dtype = np.dtype(plain[1].decode("latin1"))
-        except TypeError as error:
+        except (TypeError, SyntaxError, MemoryError, OverflowError, RecursionError) as error:
             raise ValueError(f"expected a .npy header with a dtype, got {error}") from error
     else:
         stream = io.BytesIO(header)
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read(stream)
+        try:
+            shape, fortran_order, dtype = read(stream)
+        except _NO_HEADER as error:
+            raise ValueError(f"expected a .npy header, got {type(error).__name__}: {error}") from error
     if dtype.hasobject:
         raise ValueError("expected an array of plain values, got pickled objects, which are never loaded")
     if any(axis < 0 for axis in shape):
@@ -84,6 +94,6 @@ def _parse(header: bytes, begin: int) -> NpyHeader:
 def npy_array(data: memoryview) -> np.ndarray:
     """A read-only view of the array in ``data``, without a copy."""
     header = npy_header(data)
-    count = int(np.prod(header.shape, dtype=np.int64))
+    count = math.prod(header.shape)
     flat = np.frombuffer(data, dtype=header.dtype, count=count, offset=header.data_offset)
     return flat.reshape(header.shape, order="F" if header.fortran_order else "C")

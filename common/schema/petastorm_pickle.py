@@ -96,6 +96,14 @@ def _number_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.Opcod
     return _plain(machine, stream, opcode)
 
 
+def _name_lines(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> str:
+    """Module and name, with a space between; ``pickletools`` would look for escapes in them."""
+    module, name = stream.readline(), stream.readline()
+    if not (module + name).isascii() or not name.endswith(b"\n"):
+        raise machine.refuse("two lines of ASCII", f"{describe(module)} and {describe(name)}")
+    return (module[:-1] + b" " + name[:-1]).decode("ascii")
+
+
 def _string_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> str:
     """A string literal of Python 2, read as latin1; ``pickletools`` takes ASCII only."""
     text = stream.readline().strip()
@@ -116,7 +124,7 @@ _NUMBERS = {
     "PUT": ("a memo number", rb"[0-9]{1,10}"),
     "GET": ("a memo number", rb"[0-9]{1,10}"),
 }
-_ARGUMENTS = {**dict.fromkeys(_NUMBERS, _number_line), "STRING": _string_line}
+_ARGUMENTS = {**dict.fromkeys(_NUMBERS, _number_line), "STRING": _string_line, "GLOBAL": _name_lines}
 _LENGTHS = {
     "FRAME": "<Q",
     "LONG1": "<B",

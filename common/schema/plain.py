@@ -161,3 +161,10 @@ def _simple(value: Any, hint: Any) -> Any:
 def _hints(cls: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def data_frame_kind(value: object) -> str | None:
+    """``"pandas"``, ``"polars"`` or ``"pyarrow"`` for a data frame or table of theirs, ``None`` for anything else."""
+    module = type(value).__module__.partition(".")[0]
+    frames = ("DataFrame", "LazyFrame", "Table", "RecordBatch")
+    return module if module in ("pandas", "polars", "pyarrow") and type(value).__name__ in frames else None

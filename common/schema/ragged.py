@@ -1,9 +1,12 @@
-"""`RaggedArray`: a batch of arrays that differ in shape, as one flat buffer; a sequence of ndarrays for the user."""
+"""`RaggedArray`, a batch of arrays that differ in shape, and `NestedArray`, lists of lists: one flat buffer each, and
+sequences of ndarrays for the user.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, overload
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 
@@ -15,7 +18,101 @@ def ends_of(sizes: np.ndarray) -> np.ndarray:
     return ends
 
 
-class RaggedArray:
+def _absent(kind: str, name: str, instead: str) -> str:
+    """Why a ragged value has no such attribute, and what to write where an ndarray has it."""
+    text = f"{kind!r} object has no attribute {name!r}."
+    if not hasattr(np.ndarray, name) or name.startswith("_"):
+        return text
+    return (
+        f"{text} Its rows differ in shape: {instead}, len() counts rows, and value[i] is row i, an array. For one "
+        "rectangular array, write pad(field) or filter the shapes before batch()."
+    )
+
+
+class _Entries:
+    """A sequence of entries; ``_entry(i)`` gives one, ``_entries`` says what they are in an error."""
+
+    __slots__ = ()
+    _entries: ClassVar[str]
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _entry(self, index: int) -> Any:
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return list(map(self._entry, range(*index.indices(len(self)))))
+        if not -len(self) <= index < len(self):
+            raise IndexError(self._entries.format(index=index, count=len(self)))
+        return self._entry(int(index) % len(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._entry, range(len(self)))
+
+
+class NestedArray(_Entries):
+    """Lists of lists (of lists ...) that differ in length at every level, over one array of all their values.
+
+        >>> lists = NestedArray(np.array([1, 2, 3]), (np.array([0, 2, 3]), np.array([0, 2, 2, 3])))
+        >>> lists.tolist(), lists[0].tolist(), lists[1][0]
+        ([[[1, 2], []], [[3]]], [[1, 2], []], array([3]))
+
+    Attributes:
+        values: ``[N, *inner]``; what the innermost lists hold, end to end.
+        offsets: one int64 array for each level, the outermost first: list ``i`` of a level has the entries
+            ``offsets[i] .. offsets[i + 1]`` of the level below, and those of the last level are in ``values``.
+
+    ``nested[i]`` is the i-th entry: a `NestedArray` of one level less, or an array (a view) where there is one level.
+    """
+
+    __slots__ = ("offsets", "values")
+    _entries = "entry {index} of {count} nested lists"
+
+    def __init__(self, values: np.ndarray, offsets: tuple[np.ndarray, ...]) -> None:
+        self.values = values
+        self.offsets = offsets
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the values."""
+        return self.values.dtype
+
+    def __len__(self) -> int:
+        return len(self.offsets[0]) - 1
+
+    def _entry(self, index: int) -> Any:
+        first, last = self.offsets[0][index], self.offsets[0][index + 1]
+        inner = []
+        for offsets in self.offsets[1:]:
+            inner.append(offsets[first : last + 1] - offsets[first])
+            first, last = offsets[first], offsets[last]
+        values = self.values[first:last]
+        return NestedArray(values, tuple(inner)) if inner else values
+
+    def tolist(self) -> list[Any]:
+        """Nested Python lists."""
+        result: list[Any] = self.values.tolist()
+        for offsets in reversed(self.offsets):
+            ends = offsets.tolist()
+            result = [result[first:last] for first, last in pairwise(ends)]
+        return result
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_absent("NestedArray", name, "offsets has the lengths at each level"), name=name)
+
+    def __repr__(self) -> str:
+        return f"NestedArray({len(self)} lists, levels={len(self.offsets)}, dtype={self.dtype})"
+
+
+class RaggedArray(_Entries):
     """Arrays of one dtype and number of axes, of different shapes, laid end to end.
 
     Attributes:
@@ -27,6 +124,7 @@ class RaggedArray:
     """
 
     __slots__ = ("lead", "offsets", "shapes", "values")
+    _entries = "row {index} of a ragged batch of {count}"
 
     def __init__(self, values: np.ndarray, shapes: np.ndarray, lead: tuple[int, ...] | None = None) -> None:
         self.values = values
@@ -42,26 +140,13 @@ class RaggedArray:
     def __len__(self) -> int:
         return self.lead[0]
 
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        index = int(index)
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} of a ragged batch of {len(self)}")
-        index %= len(self)
+    def _entry(self, index: int) -> Any:
         if len(self.lead) > 1:
             cells = int(np.prod(self.lead[1:]))
             lo, hi = index * cells, (index + 1) * cells
             values = self.values[self.offsets[lo] : self.offsets[hi]]
             return RaggedArray(values, self.shapes[lo:hi], self.lead[1:])
         return self.values[self.offsets[index] : self.offsets[index + 1]].reshape(self.shapes[index])
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[number] for number in range(len(self)))
 
     def row_splits(self) -> np.ndarray:
         """Offsets of the cells along their first axis, int64 ``[cells + 1]``."""
@@ -70,6 +155,11 @@ class RaggedArray:
     def tolist(self) -> list[Any]:
         """Nested Python lists."""
         return [row.tolist() for row in self]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(_absent("RaggedArray", name, "shapes has the shape of each array"), name=name)
 
     def __repr__(self) -> str:
         return f"RaggedArray({len(self)} rows, dtype={self.dtype}, axes={self.shapes.shape[1]})"

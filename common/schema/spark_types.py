@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import CodecUnavailableError, EncodeError, SchemaError
+from ..errors import CodecUnavailableError, EncodeError, SchemaError, missing_package
 from .codec import CodedField
 
 _WIDER = {
@@ -48,7 +48,7 @@ def pyspark_types(what: str) -> Any:
     try:
         from pyspark.sql import types
     except ImportError as error:
-        raise CodecUnavailableError(f"{what}: needs pyspark ({error}). Run: pip install 'parquetry[spark]'") from error
+        raise CodecUnavailableError(f"{what}: {missing_package(error, 'pyspark', 'spark')}") from error
     return types
 
 

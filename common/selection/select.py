@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError, SchemaError
 from ..layout.dataset import StoredDataset
-from ..layout.nested import take_rows
+from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
 from ..progress import in_parallel
 from ..schema.field import UnischemaField
@@ -138,7 +138,10 @@ def evaluate(
         elif isinstance(step, Nulls):
             for name in dataset.match(step.patterns):
                 stored = dataset.image_bytes.get(name, name)
-                rows, report = _where(dataset, selection.rows, _not_null(stored), read, threads)
+                if dataset.schema[stored].is_list:
+                    rows, report = _whole_lists(dataset, selection.rows, stored, read, threads)
+                else:
+                    rows, report = _where(dataset, selection.rows, _not_null(stored), read, threads)
                 selection = replace(selection, rows=rows, reports=(*selection.reports, report))
         elif isinstance(step, WhereColumn):
             rows, report = _where_column(dataset, selection.rows, step, read, threads)
@@ -303,30 +306,62 @@ def _where_column(
     if name in dataset.partitions:
         verdict = step.predicate.mask(dataset.partitions[name])[dataset.row_groups.file]
         kept = rows.keep_row_groups(verdict)
-        pruned, proven, row_groups = int((alive & ~verdict).sum()), int((alive & verdict).sum()), np.zeros(0, np.int64)
+        pruned, proven = int((alive & ~verdict).sum()), int((alive & verdict).sum())
     else:
-        row_groups = np.flatnonzero(alive)
 
-        def keep(row_group: int) -> np.ndarray:
-            wanted = rows.of(row_group)
-            chunks = read(row_group, [field]).column(0).chunks
-            found = np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, chunks)])
-            result: np.ndarray = wanted[found[wanted]]
-            return result
+        def test(column: pa.ChunkedArray) -> np.ndarray:
+            return np.concatenate([np.zeros(0, dtype=bool), *map(step.predicate.mask, column.chunks)])
 
-        chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step}", threads)
-        kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
-        pruned = proven = 0
+        return _by_column(dataset, rows, field, test, str(step), read, threads)
     report = Report(
         step=str(step),
         row_groups=int(alive.sum()),
         pruned=pruned,
         proven=proven,
-        read=len(row_groups),
-        read_bytes=sum(column_bytes(dataset, int(row_group), [name]) for row_group in row_groups),
+        read=0,
+        read_bytes=0,
         rows_before=rows.total,
         rows_after=kept.total,
         pruned_by=f"{pruned:,} by partitions" if pruned else "",
+    )
+    return kept, report
+
+
+def _whole_lists(
+    dataset: StoredDataset, rows: RowSet, name: str, read: ReadStored, threads: int
+) -> tuple[RowSet, Report]:
+    """The rows whose list is not null and holds no null; no statistics tell that of lists."""
+    return _by_column(dataset, rows, dataset.schema[name], without_nulls, f"nulls('drop', {name!r})", read, threads)
+
+
+def _by_column(
+    dataset: StoredDataset,
+    rows: RowSet,
+    field: UnischemaField,
+    test: Callable[[pa.ChunkedArray], np.ndarray],
+    step: str,
+    read: ReadStored,
+    threads: int,
+) -> tuple[RowSet, Report]:
+    """The rows for which ``test`` of a whole stored column is true (bool)."""
+    row_groups = np.flatnonzero(rows.counts > 0)
+
+    def keep(row_group: int) -> np.ndarray:
+        wanted = rows.of(row_group)
+        result: np.ndarray = wanted[test(read(row_group, [field]).column(0))[wanted]]
+        return result
+
+    chosen = in_parallel(keep, row_groups.tolist(), f"filtering by {step}", threads)
+    kept = rows.replace(dict(zip(row_groups.tolist(), chosen, strict=True)))
+    report = Report(
+        step=step,
+        row_groups=len(row_groups),
+        pruned=0,
+        proven=0,
+        read=len(row_groups),
+        read_bytes=sum(column_bytes(dataset, int(row_group), [field.name]) for row_group in row_groups),
+        rows_before=rows.total,
+        rows_after=kept.total,
     )
     return kept, report
 

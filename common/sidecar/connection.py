@@ -6,8 +6,9 @@ import os
 import threading
 import traceback
 from collections import deque
+from itertools import count
 
-from ..errors import ParquetryError, SidecarError
+from ..errors import ParquetryError, SidecarError, limit_reached
 from ..transport.sidecar.channel import Channel, memory_file
 from ..transport.sidecar.protocol import Message, MessageType, RemoteError
 from ..transport.sidecar.runners import Slot
@@ -42,8 +43,13 @@ class ClientConnection:
 
         With ``elements`` it is the error of so many, ``position`` stands behind them, and the iteration goes on.
         """
+        limit = limit_reached(error)
         if isinstance(error, ParquetryError):
             name, text = type(error).__name__, str(error)
+            text = text if limit in text else f"{text} {limit}"
+            text = f"{text}\n{error.frames}" if error.frames else text
+        elif limit:
+            name, text = "SidecarError", f"sidecar: expected enough of everything that it needs, got {error}. {limit}"
         else:
             name, text = "ParquetryError", "".join(traceback.format_exception(error)).rstrip()
         body = RemoteError(name=name, text=text).pack()
@@ -66,14 +72,19 @@ class SlotPool:
         self._private: deque[Slot] = deque()
         self._private_made = 0
 
+    @property
+    def memory_bytes(self) -> int:
+        """What all slots take."""
+        return sum(slot.memory.num_bytes for slot in (*self._slots.values(), *self._private))
+
     def take(self, most: int) -> Slot | None:
         """A free slot, a new one if there are fewer than ``most``, or ``None``. Call with `changed` held."""
         if self._free:
             return self._free.popleft()
         if len(self._slots) >= most:
             return None
-        slot = Slot(len(self._slots), SlotMemory(memory_file("slot")))
-        self._slots[slot.number] = slot
+        number = next(number for number in count() if number not in self._slots)
+        slot = self._slots[number] = Slot(number, SlotMemory(memory_file("slot")))
         memory = slot.memory
         self._client.send(
             Message(type=MessageType.SLOT, a=slot.number, b=memory.num_bytes, descriptor=memory.descriptor)
@@ -92,6 +103,17 @@ class SlotPool:
         with self.changed:
             (self._private if slot.number >= _FIRST_PRIVATE else self._free).append(slot)
             self.changed.notify_all()
+
+    def shrink(self) -> None:
+        """Gives the memory of free slots back to the system; their numbers go to new ones."""
+        with self.changed:
+            for slot in self._free:
+                del self._slots[slot.number]
+            for slot in (*self._free, *self._private):
+                os.ftruncate(slot.memory.descriptor, 0)  # the client has mapped it, and reads only what is its own
+                slot.memory.close()
+            self._free.clear()
+            self._private.clear()
 
     def lend(self, slot: Slot) -> None:
         """The slot is the client's from now on, until it releases it."""

@@ -6,24 +6,31 @@ everything, when it is stopped, and on an error.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import replace
 
 import numpy as np
 
-from ..engine.run.jobs import JobPlanner
+from ..counting.counters import Count, Counters
+from ..engine.run.jobs import Job, JobPlanner
 from ..engine.run.rebatch import Emission, rebatcher_of
+from ..engine.run.skipping import SkippingPlanner
 from ..errors import ELEMENT_ERRORS
 from ..plan.state import resume, state_of
 from ..schema.element import OutputField
 from ..transport.processes import start_vital
-from ..transport.sidecar.protocol import BatchHeader, Message, MessageType, Start, Started
+from ..transport.sidecar.protocol import UNKNOWN, BatchHeader, Message, MessageType, Start, Started
 from ..transport.sidecar.runners import Slot
 from ..transport.sidecar.slots import copied_table, write_table
+from ..transport.sidecar.stalls import warning_seconds
 from .connection import ClientConnection, SlotPool
 from .job_queue import Failed, JobQueue, Made, Over
 from .prepared import Prepared
 
+_LOGGER = logging.getLogger(__name__)
 _FEWEST_SLOTS = 3
 _KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=())
 
@@ -38,6 +45,7 @@ class Iteration:
         generation: which messages are its own.
         wanted: where it begins.
         most_slots: that it may use; 0: as it sees fit.
+        counters: what it counts in.
 
     Raises:
         StateError: the state belongs to something else.
@@ -52,6 +60,7 @@ class Iteration:
         generation: int,
         wanted: Start,
         most_slots: int,
+        counters: Counters,
     ) -> None:
         self._client = client
         self._slots = slots
@@ -60,22 +69,37 @@ class Iteration:
         cursor = wanted.cursor
         if wanted.state is not None:
             plan, state = resume(plan, lambda made: made, wanted.state, worker=cursor.worker, workers=cursor.workers)
-            cursor = replace(cursor, iteration=state.iteration, origin=state.start, start=state.consumed)
+            start = replace(cursor, origin=state.start, start=state.consumed, skipped=state.skipped or 0)
+            cursor = replace(start, iteration=state.iteration)
         self._plan = plan
         self._cursor = cursor
         merge = plan.merged_steps if wanted.merge else 1
         affordable = max(_FEWEST_SLOTS, prepared.memory_limit // (plan.step_bytes * merge))
         self._most_slots = min(most_slots or 2 * prepared.workers + 4, affordable)
         self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
+        self._counters = counters
         self._sent = cursor.start  # elements, as a state counts them
+        self._skipped = cursor.skipped  # rows, as the client knows
+        self._skipping: SkippingPlanner | None = None
+        if plan.skips:
+            self._skipping = SkippingPlanner(
+                plan,
+                cursor,
+                strict_nulls=prepared.strict_nulls,
+                max_errors=prepared.max_errors,
+                counters=counters,
+                merge=merge,
+            )
         self._jobs = JobQueue(
             slots,
             prepared,
             plan,
-            JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=merge),
+            self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=merge),
             first=cursor.start,
             most_slots=self._most_slots,
             private=self._rebatcher is not None,
+            counters=counters,
+            workers=cursor.workers,
         )
 
     def start(self) -> None:
@@ -92,6 +116,7 @@ class Iteration:
         before, after = state_of(self._plan, self._cursor).around_consumed()
         length = self._plan.elements_from(self._cursor.origin)
         left = self._plan.cardinality_of(None if length is None else max(0, length - self._cursor.start))
+        left = UNKNOWN if self._plan.skips else left  # no part of it can be begun without the parts before
         iteration = self._cursor.iteration
         started = Started(iteration=iteration, most_slots=self._most_slots, before=before, after=after)
         return Message(
@@ -108,6 +133,8 @@ class Iteration:
                 if isinstance(item, Failed):
                     raise item.error
                 if isinstance(item, Over):
+                    if self._skipping is not None:
+                        self._skipping.finish()
                     if self._rebatcher is None or self._send_emissions(self._rebatcher.finish()):
                         self._client.send(Message(type=MessageType.END, generation=self._generation))
                     return
@@ -120,37 +147,65 @@ class Iteration:
 
     def _send_one(self, made: Made) -> None:
         header = self._header(made)
+        if header is None and self._plans_again(made):
+            return
         if header is None:
             self._send_apart(made)
         self._jobs.done(made)
         if header is not None:
-            self._send_made(header, made.slot)
+            self._send_made(header, made)
 
     def _header(self, made: Made) -> BatchHeader | None:
         """The header of a job, once it is done; ``None`` if elements of it failed, of which a single one is told."""
+        if not made.future.done() and wait([made.future], warning_seconds()).not_done:
+            loading = sum(not handle.future.done() for handle in made.handles)
+            _LOGGER.warning(
+                "element %d has waited %.0f s for job %d (%d rows): %s.",
+                made.first,
+                warning_seconds(),
+                made.job.number,
+                made.job.count,
+                f"the storage has not answered for {loading} blocks" if loading else "it is being decoded",
+            )
         try:
             return made.future.result()
         except ELEMENT_ERRORS as error:
             self._slots.give(made.slot)
-            if made.job.elements == 1:
-                self._send_failure(made.first, error)
+            made.errors.append(error)
             return None
         except BaseException:
             self._slots.give(made.slot)
             raise
 
+    def _plans_again(self, made: Made) -> bool:
+        """Whether rows of a job that failed are left out, so that it is planned again."""
+        if self._skipping is None:
+            return False
+        found = self._jobs.failing_items(made, self._skipping)
+        if not found:
+            return False
+        self._counters.row()[Count.RETRIES] += 1
+        self._skipping.add(found)
+        self._jobs.plan_again(made, self._skipping)
+        return True
+
     def _send_apart(self, made: Made) -> None:
-        """Makes a job of several elements again, in halves, so that those which do not fail are sent."""
+        """Makes a job of several elements again, in halves, so that those which do not fail are sent; of a single one
+        the error is told.
+        """
         if made.job.elements == 1:
+            self._send_failure(made.first, made.errors.pop(), made.job)
             return
+        self._counters.row()[Count.RETRIES] += 1
         for part in self._jobs.again(made):
             header = self._header(part)
             if header is None:
                 self._send_apart(part)
             else:
-                self._send_made(header, part.slot)
+                self._send_made(header, part)
 
-    def _send_failure(self, first: int, error: BaseException) -> None:
+    def _send_failure(self, first: int, error: BaseException, job: Job) -> None:
+        self._send_skipped(job, first)
         if self._rebatcher is None:
             self._sent = first + 1
         else:
@@ -158,18 +213,43 @@ class Iteration:
         if not self._jobs.stopped:
             self._client.send_error(self._generation, error, elements=1, position=self._sent)
 
-    def _send_made(self, header: BatchHeader, slot: Slot) -> None:
+    def _send_made(self, header: BatchHeader, made: Made) -> None:
         if self._rebatcher is None:
-            self._send_batch(slot, header)
+            try:
+                self._send_skipped(made.job, made.first)
+            except BaseException:
+                self._slots.give(made.slot)
+                raise
+            self._send_batch(made.slot, header, made.job.count)
             return
-        columns = copied_table(slot.memory, header, (*self._plan.element.outputs, _KEPT))
-        self._slots.give(slot)
+        columns = copied_table(made.slot.memory, header, (*self._plan.element.leaves, _KEPT))
+        self._slots.give(made.slot)
         self._send_emissions(self._rebatcher.add(columns, header.num_elements))
 
-    def _send_batch(self, slot: Slot, header: BatchHeader) -> None:
+    def _send_skipped(self, job: Job, first: int) -> None:
+        """Tells the client how many rows were left out before the elements of a job, if these are more than it knows.
+
+        Raises:
+            PipelineError: they are more than ``max_errors``.
+        """
+        if self._skipping is None:
+            return
+        self._skipping.passed(job)
+        skipped = self._skipping.skipped_after(job, job.elements)
+        if skipped != self._skipped:  # of several elements, none but the first follows rows that are left out
+            self._skipped = skipped
+            cursor = replace(self._cursor, start=0, skipped=skipped)
+            _, after = state_of(self._plan, cursor).around_consumed()
+            self._client.send(
+                Message(
+                    type=MessageType.STATE, generation=self._generation, a=first + 1, b=skipped, body=after.encode()
+                )
+            )
+
+    def _send_batch(self, slot: Slot, header: BatchHeader, rows: int) -> None:
         self._slots.lend(slot)
         self._client.send(
-            Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, body=header.pack())
+            Message(type=MessageType.BATCH, generation=self._generation, a=slot.number, b=rows, body=header.pack())
         )
 
     def _send_emissions(self, emissions: Iterator[Emission]) -> bool:
@@ -178,11 +258,17 @@ class Iteration:
             slot = self._jobs.wait_for_slot()
             if slot is None:
                 return False
-            slot.memory.begin()
+            begin = time.perf_counter()
             elements = 1 if self._plan.element.batched else emission.rows
-            header = write_table(
-                slot.memory, emission.columns, first_element=emission.position - elements, num_elements=elements
-            )
+            try:
+                slot.memory.begin()
+                header = write_table(
+                    slot.memory, emission.columns, first_element=emission.position - elements, num_elements=elements
+                )
+            except BaseException:
+                self._slots.give(slot)
+                raise
+            self._counters.row()[Count.HAND_OVER_S] += time.perf_counter() - begin
             self._sent = emission.position
-            self._send_batch(slot, header)
+            self._send_batch(slot, header, emission.rows)
         return True

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 
+from ..counting.counters import Counters, Gauge
 from ..engine.read.fetch import fetch_threads
 from ..engine.run.jobs import BlockStore, Handle, Job, JobPlanner
+from ..engine.run.skipping import SkippingPlanner, check_blocks, failing_items
+from ..errors import ELEMENT_ERRORS, PipelineError
+from ..plan.draws import BlockKey
 from ..plan.plan import BasePlan
 from ..transport.processes import start_vital
 from ..transport.sidecar.protocol import BatchHeader
@@ -20,13 +25,16 @@ from .prepared import Prepared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A job that is made, or is being made, in a slot; ``first`` is the number of its first element."""
+    """A job that is made, or is being made, in a slot; ``first`` is the number of its first element, ``errors`` are
+    what it failed with.
+    """
 
     future: Future[BatchHeader]
     job: Job
     handles: list[Handle]
     slot: Slot
     first: int
+    errors: list[BaseException] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,8 @@ class JobQueue:
         first: the number of the first element.
         most_slots: to be used at once.
         private: whether the slots are none of the client's.
+        counters: of the iteration.
+        workers: loader workers that each load all blocks.
     """
 
     def __init__(
@@ -61,11 +71,13 @@ class JobQueue:
         slots: SlotPool,
         prepared: Prepared,
         plan: BasePlan,
-        planner: JobPlanner,
+        planner: JobPlanner | SkippingPlanner,
         *,
         first: int,
         most_slots: int,
         private: bool,
+        counters: Counters,
+        workers: int,
     ) -> None:
         self._slots = slots
         self._runner = prepared.runner
@@ -81,10 +93,15 @@ class JobQueue:
             memory_limit=prepared.memory_limit,
             finish=prepared.runner.finish,
             discard=prepared.runner.discard,
+            counters=counters,
+            workers=workers,
         )
         self._pending: deque[Made | Failed | Over] = deque()
         self._done: deque[list[Handle]] = deque()
         self._in_flight = 0
+        self._planning = Lock()
+        self._rewinds = 0  # jobs that were planned before the latest are void
+        self._held = Gauge(counters)
         self.stopped = False
 
     def start(self) -> None:
@@ -105,6 +122,7 @@ class JobQueue:
             left = [item for item in self._pending if isinstance(item, Made)]
             self._pending.clear()
         self._store.close()
+        self._held.set(0)
         for made in left:
             if made.future.cancel():
                 self._slots.give(made.slot)
@@ -132,8 +150,60 @@ class JobQueue:
             slot = self.wait_for_slot(self._ahead, private=self._private)
             if slot is None:
                 return
-            yield self._begin(half, [made.handles[number] for number in draws], slot, first)
+            try:
+                part = self._begin(half, [made.handles[number] for number in draws], slot, first)
+            except BaseException:
+                self._slots.give(slot)
+                raise
+            yield part
             first += half.elements
+
+    def failing_items(self, made: Made, planner: SkippingPlanner) -> list[tuple[BlockKey, int, BaseException]]:
+        """The items that fail in a job that does, and in those begun after it; none if none of it fails alone.
+
+        Raises:
+            DatasetError: it is a whole block that fails.
+        """
+        check_blocks(made.handles)
+        found = failing_items(made.job, made.handles, self._make)
+        if not found:
+            return []
+        with self._slots.changed:
+            later = [item for item in self._pending if isinstance(item, Made)]
+        for item in later:
+            if planner.too_many(len(found)):
+                break  # they will not be reached
+            if isinstance(item.future.exception(), ELEMENT_ERRORS):
+                check_blocks(item.handles)
+                found += failing_items(item.job, item.handles, self._make)
+        return found
+
+    def plan_again(self, made: Made, planner: SkippingPlanner) -> None:
+        """Everything from a job on is planned again; its own slot is free already."""
+        with self._planning, self._slots.changed:
+            self._rewinds += 1
+            void = [item for item in self._pending if isinstance(item, Made)]
+            self._pending.clear()
+            planner.rewind(made.job)
+            self._slots.changed.notify_all()
+        for item in void:
+            self._give_up(item)
+        self.done(made)
+
+    def _make(self, job: Job, handles: list[Handle]) -> Callable[[], object]:
+        slot = self.wait_for_slot(self._ahead, private=True)
+        if slot is None:
+            raise PipelineError("iteration was closed.")
+        made = self._begin(job, handles, slot, 0)
+        made.future.add_done_callback(partial(self._give_back, slot))
+        return made.future.result
+
+    def _give_up(self, made: Made) -> None:
+        if made.future.cancel():
+            self._slots.give(made.slot)
+        else:
+            made.future.add_done_callback(partial(self._give_back, made.slot))
+        self.done(made)
 
     def wait_for_slot(self, more: int = 0, *, private: bool = False) -> Slot | None:
         """A slot; ``None`` when stopped.
@@ -151,14 +221,23 @@ class JobQueue:
     def _produce(self) -> None:
         try:
             first = self._first
-            for job in self._planner:
-                slot = self._wait_for_room(job)
+            while not self.stopped:
+                with self._planning:
+                    rewinds = self._rewinds
+                    job = next(self._planner, None)
+                if job is None:
+                    self._put(Over(), rewinds)
+                    if not self._wait_for_rewind(rewinds):
+                        return
+                    continue
+                slot = self._wait_for_room(job, rewinds)
                 if slot is None:
-                    return
-                self._put(self._submit(job, slot, first))
+                    continue
+                first = first if job.place is None else job.place.begin.elements
+                self._put(self._submit(job, slot, first), rewinds)
+                self._held.set(self._slots.memory_bytes)
                 first += job.elements
                 self._store.read_ahead()
-            self._put(Over())
         except BaseException as error:
             self._put(Failed(error))
 
@@ -174,10 +253,18 @@ class JobQueue:
         future = self._runner.submit(job, handles, slot, first)
         return Made(future=future, job=job, handles=handles, slot=slot, first=first)
 
-    def _wait_for_room(self, job: Job) -> Slot | None:
+    def _wait_for_rewind(self, rewinds: int) -> bool:
+        """Waits until jobs are planned again; False where that cannot be, or when stopped."""
+        with self._slots.changed:
+            while isinstance(self._planner, SkippingPlanner) and not self.stopped and rewinds == self._rewinds:
+                self._slots.changed.wait()
+            return rewinds != self._rewinds and not self.stopped
+
+    def _wait_for_room(self, job: Job, rewinds: int) -> Slot | None:
+        """A slot for a job; ``None`` when stopped, or when the job is void."""
         changed = self._slots.changed
         with changed:
-            while not self.stopped:
+            while not self.stopped and rewinds == self._rewinds:
                 while self._done:
                     self._store.release(self._done.popleft())
                 if self._in_flight < self._ahead and (self._in_flight == 0 or self._store.admits(job)):
@@ -188,10 +275,15 @@ class JobQueue:
                 changed.wait()
         return None
 
-    def _put(self, item: Made | Failed | Over) -> None:
+    def _put(self, item: Made | Failed | Over, rewinds: int | None = None) -> None:
+        """Hands an item on, unless it is void."""
         with self._slots.changed:
-            self._pending.append(item)
-            self._slots.changed.notify_all()
+            is_void = rewinds is not None and rewinds != self._rewinds
+            if not is_void:
+                self._pending.append(item)
+                self._slots.changed.notify_all()
+        if is_void and isinstance(item, Made):
+            self._give_up(item)
 
     def _give_back(self, slot: Slot, _: Future[BatchHeader]) -> None:
         self._slots.give(slot)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,8 @@ class Prepared:
         runner: where jobs run; owned by whoever prepared it.
         workers: jobs that run at once.
         memory_limit: bytes in flight.
+        strict_nulls: whether nulls are errors.
+        max_errors: how many rows may fail where rows that do are left out.
     """
 
     plan: BasePlan
@@ -35,10 +37,17 @@ class Prepared:
     runner: Runner
     workers: int
     memory_limit: int
+    strict_nulls: bool
+    max_errors: float | None
 
 
-def prepare(pipeline: Pipeline, request: Mapping[str, Any], started: Sequence[WorkerProcess] = ()) -> Prepared:
-    """Plans a pipeline, and makes the runner of its jobs; ``started`` workers are taken over.
+def prepare(
+    pipeline: Pipeline,
+    request: Mapping[str, Any],
+    start: Callable[[], WorkerProcess],
+    started: Sequence[WorkerProcess] = (),
+) -> Prepared:
+    """Plans a pipeline, and makes the runner of its jobs, which starts workers; ``started`` ones are taken over.
 
     Raises:
         ParquetryError: files that are not those of the request, fields that are not, or what planning raises.
@@ -48,16 +57,26 @@ def prepare(pipeline: Pipeline, request: Mapping[str, Any], started: Sequence[Wo
         pipeline.hold_to(versions)
     plan = pipeline.plan()
     check_outputs(request, plan.element)
-    workers = pipeline.workers or usable_processors()
+    workers = pipeline.options.workers or usable_processors()
     fetchers = fetchers_of(plan)
     strict_nulls = request.get("strict_nulls", True)
     return Prepared(
         plan=plan,
         versions=pipeline.versions,
         fetchers=fetchers,
-        runner=make_runner(fetchers, ready_program(plan), workers=workers, strict_nulls=strict_nulls, started=started),
+        runner=make_runner(
+            fetchers,
+            ready_program(plan),
+            workers=workers,
+            strict_nulls=strict_nulls,
+            start=start,
+            started=started,
+            stall_timeout=pipeline.options.stall_timeout,
+        ),
         workers=workers,
-        memory_limit=pipeline.memory_limit or DEFAULT_MEMORY_BYTES,
+        memory_limit=pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES,
+        strict_nulls=strict_nulls,
+        max_errors=pipeline.options.max_errors,
     )
 
 

@@ -1,5 +1,7 @@
 """The reader process: opens what its client asks for, and runs one iteration after the other.
 
+Another OPEN (see `may_share_process`) spares the client the start of another process.
+
 Each START makes an `Iteration`, which ends when it has sent everything, on STOP, on the next START, and on an error.
 """
 
@@ -7,11 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import SidecarError
-from ..transport.sidecar.channel import Channel, read_request
+from ..plan.options import RESTARTS
+from ..transport.sidecar.channel import Channel, read_request, received_counters
 from ..transport.sidecar.protocol import Message, MessageType, Start
 from ..transport.sidecar.request import requested_versions
 from ..transport.sidecar.worker_process import WorkerProcess
@@ -19,18 +22,24 @@ from .connection import ClientConnection, SlotPool
 from .iteration import Iteration
 from .prepared import Prepared, prepare, requested_pipeline
 
+_MOST_RESTARTS = (1 << 32) - 1
+
 
 class Server:
     """Serves one client.
 
     Args:
         channel: the client's connection; its end is the end of the process.
+        start: starts a worker.
         started: workers that run already.
     """
 
-    def __init__(self, channel: Channel, started: Sequence[WorkerProcess] = ()) -> None:
+    def __init__(
+        self, channel: Channel, start: Callable[[], WorkerProcess], started: Sequence[WorkerProcess] = ()
+    ) -> None:
         self._client = ClientConnection(channel)
         self._slots = SlotPool(self._client)
+        self._start_worker = start
         self._started = list(started)
         self._request: dict[str, Any] = {}
         self._prepared: Prepared | None = None
@@ -69,27 +78,46 @@ class Server:
 
     def _open(self, message: Message) -> bool:
         try:
-            self._request = read_request(message)
+            request = read_request(message)
             assert message.descriptor is not None  # else there would be no request
             os.close(message.descriptor)
-            paths = self._request["sys_path"]
+            if self._prepared is not None:
+                if request["sys_path"] != self._request["sys_path"]:
+                    return False  # what is imported may be another file's
+                self._forget()
+            self._request = request
+            paths = request["sys_path"]
             sys.path[:] = [*paths, *(path for path in sys.path if path not in paths)]
-            pipeline = requested_pipeline(self._request)
-            self._prepared = prepare(pipeline, self._request, self._started)
+            pipeline = requested_pipeline(request)
+            self._prepared = prepare(pipeline, request, self._start_worker, self._started)
             self._started = []
             cardinality = self._prepared.plan.cardinality
+            options = pipeline.options
         except Exception as error:
             self._client.send_error(0, error)
             return False
-        self._client.send(Message(type=MessageType.OPENED, a=cardinality))
+        restarts = min(RESTARTS if options.restarts is None else options.restarts, _MOST_RESTARTS)
+        opened = restarts | round(1000 * (options.stall_timeout or 0)) << 32
+        self._client.send(Message(type=MessageType.OPENED, generation=message.generation, a=cardinality, b=opened))
         return True
+
+    def _forget(self) -> None:
+        """Ends what served the request before."""
+        self._stop()
+        if self._prepared is not None:
+            self._prepared.runner.close()
+        self._prepared = None
+        self._has_begun = False
+        self._slots.shrink()
 
     def _start(self, message: Message) -> None:
         self._stop()
         try:
             wanted = Start.unpack(message.body)
+            counters = received_counters(message)
             prepared = self._up_to_date()
             prepared.plan.check_not_empty()
+            prepared.runner.count_in(counters)
             self._iteration = Iteration(
                 self._client,
                 self._slots,
@@ -97,6 +125,7 @@ class Server:
                 generation=message.generation,
                 wanted=wanted,
                 most_slots=message.a,
+                counters=counters,
             )
         except Exception as error:
             self._client.send_error(message.generation, error)
@@ -112,7 +141,7 @@ class Server:
             pipeline = requested_pipeline(self._request)
             if pipeline.versions != prepared.versions:
                 prepared.runner.close()
-                self._prepared = prepared = prepare(pipeline, self._request)
+                self._prepared = prepared = prepare(pipeline, self._request, self._start_worker)
         self._has_begun = True
         return prepared
 

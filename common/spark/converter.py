@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -21,6 +21,7 @@ from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.sources import Fields
+from ..plan.options import OptionArguments
 from .converter_cache import CACHE, CacheKey, new_directory, wait_for_files
 from .session import context_of, session_of, spark_url
 from .vectors import FLOATS, vectors_to_arrays, with_floats
@@ -33,14 +34,6 @@ _LOGGER = logging.getLogger(__name__)
 PARENT_CONF = "parquetry.spark.converter.parentCacheDirUrl"
 _ROW_GROUP_BYTES = 32 << 20
 _SMALL_FILE_BYTES = 50 << 20
-
-
-class Options(TypedDict, total=False):
-    """How a `Pipeline` runs; see there."""
-
-    workers: int | None
-    memory_limit: int | None
-    executor: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +63,7 @@ class SparkConverter:
         *,
         num_shards: int | None = None,
         index: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[OptionArguments],
     ) -> Pipeline:
         """A `Pipeline` over the rows, for numpy; add verbs to it.
 
@@ -78,7 +71,7 @@ class SparkConverter:
             fields: names or regexes; ``None`` = all.
             num_shards, index: this rank's part, every rank with as many rows; of a launcher that sets the environment,
                 call ``.shard()`` instead.
-            options: ``workers``, ``memory_limit``, ``executor`` of `Pipeline`.
+            options: ``workers``, ``memory_limit`` and the other options of `Pipeline`.
         """
         given = dict(self.storage_options) or None
         pipeline = Pipeline(self.url, fields, storage_options=given, **options)
@@ -100,7 +93,7 @@ class SparkConverter:
         *,
         num_shards: int | None = None,
         index: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[OptionArguments],
     ) -> Any:
         """A `parquetry.tf_plugin.ParquetDataset`, which is a ``tf.data.Dataset``; arguments as for `pipeline`."""
         face = import_module("parquetry.tf_plugin").ParquetDataset
@@ -112,7 +105,7 @@ class SparkConverter:
         *,
         num_shards: int | None = None,
         index: int | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[OptionArguments],
     ) -> Any:
         """A `parquetry.torch_plugin.ParquetPipe` for a ``DataLoader``; arguments as for `pipeline`."""
         face = import_module("parquetry.torch_plugin").ParquetPipe
@@ -208,6 +201,7 @@ def _write(df: DataFrame, key: CacheKey, wait_s: float) -> SparkConverter:
     try:
         floats = with_floats(vectors_to_arrays(df, key.dtype), key.dtype)
         writer = floats.write.option("compression", key.compression)
+        writer = writer.option("parquet.page.write-checksum.enabled", "true")
         writer.option("parquet.block.size", str(key.row_group_bytes)).parquet(spark_url(url))
         seen = session.read.parquet(spark_url(url)).inputFiles()
         paths = [resolve(file, storage_options=options)[1] for file in seen]

@@ -104,7 +104,10 @@ def _remove_stale_index(filesystem: pafs.FileSystem, root: str) -> None:
 def _hadoop_settings(
     context: SparkContext, row_group_size_mb: int | None, use_summary_metadata: bool
 ) -> Iterator[None]:
-    settings = {"parquet.summary.metadata.level": "ALL" if use_summary_metadata else "NONE"}
+    settings = {
+        "parquet.summary.metadata.level": "ALL" if use_summary_metadata else "NONE",
+        "parquet.page.write-checksum.enabled": "true",
+    }
     if row_group_size_mb is not None:
         if isinstance(row_group_size_mb, bool) or row_group_size_mb <= 0:
             raise PipelineError(f"row_group_size_mb: expected a number above 0, got {row_group_size_mb!r}.")

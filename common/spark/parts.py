@@ -29,6 +29,8 @@ class DatasetPart(StoredDataset):
             metadata_files=(),
         )
         self._located = {}
+        self.verify = dataset.verify
+        self.max_value_bytes = dataset.max_value_bytes
         self.table = dataset.table
         if self.table is not None:
             self.table = replace(self.table, files=tuple(self.table.files[number] for number in files.tolist()))

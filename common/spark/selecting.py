@@ -66,7 +66,7 @@ def select(spark: object, pipeline: Pipeline) -> int:
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
     key = selection_key(plan.dataset, plan.order.selected)
-    selection = load_selection(key) if key is not None else None
+    selection = load_selection(key, plan.dataset.row_groups.rows) if key is not None else None
     if selection is None:
         cores = context_of(spark, "compute_selection").defaultParallelism
         selection = _compute(spark, plan, _TASKS_PER_CORE * cores)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import cloudpickle
 import pyarrow as pa
 
-from ..errors import CodecUnavailableError, ParquetryError, PipelineError
+from ..errors import CodecUnavailableError, ParquetryError, PipelineError, missing_package
 from ..layout.filesystem import local_path
 
 _Item = TypeVar("_Item")
@@ -26,7 +26,7 @@ def require_pyspark(what: str) -> Any:
     try:
         import pyspark
     except ImportError as error:
-        raise CodecUnavailableError(f"{what}: needs pyspark ({error}). Run: pip install 'parquetry[spark]'") from error
+        raise CodecUnavailableError(f"{what}: {missing_package(error, 'pyspark', 'spark')}") from error
     return pyspark
 
 

@@ -168,7 +168,7 @@ class _Target:
         schema = petastorm_schema(schema) if petastorm_compatible else schema
         checked = check_compression(compression)
         found, root = resolve(url, filesystem=filesystem, storage_options=storage_options)
-        job = CopyJob(found, root, f"spark-{uuid.uuid4().hex}", overwrite=overwrite)
+        job = CopyJob(found, root, f"spark-{uuid.uuid4().hex}", sources=(), overwrite=overwrite)
         return cls(job, schema, checked, petastorm_compatible)
 
     def __enter__(self) -> _Target:

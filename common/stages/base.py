@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from functools import cache
@@ -117,6 +117,16 @@ class Stage(PlainFields):
 
     def changes(self, name: str) -> bool:
         """Whether it may give a field other values than the stored ones."""
+        return False
+
+    @property
+    def keeps_lengths(self) -> bool:
+        """Whether each value that was not null is as long behind it as stored."""
+        return False
+
+    @property
+    def reads_lengths(self) -> bool:
+        """Whether it needs no more than the lengths of the fields that it `reads`, and refuses nulls."""
         return False
 
     def apply(self, columns: Columns) -> None:
@@ -253,8 +263,10 @@ def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
 
 
 def names_of(fields: FieldNames) -> tuple[str, ...]:
-    """The names and regexes."""
+    """The names and regexes; raises `PipelineError` for what holds none."""
     listed = (fields,) if isinstance(fields, str | UnischemaField) else fields
+    if not isinstance(listed, Iterable):
+        raise PipelineError(f"fields: expected a field name or regex, or several of them, got {fields!r}.")
     return tuple(item.name if isinstance(item, UnischemaField) else item for item in listed)
 
 

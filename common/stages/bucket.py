@@ -36,6 +36,10 @@ class RowLengths(Measure):
     def reads(self) -> tuple[str, ...]:
         return (self.field,)
 
+    @property
+    def lists(self) -> tuple[str, ...]:
+        return (self.field,)
+
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
         lengths = _lengths(self.field, table.column(0), describe)
         if len(lengths) and lengths.min() < 0:
@@ -131,6 +135,10 @@ class Bucket(Stage):
     def reads(self) -> tuple[str, ...]:
         return (self.field,)
 
+    @property
+    def reads_lengths(self) -> bool:
+        return True
+
     def check_fields(self, resolve: ResolveFields) -> None:
         [found] = resolve([re.escape(self.field)])
         if found.storage.coded:
@@ -154,8 +162,15 @@ class Bucket(Stage):
         columns.open()
         columns.batched = True
         patterns = (re.escape(self.field),) if self.padded is None else self.padded
-        if self.padded is not None or self.field in columns.names:
-            Pad(patterns, None, self.pad_value).pad(columns, self.boundaries if self.pad_to == "bucket" else ())
+        if self.padded is None and self.field not in columns.names:
+            return
+        before = len(columns.outputs)
+        Pad(patterns, None, self.pad_value).pad(columns, self.boundaries if self.pad_to == "bucket" else ())
+        if columns.form is not None and len(columns.outputs) > before:
+            raise PipelineError(
+                f"bucket: expected before as_tuple(), got after it: '{columns.outputs[-1].name}' has no place there. "
+                "Call bucket() earlier."
+            )
 
 
 def _lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str]) -> np.ndarray:

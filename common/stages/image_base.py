@@ -148,7 +148,8 @@ class ImageStage(Stage):
         return ImageStep(number=number, ops=(op,), axes=None, field=output, output=after, together=together)
 
     def _check_image(self, output: OutputField) -> None:
-        if output.kind != "dense" or output.dtype.kind not in "buif" or len(output.shape) not in (2, 3):
+        arrays = output.kind == "dense" and not output.levels
+        if not arrays or output.dtype.kind not in "buif" or len(output.shape) not in (2, 3):
             raise PipelineError(
                 f"{self.verb}: field '{output.name}': expected images of shape (H, W) or (H, W, C), got {output.kind} "
                 f"{output.dtype} {output.shape}. Name fields of images only."

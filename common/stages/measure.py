@@ -20,6 +20,11 @@ class Measure(Stage):
     decide the numbers.
     """
 
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The fields whose lists are as long as the numbers say, where they hold lists."""
+        return ()
+
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> Any:
         """One number for each row (int64 or float64), or what `combine` makes them of.
 

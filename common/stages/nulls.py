@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ..errors import PipelineError
+from ..schema.codecs import ReadListCodec
 from ..schema.element import OutputField
 from .base import EVERY_FIELD, Decision, Stage, matches
 from .columns import Columns, companion
@@ -21,12 +22,14 @@ class NullStep(Step):
 
     Attributes:
         policy: ``"error"``, ``"fill"`` (with ``value``), or ``"mask"`` (zeros, and a bool companion column at the end).
+        elements: whether the companion tells of each element of a list; the column is a compound with it until then.
     """
 
     number: int
     policy: Literal["error", "fill", "mask"]
     value: Any
     field: OutputField
+    elements: bool = False
 
     @property
     def changes_one_column(self) -> bool:
@@ -39,13 +42,17 @@ class NullStep(Step):
 
 @dataclass(frozen=True)
 class Nulls(Stage):
-    """What becomes of nulls in some fields; ``"drop"`` is a filter."""
+    """What becomes of nulls in some fields, and inside their lists; ``"drop"`` is a filter.
+
+    With ``elements`` a mask tells of each element of a list, not of the list as a whole.
+    """
 
     verb: ClassVar[str] = "nulls"
     sendable: ClassVar[bool] = True
     policy: Literal["error", "drop", "fill", "mask"]
     patterns: tuple[str, ...]
     value: Any = None
+    elements: bool = False
 
     @classmethod
     def sample(cls) -> Stage:
@@ -56,6 +63,8 @@ class Nulls(Stage):
             raise PipelineError(f"nulls: expected 'error', 'drop', 'fill' or 'mask', got {self.policy!r}.")
         if (self.policy == "fill") != (self.value is not None):
             raise PipelineError("nulls: expected value= with 'fill', and only with it.")
+        if self.elements and (self.policy != "mask" or self.patterns == EVERY_FIELD):
+            raise PipelineError("nulls: expected elements=True with 'mask' and names of fields, and only with them.")
 
     @property
     def decides(self) -> Decision:
@@ -68,21 +77,52 @@ class Nulls(Stage):
         return self.policy == "fill" and matches(self.patterns, name)
 
     @property
+    def keeps_lengths(self) -> bool:
+        return self.policy == "fill"
+
+    @property
     def changes_names(self) -> bool:
         return self.policy == "mask"
 
     def apply(self, columns: Columns) -> None:
         columns.open()
+        stored = columns.stored
         for number in columns.matching(self.patterns):
             output = columns.outputs[number]
             if not output.nullable and self.patterns == EVERY_FIELD:
                 continue
             if self.policy != "drop":
                 value = fill_value(output, self.value) if self.policy == "fill" else None
-                columns.steps.append(NullStep(number=number, policy=self.policy, value=value, field=output))
+                self._settle_elements(columns, stored[number], output, value)
+                step = NullStep(number=number, policy=self.policy, value=value, field=output, elements=self.elements)
+                columns.steps.append(step)
             columns.outputs[number] = replace(output, nullable=False)
             if self.policy == "mask":
-                columns.outputs.append(companion(output, "__valid", np.dtype(bool), ()))
+                flags = companion(output, "__valid", np.dtype(bool), output.shape if self.elements else ())
+                columns.outputs.append(replace(flags, levels=output.levels if self.elements else 0))
+
+    def _settle_elements(self, columns: Columns, stored: int | None, output: OutputField, value: Any) -> None:
+        """Has the lists of a stored field read without nulls inside.
+
+        Raises:
+            PipelineError: a mask of the elements of something else.
+        """
+        fields = columns.open()
+        if stored is None or not fields[stored].is_list:
+            if self.elements:
+                found = "what an earlier stage made" if stored is None else str(fields[stored].storage)
+                raise PipelineError(
+                    f"nulls: field '{output.name}': expected lists as they are stored for elements=True, got {found}. "
+                    "Call it earlier, or leave elements out."
+                )
+            return
+        if self.elements:
+            read = ReadListCodec(nulls="flag", levels=output.levels)
+        elif self.policy == "fill" and np.ndim(value) == 0:
+            read = ReadListCodec(nulls="fill", value=value, levels=output.levels)
+        else:
+            return
+        fields[stored] = fields[stored].replace(codec=read)
 
 
 def fill_value(output: OutputField, value: object) -> Any:

@@ -32,6 +32,9 @@ class PackStep(Step):
     output: OutputField
     keep: tuple[int, ...]
 
+    def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [*(None if number in self.numbers else columns[number] for number in self.keep), None]
+
     @property
     def widths(self) -> tuple[int, ...]:
         """How many places each field takes."""

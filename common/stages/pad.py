@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import PipelineError
 from ..schema.element import OutputField
 from .base import Stage
-from .columns import Columns, companion
+from .columns import Columns, companion, refuse_nested
 from .nulls import fill_value
 from .steps import Step
 
@@ -70,7 +70,9 @@ class Pad(Stage):
     def pad(self, columns: Columns, sizes: tuple[int, ...] = ()) -> None:
         """Pads the columns; ``sizes`` as in `PadStep`."""
         columns.open()
-        for number in columns.matching(self.patterns):
+        chosen = columns.matching(self.patterns)
+        refuse_nested("pad" if self.lengths else "fixed", columns, chosen)
+        for number in chosen:
             output = columns.outputs[number]
             shape = self._wanted(output)
             if not output.ragged and shape == output.shape:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from ..errors import PipelineError
 from ..schema.element import OutputField
 from .base import Stage
-from .columns import Columns
+from .columns import Columns, refuse_nested
 from .image_base import ImageStep, last_image_step
 from .steps import Step
 
@@ -40,7 +40,9 @@ class Permute(Stage):
 
     def apply(self, columns: Columns) -> None:
         columns.open()
-        for number in columns.matching(self.patterns):
+        chosen = columns.matching(self.patterns)
+        refuse_nested("permute", columns, chosen)
+        for number in chosen:
             output = columns.outputs[number]
             axes = self._axes(output)
             shape = tuple(output.shape[axis] for axis in axes)

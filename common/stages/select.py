@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,6 +18,9 @@ class Projection(Step):
     """Keeping only the columns at positions ``keep``."""
 
     keep: tuple[int, ...]
+
+    def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [columns[number] for number in self.keep]
 
 
 @dataclass(frozen=True)

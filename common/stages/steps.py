@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..schema.element import Path
@@ -36,6 +37,18 @@ class Step:
     def drops_rows(self) -> bool:
         """Whether it may leave rows out."""
         return False
+
+    def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
+        """For each column behind it which of some columns it still is; ``None`` for those that it made or changed."""
+        if not self.changes_one_column and not self.adds_column:
+            return [None] * len(columns)
+        result = list(columns)
+        result[self.number] = None  # type: ignore[attr-defined]  # these have one
+        return [*result, None] if self.adds_column else result
+
+    def with_lists(self, number: int, levels: int) -> Step | None:
+        """The step that gives column ``number`` as nested lists; ``None`` if it cannot."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

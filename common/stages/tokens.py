@@ -17,7 +17,7 @@ from .base import Decision, FieldNames, Stage, positive_integer, required_names
 from .columns import Columns, ResolveFields
 from .measure import Measure
 from .names import NewNames
-from .nulls import fill_value
+from .nulls import NullStep, fill_value
 from .select import Projection
 from .steps import JoinStep
 
@@ -37,6 +37,10 @@ class TokenLengths(Measure):
 
     @property
     def reads(self) -> tuple[str, ...]:
+        return self.fields
+
+    @property
+    def lists(self) -> tuple[str, ...]:
         return self.fields
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> np.ndarray:
@@ -65,8 +69,7 @@ def list_lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], s
     """The length of each list of a stored column, int64.
 
     Raises:
-        NullValueError: a list that is null.
-        DecodeError: a null inside a list; both name file and row.
+        NullValueError: a list that is null; names file and row.
     """
     parts = [np.zeros(0, np.int64)]
     before = 0
@@ -78,17 +81,7 @@ def list_lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], s
                 f"field '{name}', {describe(row)}: expected a list of tokens, found null. "
                 f"Leave such rows out with nulls('drop', '{name}')."
             )
-        lengths = _lengths(lists)
-        values = lists.flatten()
-        if values.null_count:
-            inside = int(np.argmax(np.asarray(values.is_null())))
-            row = before + int(np.searchsorted(np.cumsum(lengths), inside, side="right"))
-            raise DecodeError(
-                f"field '{name}', {describe(row)}: expected a list without nulls inside, found one, for which "
-                "nulls() has no policy. Fill it where the data are written, or leave such rows out with "
-                f"where(function, fields=['{name}'])."
-            )
-        parts.append(lengths)
+        parts.append(_lengths(lists))
         before += len(lists)
     return np.concatenate(parts)
 
@@ -134,6 +127,10 @@ class TokenStage(Stage):
     def reads(self) -> tuple[str, ...]:
         return self.fields
 
+    @property
+    def reads_lengths(self) -> bool:
+        return True
+
     def check_fields(self, resolve: ResolveFields) -> None:
         for name in self.fields:
             resolve([re.escape(name)])
@@ -151,6 +148,8 @@ class TokenStage(Stage):
         stored = columns.open()
         numbers = list(range(len(stored)))
         for step in columns.row_steps:
+            if isinstance(step, NullStep) and step.policy == "fill":
+                continue  # a null list is an error here, and nulls inside are filled where lists are read
             if not isinstance(step, Projection):
                 raise PipelineError(
                     f"{self.verb}: expected stored fields, got what an earlier stage made of them. "
@@ -161,7 +160,8 @@ class TokenStage(Stage):
         for number in chosen:
             output = columns.outputs[number]
             codec = stored[numbers[number]].storage
-            if output.kind != "dense" or len(output.shape) != 1 or output.dtype.kind not in "biuf" or codec.coded:
+            lists = len(output.shape) == 1 and not output.levels and not codec.coded
+            if output.kind != "dense" or not lists or output.dtype.kind not in "biuf":
                 raise PipelineError(
                     f"{self.verb}: expected a field of lists of numbers (such as list<int32>), got '{output.name}', "
                     f"{output.kind} {output.dtype} {output.shape}{f', stored by {codec}' if codec.coded else ''}. "

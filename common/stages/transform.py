@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ..errors import PipelineError
@@ -24,7 +24,7 @@ class TransformStep(Step):
     Attributes:
         function: row dict -> row dict; dict of arrays with a leading row axis -> the same; or Arrow batch -> the same.
         inputs: what the function gets.
-        outputs: what remains after it.
+        outputs: what remains after it; the last ``declared`` of them are new.
         form: which of the three.
         drops: whether the function may return ``None`` for a row, which is then left out (``"row"`` only).
         name: for messages.
@@ -36,6 +36,18 @@ class TransformStep(Step):
     form: Form
     name: str
     drops: bool = False
+    declared: int = 0
+
+    def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
+        return [None] * len(self.outputs)
+
+    def with_lists(self, number: int, levels: int) -> Step | None:
+        if number < len(self.outputs) - self.declared:  # the function was given it as arrays
+            return None
+        changed = replace(self.outputs[number], levels=levels)
+        if self.form == "arrow" and changed.window is not None:
+            return None
+        return replace(self, outputs=(*self.outputs[:number], changed, *self.outputs[number + 1 :]))
 
     @property
     def needs_whole_batch(self) -> bool:
@@ -109,6 +121,7 @@ class Transform(Stage):
             form=self._form(columns),
             name=self.function.name,
             drops=self.drops,
+            declared=len(declared),
         )
         if not step.outputs:
             raise PipelineError(f"transform {step.name}: expected at least one field to remain, got none.")
@@ -119,6 +132,8 @@ class Transform(Stage):
         if self.batched == "arrow":
             if any(len(output.path) > 1 for output in columns.outputs):
                 raise PipelineError("transform: expected plain fields for batched='arrow', got windows with offsets.")
+            if any(output.levels and output.window is not None for output in columns.outputs):
+                raise PipelineError("transform: expected no nested lists in windows for batched='arrow'. Use 'True'.")
             return "arrow"
         return "batch" if self.batched or columns.batched else "row"
 

@@ -1,4 +1,4 @@
-"""Tools over whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`.
+"""Tools over whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`, `rewrite`.
 
 ``python -m parquetry.common.tools`` runs them.
 """
@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .converting import convert
-    from .copying import CopyReport, copy
+    from .copying import CopyReport, conditions, copy
     from .generating import generate_metadata
     from .migrating import Migration, migrate
+    from .rewriting import rewrite
 
-__all__ = ["CopyReport", "Migration", "convert", "copy", "generate_metadata", "migrate"]
+__all__ = ["CopyReport", "Migration", "conditions", "convert", "copy", "generate_metadata", "migrate", "rewrite"]
 
-_HOMES = {"CopyReport": "copying", "convert": "converting", "copy": "copying", "generate_metadata": "generating"}
+_HOMES = {
+    "CopyReport": "copying",
+    "conditions": "copying",
+    "convert": "converting",
+    "copy": "copying",
+    "generate_metadata": "generating",
+    "rewrite": "rewriting",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ParquetryError
 
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> str:
-    from . import convert, copy, generate_metadata, migrate  # --help needs none of them
+    from . import conditions, convert, copy, generate_metadata, migrate  # --help needs none of them
 
     if options.tool == "migrate":
         report = str(migrate(options.url, options.dry_run, keep_petastorm=options.keep_petastorm))
@@ -30,8 +30,15 @@ def _run(options: argparse.Namespace) -> str:
     if options.tool == "generate-metadata":
         schema = generate_metadata(options.url, overwrite=options.overwrite)
         return f"{options.url}: schema of {len(schema)} fields: {', '.join(schema.fields)}."
+    written: dict[str, Any] = {
+        "partition_by": options.partition_by,
+        "row_group_rows": options.row_group_rows,
+        "petastorm_compatible": options.petastorm_compatible,
+        "overwrite": options.overwrite,
+        "progress": not options.no_progress,
+    }
     if options.tool == "convert":
-        converted = convert(
+        report_of_copy = convert(
             options.source if len(options.source) > 1 else options.source[0],
             options.target,
             options.fields,
@@ -39,38 +46,20 @@ def _run(options: argparse.Namespace) -> str:
             rename=dict(options.rename or ()),
             split=options.split,
             config=options.config,
-            partition_by=options.partition_by,
-            row_group_rows=options.row_group_rows,
-            petastorm_compatible=options.petastorm_compatible,
-            overwrite=options.overwrite,
             workers=options.workers,
-            progress=not options.no_progress,
+            **written,
         )
-        return f"{options.target}: {converted}"
-    report_of_copy = copy(
-        options.source,
-        options.target,
-        field_regex=options.field_regex,
-        not_null_fields=options.not_null_fields or (),
-        where=None if options.where is None else _dnf(options.where),
-        partition_by=options.partition_by,
-        row_group_rows=options.row_group_rows,
-        files=options.files,
-        overwrite=options.overwrite,
-        petastorm_compatible=options.petastorm_compatible,
-        progress=not options.no_progress,
-    )
+    else:
+        report_of_copy = copy(
+            options.source,
+            options.target,
+            field_regex=options.field_regex,
+            not_null_fields=options.not_null_fields or (),
+            where=None if options.where is None else conditions(options.where),
+            files=options.files,
+            **written,
+        )
     return f"{options.target}: {report_of_copy}"
-
-
-def _dnf(text: str) -> list[object]:
-    """JSON lists as DNF tuples: ``[["speed", ">", 3]]``, or a list of such lists."""
-    terms = json.loads(text)
-    if terms and isinstance(terms[0], str):
-        terms = [terms]
-    if terms and isinstance(terms[0][0], list):
-        return [[tuple(term) for term in group] for group in terms]
-    return [tuple(term) for term in terms]
 
 
 def _renamed(text: str) -> tuple[str, str]:
@@ -80,48 +69,58 @@ def _renamed(text: str) -> tuple[str, str]:
     return old, new
 
 
+def _add_target(tool: argparse.ArgumentParser) -> None:
+    """The arguments of whatever writes a dataset."""
+    tool.add_argument("target", help="a directory, local or a URL, that is empty or does not exist")
+    tool.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields that become directories")
+    tool.add_argument(
+        "--row-group-rows", type=int, metavar="N", help="rows in each row group; 32 MiB or 65,536 rows if not given"
+    )
+    tool.add_argument("--overwrite", action="store_true", help="replace a dataset that is at the target")
+    tool.add_argument("--petastorm-compatible", action="store_true", help="write Petastorm's metadata too")
+    tool.add_argument("--no-progress", action="store_true", help="show no progress bar")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m parquetry.common.tools", description="Tools over whole datasets.")
     tools = parser.add_subparsers(dest="tool", required=True)
 
     migrate = tools.add_parser("migrate", help="turn Petastorm's pickled metadata into JSON, in place")
-    migrate.add_argument("url")
+    migrate.add_argument("url", help="the dataset that Petastorm wrote: a directory, local or a URL")
     migrate.add_argument("--dry-run", action="store_true", help="only say what would be done")
     migrate.add_argument("--keep-petastorm", action="store_true", help="leave Petastorm's keys beside the new ones")
 
     generate = tools.add_parser("generate-metadata", help="write the schema of plain Parquet files")
-    generate.add_argument("url")
+    generate.add_argument("url", help="a directory of Parquet files, local or a URL")
     generate.add_argument("--overwrite", action="store_true", help="replace a schema that is there")
 
     convert = tools.add_parser(
         "convert", help="write image folders, TFRecords, WebDataset tars, Hugging Face folders or Parquet as a dataset"
     )
     convert.add_argument("source", nargs="+", help="a folder, a file, or several; the last part may hold * and ?")
-    convert.add_argument("target")
-    convert.add_argument("--form", choices=["parquet", "huggingface", "images", "tfrecord", "webdataset"])
+    convert.add_argument(
+        "--form",
+        choices=["parquet", "huggingface", "images", "tfrecord", "webdataset"],
+        help="what the source holds; what the names of its files say if not given",
+    )
     convert.add_argument("--fields", nargs="+", metavar="FIELD", help="fields to convert; all if not given")
-    convert.add_argument("--rename", nargs="+", type=_renamed, metavar="OLD=NEW", help="for TFRecord and WebDataset")
-    convert.add_argument("--split", help="of a Hugging Face folder")
-    convert.add_argument("--config", help="of a Hugging Face folder")
-    convert.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields that become directories")
-    convert.add_argument("--row-group-rows", type=int, metavar="N")
+    convert.add_argument(
+        "--rename", nargs="+", type=_renamed, metavar="OLD=NEW", help="features as fields; for TFRecord and WebDataset"
+    )
+    convert.add_argument("--split", help="which split of a Hugging Face folder, such as train")
+    convert.add_argument("--config", help="which configuration of a Hugging Face folder")
     convert.add_argument("--workers", type=int, metavar="N", help="how many parts are written at a time")
-    convert.add_argument("--overwrite", action="store_true", help="replace a dataset that is at the target")
-    convert.add_argument("--petastorm-compatible", action="store_true", help="write Petastorm's metadata too")
-    convert.add_argument("--no-progress", action="store_true")
+    _add_target(convert)
 
     copy = tools.add_parser("copy", help="copy some fields and rows of a dataset; run again to go on")
-    copy.add_argument("source")
-    copy.add_argument("target")
+    copy.add_argument("source", help="the dataset: a directory or a file, local or a URL")
     copy.add_argument("--field-regex", nargs="+", metavar="REGEX", help="fields to copy; all if not given")
     copy.add_argument("--not-null-fields", nargs="+", metavar="FIELD", help="only rows where none of these is null")
     copy.add_argument("--where", metavar="JSON", help='only rows for which this holds, such as [["speed", ">", 3]]')
-    copy.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields that become directories")
-    copy.add_argument("--row-group-rows", type=int, metavar="N")
-    copy.add_argument("--files", type=int, default=1, metavar="N")
-    copy.add_argument("--overwrite", action="store_true", help="replace a dataset that is at the target")
-    copy.add_argument("--petastorm-compatible", action="store_true", help="write Petastorm's metadata too")
-    copy.add_argument("--no-progress", action="store_true")
+    copy.add_argument(
+        "--files", type=int, default=1, metavar="N", help="how many files each part of 512 MiB becomes; 1 if not given"
+    )
+    _add_target(copy)
     return parser
 
 

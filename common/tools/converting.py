@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ..errors import DatasetError, EncodeError, PipelineError
+from ..errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError
 from ..layout.file_versions import FileVersion, look, opened, versions_below
 from ..layout.filesystem import resolve
 from ..pipeline import Pipeline
@@ -43,7 +43,7 @@ Urls: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _ENDINGS: dict[Form, tuple[str, ...]] = {
     "parquet": ("*.parquet", "*.parq", "*.pq"),
     "tfrecord": ("*.tfrecord*", "*.tfrec*", "*tfrecord-*"),
-    "webdataset": ("*.tar", "*.tar.gz", "*.tgz"),
+    "webdataset": ("*.tar", "*.tar.gz", "*.tgz", "*.tar.bz2", "*.tar.xz", "*.tar.zst"),
     "images": ("*.jpg", "*.jpeg", "*.png", "*.webp"),
 }
 _ROWS: dict[str, Callable[[BinaryIO, str], Iterator[dict[str, Feature]]]] = {
@@ -85,7 +85,7 @@ def convert(
         target: a directory that is empty or does not exist.
         fields: the fields wanted; ``None`` = all. Names, or `UnischemaField` values that say how a field is stored. For
             TFRecord also a feature description (``tf.io.FixedLenFeature`` and ``VarLenFeature`` by name). What is not
-            described is inferred from the first 256 records.
+            described is inferred from the first 256 records of the first file that has any.
         form: what the source holds; ``None`` = what the names of its files say. Folders of Parquet are read as
             Hugging Face's where their metadata say so, and as Petastorm's where theirs do.
         rename: ``{feature: field}`` for TFRecord and WebDataset; several features may become one field. It comes before
@@ -294,7 +294,8 @@ class _RecordPlan:
         progress: bool,
     ) -> CopyReport:
         filesystem, root = resolve(target, storage_options=target_options)
-        job = CopyJob(filesystem, root, self.fingerprint, overwrite=overwrite)
+        sources = [(version.store, version.path) for version in self.files.versions]
+        job = CopyJob(filesystem, root, self.fingerprint, sources=sources, overwrite=overwrite)
         sizes = [sum(version.size_bytes for version in stripe) for stripe in self.stripes]
         resumed = job.run(
             sizes, lambda number: self._write(job, number), what=what, unit="B", workers=workers, progress=progress
@@ -333,13 +334,23 @@ class _RecordPlan:
 def _plan_records(
     files: _SourceFiles, fields: object, rename: Mapping[str, str], layout: dict[str, Any], stripe_bytes: int
 ) -> _RecordPlan:
-    with files.rows(files.versions[0]) as (records, _):
-        samples = list(islice(records, _SAMPLES))
+    samples: list[dict[str, Feature]] = []
+    for version in files.versions:  # the first may be empty
+        with files.rows(version) as (records, _):
+            samples = list(islice(records, _SAMPLES))
+        if samples:
+            break
     renamed = [{rename.get(name, name): feature for name, feature in sample.items()} for sample in samples]
     schema = Unischema(files.form, described_fields(fields, infer_fields(renamed)))
     if not len(schema):
-        raise DatasetError(
-            f"file {files.versions[0].path}: expected records with features, got {len(samples)} without."
+        raise DatasetError(f"file {version.path}: expected records with features, got {len(samples)} without.")
+    names = {name for sample in samples for name in sample}
+    met = {new for old, new in rename.items() if old in names}
+    missing = [old for old, new in rename.items() if new not in met]  # of features for one field, one is enough
+    if missing:
+        raise FieldNotFoundError(
+            f"convert: expected rename to have features of the records, got {missing}; the first {len(samples)} "
+            f"records of {version.path} have {sorted(names)}."
         )
     sources = {field.name: _sources(field, rename) for field in schema}
     stripes: list[list[FileVersion]] = [[]]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import posixpath
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from tqdm import tqdm
 
 from ..errors import DatasetError
 from ..layout.dataset import LABELS_KEY
+from ..layout.files import is_hidden
+from ..layout.stores import store_of
 from ..schema.field import Unischema
 from ..write.petastorm import petastorm_metadata
 from ..write.staging import COMMON_METADATA, storage_errors
@@ -34,13 +37,24 @@ class CopyJob:
 
     Args:
         fingerprint: names the source, the selection and the layout; only the same copy goes on.
+        sources: the stores and paths of what is copied.
         overwrite: whether a dataset at the target is replaced, and another copy that was begun there forgotten.
 
     Raises:
-        DatasetError: there is a dataset, or another copy was begun, and ``overwrite`` is not set.
+        DatasetError: there is a dataset, or another copy was begun, and ``overwrite`` is not set; or the target holds
+            a source, or lies in one.
     """
 
-    def __init__(self, filesystem: pafs.FileSystem, root: str, fingerprint: str, *, overwrite: bool) -> None:
+    def __init__(
+        self,
+        filesystem: pafs.FileSystem,
+        root: str,
+        fingerprint: str,
+        *,
+        sources: Iterable[tuple[str, str]],
+        overwrite: bool,
+    ) -> None:
+        check_apart(filesystem, root, sources)
         self._filesystem = filesystem
         self._root = root
         self._work = posixpath.join(root, WORK)
@@ -210,3 +224,26 @@ class CopyJob:
 
     def _is_file(self, path: str) -> bool:
         return bool(self._filesystem.get_file_info(path).type == pafs.FileType.File)
+
+
+def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[str, str]]) -> None:
+    """Holds a target to lie apart from the sources: it would replace those in it, and add rows to one that it lies in.
+
+    Raises:
+        DatasetError: it does not.
+    """
+    store = store_of(filesystem)
+    real = os.path.realpath if filesystem.type_name == "local" else str
+    target = f"{real(root)}/"
+    for source_store, path in sources:
+        source = f"{real(path)}/"
+        if source_store == store and source.startswith(target):
+            raise DatasetError(
+                f"copy to '{root}': expected a target that holds none of the sources, got '{path}' below it. "
+                "Choose another target."
+            )
+        if source_store == store and target.startswith(source) and not is_hidden(target[len(source) :]):
+            raise DatasetError(
+                f"copy to '{root}': expected a target outside of the sources, got one below '{path}', whose rows it "
+                "would add to. Choose another target, or a directory whose name begins with '_'."
+            )

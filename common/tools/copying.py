@@ -16,16 +16,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..engine.read.fetch import Fetcher
-from ..errors import DecodeError
+from ..engine.read.listed_files import ListedPlace, is_listed
+from ..errors import DecodeError, EncodeError
 from ..layout.dataset import StoredDataset
 from ..layout.filesystem import resolve
 from ..layout.nested import take_rows
+from ..layout.stores import store_of
 from ..pipeline.pipeline import Pipeline
 from ..plan.plan import Plan
-from ..schema.codecs import ScalarCodec
+from ..schema.codecs import ListCodec, ReadListCodec, ScalarCodec
 from ..schema.field import Unischema, UnischemaField
+from ..schema.images import CompressedImageCodec
 from ..selection.rows import RowSet
 from ..selection.statistics import decoded_bytes
 from ..write.file_format import arrow_schema
@@ -165,7 +169,8 @@ class CopyPlan:
     ) -> CopyJob:
         """The copy at its target; see `CopyJob` for the errors."""
         filesystem, root = resolve(target, storage_options=target_options)
-        return CopyJob(filesystem, root, self.fingerprint, overwrite=overwrite)
+        sources = places_of(self.dataset)
+        return CopyJob(filesystem, root, self.fingerprint, sources=sources, overwrite=overwrite)
 
     def stripe(self, row_groups: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
         """One stripe; ``row_groups`` count in the dataset and the rows that are given."""
@@ -187,12 +192,47 @@ class CopyPlan:
         return CopyReport(rows=self.rows.total, files=made, schema=self.schema, resumed_stripes=resumed)
 
 
+def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
+    """The stores and paths that a dataset's rows come from: its files, and the directories that were named."""
+    places = [(file.version.store, file.version.path) for file in dataset.files]
+    if dataset.table is None:
+        places += [(store, root) for store, _ in places[:1] for root in dataset.roots]
+    elif dataset.table.is_manifest:
+        filesystem, folder = dataset.folder
+        places.append((store_of(filesystem), folder))
+    return places
+
+
 def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
     """Writes one stripe; gives the rows of each row group as it goes."""
     with DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer:
-        for table in _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.row_groups):
+        tables = _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.row_groups)
+        for row_group, table in zip(stripe.row_groups.tolist(), tables, strict=True):
+            _check_images(stripe, row_group, table)
             writer.write_stored(to_stored(stripe.schema, table))
             yield table.num_rows
+
+
+def _check_images(stripe: Stripe, row_group: int, table: pa.Table) -> None:
+    """Holds files that become values to their field, by their headers; nobody has looked into them before.
+
+    Raises:
+        EncodeError: one that is no image; names it.
+    """
+    for field in stripe.fields:
+        codec = field.storage
+        if not (is_listed(stripe.dataset, field) and isinstance(codec, CompressedImageCodec) and codec.convert):
+            continue
+        for row, value in zip(stripe.rows.of(row_group).tolist(), table.column(field.name), strict=True):
+            try:
+                codec.check_stored(field, memoryview(value.as_buffer()))
+            except (ValueError, OSError) as error:
+                (place,) = Fetcher(stripe.dataset, [field]).places([row_group])
+                where = place.describe(row) if isinstance(place, ListedPlace) else place
+                raise EncodeError(
+                    f"field '{field.name}', {where}: expected an image of shape {field.shape}, got: {error}. Write it "
+                    "again, or take it out of the folder."
+                ) from error
 
 
 def plan_copy(
@@ -218,8 +258,9 @@ def plan_copy(
     """
     pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
-    pipeline = pipeline.nulls("drop", *(_as_list(not_null_fields) or [])) if not_null_fields else pipeline
     dataset = pipeline.dataset
+    for name in dataset.match(_as_list(not_null_fields)) if not_null_fields else ():  # a list may hold nulls
+        pipeline = pipeline.where(pc.is_valid(pc.field(*dataset.image_bytes.get(name, name).split("."))))
     if isinstance(source, Pipeline):
         fields = list(_plan(pipeline).program.fields)
     else:
@@ -248,6 +289,20 @@ def plan_copy(
         stripes=_stripes(dataset, rows, [field.name for field in fields], stripe_bytes),
         fingerprint=_fingerprint(dataset, pipeline, schema, {**layout, "stripe_bytes": stripe_bytes}),
     )
+
+
+def conditions(text: str) -> list[Any]:
+    """Conditions as JSON, as DNF tuples: ``[["speed", ">", 3]]``, or a list of such lists.
+
+    Raises:
+        ValueError: no JSON.
+    """
+    terms = json.loads(text)
+    if terms and isinstance(terms[0], str):
+        terms = [terms]
+    if terms and isinstance(terms[0][0], list):
+        return [[tuple(term) for term in group] for group in terms]
+    return [tuple(term) for term in terms]
 
 
 def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
@@ -307,6 +362,8 @@ def to_stored(schema: Unischema, table: pa.Table) -> pa.Table:
 def _keeping(field: UnischemaField, kind: pa.DataType | None) -> UnischemaField:
     if field.storage.coded:
         return field.replace(codec=field.storage)  # the bytes stay, so must their codec, whatever a default becomes
+    if isinstance(field.storage, ReadListCodec):
+        return field.replace(codec=ListCodec())
     if kind is None or field.shape:
         return field
     precise = pa.types.is_decimal(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)
@@ -318,6 +375,9 @@ def _cast(field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
+        if pa.types.is_time(column.type) and pa.types.is_duration(kind):  # which Arrow does not cast
+            unit = column.type.unit
+            column = column.cast(f"int{column.type.bit_width}").cast("int64").cast(pa.duration(unit))
         return column if column.type == kind else column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DecodeError(f"field '{field.name}': expected values that {kind} can hold: {error}") from error

@@ -6,34 +6,29 @@ that is cut short, or no TFRecord, is an error. Format: https://www.tensorflow.o
 
 from __future__ import annotations
 
-import gzip
-import io
 import struct
 from collections.abc import Iterator
 from typing import BinaryIO, TypeAlias
 
+import google_crc32c
 import numpy as np
 
 from ..errors import DatasetError
+from .record_stream import DamageError, RecordStream
 
 Feature: TypeAlias = list[bytes] | np.ndarray
-_POLYNOMIAL = 0x82F63B78  # of CRC-32C, reversed
-_GZIP_MAGIC = b"\x1f\x8b"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def tfrecord_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
     """The features of each record by name; one without any value has none.
 
-    The checksum of each record's length is checked. That of its content is not, because without a library for it that
-    would take longer than everything else.
+    The checksums of each record's length and content are checked.
 
     Raises:
-        DatasetError: no TFRecord file, one that is cut short, or records that are no ``tf.train.Example``.
+        DatasetError: no TFRecord file, one that is cut short or damaged, or records that are no ``tf.train.Example``.
     """
-    buffered = io.BufferedReader(stream, 1 << 20)  # type: ignore[type-var]  # a stream of Arrow's is one, too
-    opened = gzip.GzipFile(fileobj=buffered) if buffered.peek(2)[:2] == _GZIP_MAGIC else buffered
-    for number, record in enumerate(_records(opened, where)):
+    for number, record in enumerate(_records(stream, where)):
         try:
             yield _example(memoryview(record))
         except (ValueError, IndexError, struct.error) as error:
@@ -42,47 +37,29 @@ def tfrecord_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
             ) from error
 
 
-def _records(stream: io.BufferedIOBase, where: str) -> Iterator[bytes]:
+def _records(file: BinaryIO, where: str) -> Iterator[bytes]:
     number = 0
     try:
-        while header := stream.read(12):
-            length, checksum = struct.unpack("<QI", header)
-            if _masked(_crc32c(header[:8])) != checksum:
+        stream = RecordStream(file)
+        while start := stream.read_up_to(1):
+            length, checksum = struct.unpack("<QI", header := start + stream.read(11))
+            if _checksum(header[:8]) != checksum:
                 raise DatasetError(
                     f"file {where}, record {number}: expected a TFRecord (also of gzip), got a length with a wrong "
                     "checksum. It is another kind of file, or damaged."
                 )
             record = stream.read(length)
-            if len(record) < length or len(stream.read(4)) < 4:
-                raise EOFError
+            if _checksum(record) != int.from_bytes(stream.read(4), "little"):
+                raise DamageError("its content has a wrong checksum. Write it again.")
             yield record
             number += 1
-    except (EOFError, struct.error, gzip.BadGzipFile) as error:
-        raise DatasetError(
-            f"file {where}, record {number}: expected a whole record, but the file is cut short. Write it again."
-        ) from error
+    except DamageError as error:
+        raise DatasetError(f"file {where}, record {number}: expected a whole record, but {error}") from error
 
 
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (_POLYNOMIAL if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE = _table()
-
-
-def _crc32c(data: bytes) -> int:
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = _TABLE[(value ^ byte) & 0xFF] ^ value >> 8
-    return value ^ 0xFFFFFFFF
-
-
-def _masked(value: int) -> int:
+def _checksum(data: bytes) -> int:
+    """As TFRecord has it: CRC-32C, masked."""
+    value: int = google_crc32c.value(data)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

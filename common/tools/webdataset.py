@@ -1,24 +1,29 @@
 """Tar files as WebDataset lays them out: the files of a sample follow each other and differ in their extensions alone.
 
-In: a stream. Out: for each sample its parts by extension, and its key. Format: https://github.com/webdataset/webdataset
+In: a stream. Out: for each sample its parts by extension, and its key. Always holds: no file is left out unsaid, but
+those that WebDataset leaves out, too. Format: https://github.com/webdataset/webdataset
 """
 
 from __future__ import annotations
 
-import io
 import json
 import posixpath
+import re
 import tarfile
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
 from ..errors import DatasetError
+from ..schema.npy import npy_array
+from .record_stream import DamageError, RecordStream
 from .tfrecord import Feature
 
 KEY = "__key__"
 _INTEGERS = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # how names hold bytes that are none
+_ZEROS_AT_A_TIME = 1 << 20
 
 
 def webdataset_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
@@ -27,33 +32,79 @@ def webdataset_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]
     Names are extensions in lower case, with ``_`` for dots (``seg.png`` is ``seg_png``), and ``__key__``.
 
     Raises:
-        DatasetError: no tar file, one that is cut short, or a sample with two files of one extension.
+        DatasetError: no tar file, one that is cut short or damaged, a part that is a link, or a sample with two files
+            of one extension, or whose files do not follow each other.
     """
+    seen: dict[int, frozenset[str]] = {}
+    kinds: dict[frozenset[str], frozenset[str]] = {}  # most samples have the same
+    for number, (key, sample) in enumerate(_samples(stream, where)):
+        parts = kinds.setdefault(frozenset(sample), frozenset(sample))
+        if seen.setdefault(hash(key), parts).isdisjoint(parts):
+            raise DatasetError(
+                f"file {where}, sample {number}: expected the files of '{key}' to follow each other, got others "
+                "between them. Write the archive again in the order of names, as tar --sort=name does."
+            )
+        yield {KEY: [key.encode("utf-8", "surrogateescape")], **sample}
+
+
+def _samples(stream: BinaryIO, where: str) -> Iterator[tuple[str, dict[str, Feature]]]:
     sample: dict[str, Feature] = {}
-    key = None
+    key, count = "", 0
     try:
-        with tarfile.open(fileobj=stream, mode="r|*", bufsize=1 << 20) as archive:
-            for member in archive:
-                folder, name = posixpath.split(posixpath.normpath(member.name))
-                stem, _, extension = name.partition(".")
-                if not member.isfile() or not stem or not extension or stem.startswith("__"):
-                    continue
-                if sample and posixpath.join(folder, stem) != key:
-                    yield sample
-                    sample = {}
-                if not sample:
-                    key = posixpath.join(folder, stem)
-                    sample[KEY] = [key.encode()]
-                field = extension.lower().replace(".", "_")
-                if field in sample:
-                    raise DatasetError(f"file {where}: expected one file '.{extension}' of sample '{key}', got two.")
-                content = archive.extractfile(member)
-                assert content is not None  # of a file
-                sample[field] = _part(content.read(), extension.lower(), f"file {where}, member {member.name}")
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise DatasetError(f"file {where}: expected a whole tar file, got: {error}. Write it again.") from error
+        for member, content in _files(RecordStream(stream), where):
+            folder, name = posixpath.split(posixpath.normpath(member.name))
+            stem, _, extension = name.partition(".")
+            if sample and posixpath.join(folder, stem) != key:
+                yield key, sample
+                sample, count = {}, count + 1
+            key = posixpath.join(folder, stem)
+            field = extension.lower().replace(".", "_")
+            if _NO_UTF8.search(field):
+                raise DatasetError(f"file {where}, member {member.name!a}: expected an extension in UTF-8.")
+            if field in sample:
+                raise DatasetError(f"file {where}: expected one file '.{extension}' of sample '{key}', got two.")
+            sample[field] = _part(content, extension.lower(), f"file {where}, member {member.name}")
+    except (tarfile.TarError, DamageError) as error:
+        why = error if isinstance(error, DamageError) else f"it is damaged: {error}. Write it again."
+        raise DatasetError(f"file {where}: expected a whole tar file, but after {count} samples {why}") from error
     if sample:
-        yield sample
+        yield key, sample
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is right: `tarfile` takes one that is not for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if any(buf):
+                raise DamageError(f"it is no tar file, or damaged: {error}. Write it again.") from error
+            raise  # zeros, which end the archive
+
+
+def _files(stream: RecordStream, where: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    """The members that are parts of samples, with their content."""
+    file = cast(BinaryIO, stream)
+    with tarfile.TarFile(fileobj=file, tarinfo=_Member, encoding="utf-8", errors="surrogateescape") as archive:
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # kept for links alone
+            stem, _, extension = posixpath.basename(posixpath.normpath(member.name)).partition(".")
+            if member.isdir() or not stem or not extension or stem.startswith("__"):
+                continue
+            if not member.isfile() or member.issparse():
+                kind = "a sparse file" if member.issparse() else "a link" if member.linkname else "something else"
+                raise DatasetError(
+                    f"file {where}, member {member.name}: expected a file with its content, got {kind}. Write the "
+                    "archive again, with files in place of links (tar --dereference --hard-dereference)."
+                )
+            yield member, stream.read(member.size)
+    while zeros := stream.read_up_to(_ZEROS_AT_A_TIME):
+        if zeros.strip(b"\0"):
+            raise DamageError(
+                "something follows its end. Where archives were put together with cat, convert them one by one."
+            )
 
 
 def _part(content: bytes, extension: str, where: str) -> Feature:
@@ -62,9 +113,9 @@ def _part(content: bytes, extension: str, where: str) -> Feature:
         if kind in _INTEGERS:
             return np.array([int(content)], np.int64)
         if kind == "npy":
-            return np.load(io.BytesIO(content), allow_pickle=False)  # type: ignore[no-any-return]
+            return npy_array(memoryview(content))
         if kind in ("json", "jsn"):
             json.loads(content)
-    except ValueError as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise DatasetError(f"{where}: expected what '.{kind}' says, got: {error}.") from error
     return [content]

@@ -34,7 +34,9 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
         threads=request.threads,
         memory_limit=request.memory_limit,
         strict_nulls=request.strict_nulls,
+        max_errors=request.options.max_errors,
         form=split_columns if drops else form,
+        counters=request.counters,
     )
     if not drops:
         return engine
@@ -53,6 +55,11 @@ class FormedSource:
         """As `StepSource`."""
         return self._source.position
 
+    @property
+    def skipped(self) -> int:
+        """As `StepSource`."""
+        return self._source.skipped
+
     def __next__(self) -> tuple[int, Any]:
         count, columns = next(self._source)
         (step,) = self._form(columns, 1)
@@ -65,6 +72,8 @@ class FormedSource:
 
 class RebatchingSource:
     """Elements made of the rows that functions leave; see `engine.run.rebatch`."""
+
+    skipped = 0
 
     def __init__(self, engine: ThreadedEngine, rebatcher: Rebatcher) -> None:
         self._engine = engine

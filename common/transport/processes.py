@@ -21,6 +21,10 @@ _RUN = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); "
     "import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
+SHARED = "--shared"
+"""Argument of a sidecar that may open several requests, one after the other."""
+RESTARTS_FLAG = "--restarts"
+"""Argument of a sidecar: how often the op starts it again if it dies before it has said so itself."""
 FAILED = 70
 """Exit status of a process that ended because one of its threads failed."""
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..counting.counters import Counters
 from ..order.cursor import Cursor
+from ..plan.options import Options
 from ..plan.plan import BasePlan
 from .served.address import ServerAddress
 
@@ -25,9 +27,11 @@ class StepRequest:
         threads: how many steps are decoded at once.
         memory_limit: bytes of encoded blocks in flight, and of decoded steps that wait for the consumer.
         executor: ``"threads"`` or ``"sidecar"``.
+        options: as they were given; those above are what has come of them.
         address: the server that makes the steps instead, if one does.
         describe: the pipeline as JSON, for another process.
         versions: of the datasets that the pipeline reads, for another process.
+        counters: of what is done for it.
     """
 
     plan: BasePlan
@@ -36,9 +40,11 @@ class StepRequest:
     threads: int
     memory_limit: int
     executor: str
+    options: Options
     address: ServerAddress | None
     describe: Callable[[], dict[str, Any]]
     versions: Callable[[], list[str]]
+    counters: Counters
 
 
 class StepSource(Protocol):
@@ -49,6 +55,10 @@ class StepSource(Protocol):
         """Elements consumed after the last step, as a state counts them; the rows of a chunk of an unbatched pipeline
         count one each, up to it.
         """
+
+    @property
+    def skipped(self) -> int:
+        """Rows that failed and were left out before that position; 0 where they raise errors."""
 
     def __next__(self) -> tuple[int, Any]:
         """The next step: its rows, and a column for each output (or what else was asked for).

@@ -57,6 +57,7 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
         "use_dictionary": plain or False,
         "write_statistics": plain or False,
         "write_page_index": True,
+        "write_page_checksum": True,
         "write_batch_size": _batch_rows(first),
     }
 

@@ -21,6 +21,8 @@ from ..errors import DatasetError, EncodeError, PipelineError, SchemaError
 from ..layout.filesystem import resolve
 from ..schema.encoding import column_length, encode_columns, encode_rows
 from ..schema.field import Unischema
+from ..schema.plain import data_frame_kind
+from ..tracebacks import public_methods_shorten, shortens
 from .chunks import CHUNK_BYTES, CHUNK_ROWS, column_chunks, owned_row, raw_bytes
 from .file_format import arrow_schema, check_compression
 from .part_files import FileFormat, OpenParts, Partition, checked_files
@@ -31,8 +33,10 @@ from .staging import COMMON_METADATA, Staging, storage_errors
 
 MAX_OPEN_FILES = 64
 MAX_WAITING_BYTES = 256 << 20
+_NO_ROWS: Any = object()
 
 
+@public_methods_shorten
 class DatasetWriter:
     """Writes one dataset; use it as a context manager. Not thread-safe.
 
@@ -294,10 +298,11 @@ class DatasetWriter:
             pq.write_metadata(stored, stream)
 
 
+@shortens
 def write_dataset(
     url: str | os.PathLike[str],
     schema: Unischema,
-    rows: Iterable[Mapping[str, Any]] | Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]] | Mapping[str, Any] = _NO_ROWS,
     *,
     row_group_rows: int | None = None,
     row_group_bytes: int | None = None,
@@ -313,7 +318,15 @@ def write_dataset(
     Args:
         rows: dicts from any iterable, which is streamed; or a mapping of columns. A sequence or columns with
             ``files=n`` give ``n`` contiguous parts; an iterator, whose length nobody knows, is dealt by row groups.
+
+    Raises:
+        PipelineError: a data frame instead of rows; an argument out of range.
+        TypeError: no rows.
     """
+    for given in (schema, rows):
+        _refuse_data_frame(given)
+    if rows is _NO_ROWS:
+        raise TypeError("write_dataset: expected a URL, a schema and rows, got no rows.")
     with DatasetWriter(
         url,
         schema,
@@ -333,3 +346,18 @@ def write_dataset(
         if isinstance(rows, Sequence):
             writer.expect_rows(len(rows))
         writer.write_rows(rows)
+
+
+def _refuse_data_frame(given: object) -> None:
+    kind = data_frame_kind(given)
+    if kind is None:
+        return
+    columns = "column_names" if kind == "pyarrow" else "columns"
+    reads = f", and Pipeline.from_{kind}(frame) reads the frame itself" if kind != "pyarrow" else ""
+    method = {"pandas": "frame.to_parquet(path)", "polars": "frame.write_parquet(path)"}
+    saves = method.get(kind, "pyarrow.parquet.write_table(frame, path)")
+    raise PipelineError(
+        f"write_dataset: expected a URL, a schema, and rows as dicts or a mapping of columns, got a {kind} "
+        f"{type(given).__name__}. As a mapping it is {{name: frame[name].to_numpy() for name in frame.{columns}}}. "
+        f"You may not need to write it so: {saves} writes what Pipeline(path) reads{reads}."
+    )

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from builders import Built, build
 from faces import import_framework
+from processes import PATIENCE_S
 
 from parquetry.common.transport.sidecar.client import IDLE
 
@@ -92,10 +93,10 @@ LOOPS: list[tuple[Callable[[Built], Any], str, int]] = [
     (threads, "numpy", 60),
     (sidecar, "numpy", 60),
     (sidecar_workers, "numpy", 40),
-    (tensorflow, "tensorflow", 200),
+    (tensorflow, "tensorflow", 100),
     (tensorflow_workers, "tensorflow", 40),
     (tensorflow_mapped, "tensorflow", 40),
-    (pipe, "torch", 200),
+    (pipe, "torch", 100),
     (pipe_sidecar, "torch", 60),
     (loader, "torch", 60),
     (loader_workers, "torch", 4),
@@ -142,7 +143,7 @@ def _counts(process: psutil.Process) -> dict[str, int]:
     gc.collect()
     for thread in threading.enumerate():  # threads of an iteration that was closed end by themselves
         if thread.name.startswith("parquetry") and thread.name != "parquetry-stderr":  # lives with its sidecar
-            thread.join(5)
+            thread.join(PATIENCE_S)
     children = process.children(recursive=True)
     return {
         "processes": len(children),

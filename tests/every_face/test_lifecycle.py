@@ -20,7 +20,7 @@ import psutil
 import pytest
 from builders import Built, build
 from faces import SIDECAR, THREADS, NodeFace, TensorFlowFace, TorchFace, plain_element
-from processes import WITHIN_S, gone
+from processes import PATIENCE_S, WITHIN_S, gone
 
 from parquetry.common import Pipeline
 
@@ -96,12 +96,10 @@ ENDS: dict[str, tuple[str, tuple[str, str], str]] = {
     "Pipeline-os._exit": ("numpy", PIPELINE, "os._exit"),
     "Pipeline-raise": ("numpy", PIPELINE, "raise"),
     "Pipeline-Ctrl-C": ("numpy", PIPELINE, "Ctrl-C"),
-    "TensorFlow-SIGTERM": ("tensorflow", DATASET, "SIGTERM"),
     "TensorFlow-SIGKILL": ("tensorflow", DATASET, "SIGKILL"),
     "TensorFlow-raise": ("tensorflow", DATASET, "raise"),
     "TensorFlow-Ctrl-C": ("tensorflow", MAPPED, "Ctrl-C"),
     "ParquetPipe-Ctrl-C": ("torch", PIPE, "Ctrl-C"),
-    "ParquetPipe-raise": ("torch", PIPE, "raise"),
     "fork-SIGTERM": ("torch", loader("fork"), "SIGTERM"),
     "fork-Ctrl-C": ("torch", loader("fork"), "Ctrl-C"),
     "spawn-os._exit": ("torch", loader("spawn"), "os._exit"),
@@ -134,7 +132,7 @@ def _check_end(script: Path, url: str, how: str, temporary: Path, *, of_torch: b
     if how in ("SIGTERM", "SIGKILL"):
         (trainer.terminate if how == "SIGTERM" else trainer.kill)()
     try:
-        _, errors = trainer.communicate(timeout=60)
+        _, errors = trainer.communicate(timeout=PATIENCE_S)
     finally:
         trainer.kill()
     # A reader and two workers, or two workers of a loader, which look every 5 s whether their parent lives.
@@ -243,16 +241,17 @@ def test_a_pass_that_failed_is_followed_by_a_clean_one(built: Built, tmp_path: P
     assert ids(pipeline, begin()) == list(range(100))
 
 
+@pytest.mark.usefixtures("new_sidecars")
 @pytest.mark.parametrize("fields", [CHEAP, COSTLY], ids=["cheap", "costly"])
 @faces(*ONE_OF_EACH)
 def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, face: Any, fields: tuple[str, ...]) -> None:
-    pipeline = built.pipeline(*fields, executor="sidecar", workers=2).repeat().batch(4)
+    pipeline = built.pipeline(*fields, executor="sidecar", workers=2, restarts=0).repeat().batch(4)
     before = set(psutil.Process().children())
     begin = face.passes(pipeline)
     iterator = begin()
     held = next(iterator)
     (reader,) = (child for child in set(psutil.Process().children()) - before if _is_sidecar(child))
-    children = [reader.pid, *(child.pid for child in reader.children())]
+    children = [reader.pid, *(child.pid for child in reader.children(recursive=True))]
     reader.kill()
     with pytest.raises(
         Exception,

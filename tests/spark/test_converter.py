@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from processes import PATIENCE_S
+
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, PipelineError
 from parquetry.common.spark import SparkConverter, spark_converter
@@ -137,7 +139,7 @@ converter = pickle.loads({pickle.dumps(converter)!r})
 assert sorted(int(row["id"]) for row in converter.pipeline(["id"])) == list(range(10))
 assert "pyspark" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_every_task_of_a_barrier_job_reads_its_part(spark: Any, cache: Path) -> None:
@@ -183,7 +185,7 @@ key = CacheKey(parent="p", dtype=None, row_group_bytes=1, compression="zstd", st
 CACHE.keep(SimpleNamespace(semanticHash=lambda: 7), key, converter, remove=converter.delete)
 assert directory.exists()
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
     assert list(tmp_path.iterdir()) == []
 
 

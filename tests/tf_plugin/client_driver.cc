@@ -2,6 +2,7 @@
 //
 //   client_driver SCENARIO REQUEST PROGRAM [ARGUMENT...]
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -92,6 +93,21 @@ void Fork(const Request& request) {
   std::cout << "batches: " << batches << std::endl;
   std::shared_ptr<Sidecar> again = Begin(request);
   std::cout << "pooled: " << FirstValue(*Next(*again)) << std::endl;
+}
+
+// A child of a child has the files that its parent opened after the first fork, under whatever numbers.
+void ForkTwice(const Request& request) {
+  std::shared_ptr<Sidecar> sidecar = Begin(request);
+  const int status = InChild([] {
+    std::vector<int> opened;
+    for (int i = 0; i < 20; ++i) opened.push_back(dup(STDOUT_FILENO));
+    InChild([&] {
+      for (const int fd : opened) {
+        if (fcntl(fd, F_GETFD) < 0) std::cout << "closed: " << fd << std::endl;
+      }
+    });
+  });
+  std::cout << "child status: " << status << std::endl;
 }
 
 // Another thread takes and returns sidecars all the while that this one forks.
@@ -219,6 +235,7 @@ int main(int argc, char** argv) {
   const std::string scenario = argv[1];
   const Request request{{argv + 3, argv + argc}, argv[2], "key"};
   if (scenario == "fork") Fork(request);
+  if (scenario == "fork-twice") ForkTwice(request);
   if (scenario == "fork-storm") ForkStorm(request);
   if (scenario == "fork-leak") ForkLeak(request);
   if (scenario == "outlive") Outlive(request);

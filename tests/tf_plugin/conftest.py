@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that hangs does so inside TensorFlow, where no signal is served: only a thread can end it."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(60, method="thread"))
+            item.add_marker(pytest.mark.timeout(method="thread"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from builders import STRICT_FIELDS, Built, build
 from faces import plain
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream import ServerAddress, own_server, serve
@@ -34,7 +35,7 @@ def can_read() -> bool:
 
 reads = pytest.mark.skipif(not can_read(), reason="needs TensorFlow 2.16 or 2.17 with tensorflow-io")
 # tensorflow-io's own imports, and setuptools' of what they use.
-pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(120, method="thread")]
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(method="thread")]
 
 
 # --- which versions ---
@@ -91,7 +92,7 @@ def _nothing_stays() -> Iterator[None]:
     gc.collect()
     for thread in threading.enumerate():
         if thread.name == "parquetry-reap":
-            thread.join(30)
+            thread.join(PATIENCE_S)
     assert not own_server._running
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -51,15 +55,156 @@ def test_a_library_beside_the_package_is_used(
     tmp_path: Path, quick_compiler: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "PACKAGE", tmp_path)
-    (tmp_path / build.library_name()).touch()
+    (tmp_path / build.library_name()).write_text("op")
     assert build.library_path.__wrapped__() == tmp_path / build.library_name()
     assert not quick_compiler.exists()
 
 
+@pytest.fixture
+def trials(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The libraries that were tried; the trial process is left out, and finds all but ``cut off`` fit."""
+    tried: list[Path] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        if "--try" not in command:
+            return compile_(command, **_)
+        tried.append(Path(command[-1]))
+        return subprocess.CompletedProcess(command, -11 if "cut off" in tried[-1].read_text() else 0, "", "it crashed")
+
+    compile_: Any = subprocess.run
+    monkeypatch.setattr(subprocess, "run", run)
+    return tried
+
+
+def test_a_compiled_library_is_tried_once_and_then_known_by_its_hash(
+    tmp_path: Path, quick_compiler: Path, trials: list[Path]
+) -> None:
+    folder = tmp_path / "cache" / "ops"
+    library = build.kept_library(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert build.kept_library(folder) == library
+    assert trials == [library]
+    assert quick_compiler.read_text() == "run\n"
+    library.with_suffix(".sha256").unlink()  # an earlier version kept none
+    assert build.kept_library(folder) == library
+    assert trials == [library, library]
+    assert quick_compiler.read_text() == "run\n"
+
+
+@pytest.mark.parametrize("content", ["", "cut off"])
+def test_a_library_that_is_empty_or_cut_off_is_built_again(
+    tmp_path: Path, quick_compiler: Path, trials: list[Path], content: str
+) -> None:
+    folder = tmp_path / "cache"
+    library = build.kept_library(folder)
+    library.write_text(content)
+    assert build.kept_library(folder).read_text() == "run\nrun\n"
+    assert build.kept_library(folder).read_text() == "run\nrun\n"
+
+
+def test_a_library_that_others_could_change_is_built_again(
+    tmp_path: Path, quick_compiler: Path, trials: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "cache"
+    library = build.kept_library(folder)
+    library.chmod(0o777)
+    assert build.kept_library(folder).read_text() == "run\nrun\n"
+    library.rename(tmp_path / "elsewhere")
+    library.symlink_to(tmp_path / "elsewhere")
+    assert build.kept_library(folder).read_text() == "run\nrun\nrun\n"
+    folder.chmod(0o777)
+    assert build.kept_library(folder).read_text() == "run\n" * 4
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert "others could write" in caplog.text
+
+
+def test_a_folder_of_another_user_is_an_error(
+    tmp_path: Path, quick_compiler: Path, trials: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(RuntimeError, match=r"it is another user's, or others can write it.*Set XDG_CACHE_HOME"):
+        build.kept_library(folder)
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error_and_does_not_stay(
+    tmp_path: Path, trials: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "_compile", lambda target: target.write_text("cut off"))
+    with pytest.raises(RuntimeError, match=r"which it cannot\.\nTrial process: exit status -11\.\nit crashed"):
+        build.kept_library(tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.so"))
+
+
+@pytest.mark.slow
+def test_a_trial_process_tells_a_library_from_what_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(build.library_path().read_bytes()[:5_000])
+    assert "exit status" in build._tried(broken)
+    assert not (tmp_path / "broken.sha256").exists()
+
+
+def test_the_compilers_command_may_have_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"{sys.executable} -I")
+    assert build._compiler() == [sys.executable, "-I"]
+
+
 def test_a_missing_compiler_is_an_error_that_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(RuntimeError, match="Run: apt-get install g"):
+    with pytest.raises(RuntimeError, match=r"got no no-such-compiler. Run: apt-get install g"):
         build.build_library(tmp_path)
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(build, "PACKAGE", tmp_path)
+    (tmp_path / "_parquetry_ops-tf2.0.0-linux-x86_64-0123456789abcdef.so").touch()
+    with pytest.raises(
+        RuntimeError, match=r"\(built are those for: 2.0.0\), got no g\+\+.*install a wheel of parquetry"
+    ):
+        build.build_library(tmp_path)
+
+
+def test_compiling_and_waiting_for_it_are_said(
+    tmp_path: Path, quick_compiler: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = (tmp_path / build.library_name()).with_suffix(".lock")
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        builder = threading.Thread(target=build.build_library, args=(tmp_path,))
+        builder.start()
+        while "waits for another process" not in caplog.text:
+            builder.join(0.01)
+            assert builder.is_alive()
+        assert not quick_compiler.exists()
+    builder.join()
+    said = [record.getMessage() for record in caplog.records]
+    assert [re.sub(r"\d+ s$", "N s", text.replace(tf.__version__, "V")) for text in said] == [
+        "parquetry waits for another process that compiles its op ...",
+        "parquetry waits for another process that compiles its op: done after N s",
+        "parquetry compiles its op for TensorFlow V, once, about a minute ...",
+        "parquetry compiles its op for TensorFlow V, once, about a minute: done after N s",
+    ]
+
+
+def test_a_builder_that_was_killed_keeps_nobody_waiting(tmp_path: Path, quick_compiler: Path) -> None:
+    lock = (tmp_path / build.library_name()).with_suffix(".lock")
+    holds = (
+        f"import fcntl, os; file = open({str(lock)!r}, 'w'); fcntl.flock(file, fcntl.LOCK_EX); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", holds], check=False)
+    assert lock.exists()
+    assert build.build_library(tmp_path).read_text() == "run\n"
+
+
+def test_a_file_system_without_locks_is_compiled_on(
+    tmp_path: Path, quick_compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert build.build_library(tmp_path).read_text() == "run\n"
 
 
 def test_a_failing_compiler_is_an_error_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,9 +234,3 @@ def test_importing_the_package_imports_neither_framework() -> None:
     program = "import sys, parquetry.tf_plugin; print({'torch', 'tensorflow'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "set()\n"
-
-
-def test_using_the_package_does_not_import_torch() -> None:
-    program = "import sys; from parquetry.tf_plugin import ParquetDataset; print('torch' in sys.modules)"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout == "False\n"

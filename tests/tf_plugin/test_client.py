@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import sidecar_packets
+from processes import PATIENCE_S, WITHIN_S
 from sidecar_packets import BROKEN, entry, golden, request
 
 from parquetry.common.transport.sidecar.protocol import DTYPE_CODES
@@ -30,13 +32,15 @@ FAKE = [sys.executable, str(HERE / "fake_sidecar.py")]
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled driver."""
+    """The compiled driver; ``make sanitize`` builds it with sanitizers, which end it at the first fault."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
     target = tmp_path_factory.mktemp("driver") / "client_driver"
     sources = [source for source in KERNELS.glob("*.cc") if not re.search(r"\b(tensorflow|absl)::", source.read_text())]
     flags = ["-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    if sanitizers := os.environ.get("PARQUETRY_SANITIZE"):
+        flags += ["-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
     subprocess.run([compiler, *flags, HERE / "client_driver.cc", *sources, "-o", target, "-ldl"], check=True)
     return target
 
@@ -51,7 +55,7 @@ def run(driver: Path) -> Callable[..., str]:
             input=None if stdin is None else stdin.encode(),
             stdout=subprocess.PIPE,
             check=True,
-            timeout=50,
+            timeout=PATIENCE_S,
         )
         return result.stdout.decode(errors="replace")
 
@@ -72,6 +76,12 @@ def test_a_forked_child_leaves_its_parents_sidecars_alone(
     assert lines[1:] == ["own: 0", "child status: 0", "held: 0", "batches: 10", "pooled: 0"]
 
 
+def test_a_child_of_a_child_keeps_what_was_opened_between(
+    run: Callable[..., str], request_of: Callable[..., str]
+) -> None:
+    assert run("fork-twice", request_of()) == "child status: 0\n"
+
+
 def test_forks_beside_a_busy_thread_do_not_deadlock(run: Callable[..., str], request_of: Callable[..., str]) -> None:
     assert run("fork-storm", request_of()) == "child status: 0\n"
 
@@ -84,7 +94,7 @@ def test_a_forked_child_does_not_keep_a_sidecar_alive(driver: Path, request_of: 
         sidecar = psutil.Process(log.pids[0])
         (child,) = (item for item in psutil.Process(process.pid).children() if item.pid != sidecar.pid)
         process.kill()
-        gone, alive = psutil.wait_procs([sidecar], timeout=10)
+        gone, alive = psutil.wait_procs([sidecar], timeout=WITHIN_S)
         still_there = child.is_running()
         child.kill()
     assert still_there
@@ -134,6 +144,18 @@ def test_bytes_that_are_garbled_are_refused_or_read_within_their_bounds(run: Cal
     assert max(len(line) for line in lines) < 300
 
 
+def test_packets_are_read_without_a_fault_whatever_they_say(tmp_path: Path) -> None:
+    compiler, target = shutil.which("g++"), tmp_path / "fuzz_messages"
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    flags = ["-std=c++17", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run([compiler, *flags, HERE / "fuzz_messages.cc", KERNELS / "messages.cc", "-o", target], check=True)
+    runs = os.environ.get("PARQUETRY_FUZZ_RUNS", "20000")
+    packets = [packet.hex() for packet in golden().values()]
+    found = subprocess.run([target, "7", runs, *packets], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (0, f"runs: {runs}\n"), found.stderr
+
+
 def _garbled(packet: bytes, random: np.random.Generator) -> bytes:
     """A packet with some bytes changed, cut off, or added."""
     garbled = bytearray(packet)
@@ -180,7 +202,7 @@ def protocol_item_bytes(code: int) -> int:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_sidecar_that_breaks_the_protocol_is_one_clear_error(driver: Path, name: str) -> None:
     command = [driver, "read", request(BROKEN[name]), sys.executable, str(PACKETS)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (result.returncode, result.stderr) == (1, "")
     assert re.fullmatch(r"error: sidecar: (expected|tensor|slot) .*[^.]\.\n", result.stdout)
     if name == "another version":
@@ -191,6 +213,6 @@ def test_the_death_of_a_sidecar_is_noticed_though_another_process_holds_its_conn
     program = "import os, time\nif os.fork() == 0: [os.close(fd) for fd in (1, 2)]; time.sleep(20)\nos._exit(3)"
     command = [driver, "read", "{}", sys.executable, "-c", program]
     begin = time.monotonic()
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert "ended unexpectedly: exit status 3" in result.stdout
     assert time.monotonic() - begin < 15

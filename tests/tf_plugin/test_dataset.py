@@ -242,8 +242,12 @@ def test_an_error_of_a_user_function_arrives(url: str) -> None:
     def broken(row: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"no {row['id']}")
 
-    with pytest.raises(tf.errors.InternalError, match=r"transform .*broken failed for file .*ValueError\('no 0'\)"):
+    with pytest.raises(
+        tf.errors.InternalError, match=r"^transform .*broken failed for file .*ValueError\('no 0'\)"
+    ) as caught:
         next(iter(ParquetDataset(url, ["id"]).transform(broken).batch(4)))
+    assert "[Op:" not in caught.value.message  # nothing of the runtime's stands around the text
+    assert len(caught.traceback) == 2
 
 
 @pytest.mark.parametrize("character", ["错", "\0"])
@@ -444,3 +448,20 @@ def test_what_is_no_state_is_refused_where_it_is_loaded(url: str, used: bool) ->
         with pytest.raises(StateError, match="state: expected"):
             dataset.start_next_at(value)
     assert ids(dataset.load_state_dict(state)) == list(range(ROWS))
+
+
+def test_an_epoch_is_counted_in_all_of_its_processes(url: str) -> None:
+    data = ParquetDataset(url, ["id"]).where(pc.field("id") >= 0).shuffle(10, seed=1).batch(7)
+    with pytest.raises(PipelineError, match="expected a dataset that was iterated in this process"):
+        data.stats()
+    mapped = data.map(lambda row: row).prefetch(1)
+    for _ in range(2):  # each begins at zero
+        rows = sum(len(batch["id"]) for batch in mapped)
+        found = data.stats()
+        assert (found.rows, found.elements) == (rows, -(-rows // 7))
+        assert min(found.read_bytes, found.delivered_bytes, found.parquet_s, found.decode_s, found.startup_s) > 0
+        assert found.wait_s <= found.seconds
+    single = data.pipeline.with_stages(())
+    unbatched = ParquetDataset.from_pipeline(single).take(5)
+    assert len(list(unbatched)) == 5
+    assert unbatched.stats().rows == unbatched.stats().elements == 5

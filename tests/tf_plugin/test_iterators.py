@@ -12,6 +12,9 @@ from typing import Any
 import psutil
 import pytest
 import tensorflow as tf
+from processes import WITHIN_S
+
+from parquetry.tf_plugin.iterator import EagerIterator
 
 
 def ids(dataset: tf.data.Dataset) -> list[int]:
@@ -97,7 +100,7 @@ def test_no_more_than_a_few_sidecars_stay_idle(
     for number in range(6):
         ids(fake_dataset(log=str(log.path), name=str(number)))
     if psutil.pid_exists(log.pids[0]):
-        psutil.wait_procs([psutil.Process(log.pids[0])], timeout=10)
+        psutil.wait_procs([psutil.Process(log.pids[0])], timeout=WITHIN_S)
     assert not psutil.pid_exists(log.pids[0])
     assert psutil.pid_exists(log.pids[-1])
 
@@ -109,7 +112,7 @@ def test_an_idle_sidecar_ends_after_a_while(
     ids(fake_dataset(log=str(log.path)))
     (pid,) = log.pids
     if psutil.pid_exists(pid):
-        psutil.wait_procs([psutil.Process(pid)], timeout=10)
+        psutil.wait_procs([psutil.Process(pid)], timeout=WITHIN_S)
     assert not psutil.pid_exists(pid)
 
 
@@ -216,7 +219,7 @@ def test_an_error_while_opening_arrives(fake_dataset: Callable[..., Any]) -> Non
         ({"exit_at_open": 3}, "exit status 3"),
     ],
 )
-@pytest.mark.timeout(30, method="thread")
+@pytest.mark.timeout(method="thread")
 def test_the_death_of_a_sidecar_is_an_error_with_its_last_words(
     fake_dataset: Callable[..., Any], log: Any, options: dict[str, int], ending: str
 ) -> None:
@@ -226,7 +229,7 @@ def test_the_death_of_a_sidecar_is_an_error_with_its_last_words(
     assert not any(psutil.pid_exists(pid) for pid in log.pids)  # reaped as well: no zombie
 
 
-@pytest.mark.timeout(30, method="thread")
+@pytest.mark.timeout(method="thread")
 def test_killing_a_sidecar_ends_a_wait_that_is_underway(fake_dataset: Callable[..., Any], log: Any) -> None:
     iterator = iter(fake_dataset(log=str(log.path), hang_at=1))
     next(iterator)
@@ -250,7 +253,7 @@ def test_a_dead_idle_sidecar_is_replaced(fake_dataset: Callable[..., Any], log: 
     ids(dataset)
     process = psutil.Process(log.pids[0])
     process.kill()
-    psutil.wait_procs([process], timeout=10)
+    psutil.wait_procs([process], timeout=WITHIN_S)
     assert ids(dataset) == list(range(12))
     assert len(log.pids) == 2
 
@@ -278,3 +281,21 @@ def test_a_sidecar_inherits_nothing_but_its_socket(fake_dataset: Callable[..., A
     os.close(writing)
     assert sum(link.startswith("socket:") for link in links) == 1
     assert os.getpgid(log.pids[0]) == log.pids[0]
+
+
+def test_python_iterates_as_tf_data_does_whatever_the_element_looks_like(fake_dataset: Callable[..., Any]) -> None:
+    base = fake_dataset(rows=10)
+    ragged = tf.RaggedTensor.from_row_lengths([1, 2, 3], [1, 2])
+    shapes: list[Callable[[Any], Any]] = [
+        lambda batch: {"z": batch["id"], "a": {"y": batch["id"] + 1, "b": (batch["id"] + 2, ragged)}},
+        lambda batch: (batch["id"], {2: batch["id"] + 1, -1: ragged}),
+        lambda batch: batch["id"],
+    ]
+    for shape in shapes:
+        dataset = base.map(shape)
+        found, expected = list(EagerIterator(dataset)), list(dataset)
+        tf.nest.assert_same_structure(found, expected, expand_composites=True)
+        ours, theirs = (tf.nest.flatten(elements, expand_composites=True) for elements in (found, expected))
+        assert [one.numpy().tolist() for one in ours] == [one.numpy().tolist() for one in theirs]
+        pairs = zip(found, expected, strict=True)
+        assert all(list(one) == list(other) for one, other in pairs if isinstance(one, dict))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.tf_plugin import ParquetDataset
@@ -44,7 +45,7 @@ def run_ranks(kind: str, url: str, configs: list[dict[str, Any] | None]) -> list
         )
     printed = []
     for process in processes:
-        out, errors = process.communicate(timeout=100)
+        out, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors[-4000:]
         printed.append(json.loads(out.strip().splitlines()[-1]))
     return printed
@@ -64,7 +65,7 @@ def ids_of(epoch: list[dict[str, Any]]) -> list[int]:
     return [number for step in epoch for replica in step["replicas"] for number in replica]
 
 
-@pytest.mark.timeout(120, method="thread")
+@pytest.mark.timeout(method="thread")
 def test_mirrored_replicas_get_every_row_once(url: str) -> None:
     ((first, second),) = run_ranks("mirrored", url, [None])
     assert sorted(ids_of(first)) == sorted(ids_of(second)) == list(range(ROWS))
@@ -72,7 +73,7 @@ def test_mirrored_replicas_get_every_row_once(url: str) -> None:
     assert all(step["sum"] == sum(ids_of([step])) for step in first)
 
 
-@pytest.mark.timeout(150, method="thread")
+@pytest.mark.timeout(method="thread")
 def test_workers_of_a_cluster_get_every_row_once_in_equal_steps(url: str) -> None:
     addresses = [f"localhost:{port}" for port in free_ports(2)]
     configs = [{"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}} for index in range(2)]

@@ -17,6 +17,7 @@ from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import PipelineIterator
 from parquetry.common.testing import assert_resumable
 from parquetry.torch_plugin import ParquetIterable, ParquetPipe, mix, rank_state
+from parquetry.torch_plugin.passes import Pass
 
 LOADERS = [
     pytest.param(DataLoader, {}, id="in-process"),
@@ -62,6 +63,7 @@ def test_loaders_over_one_dataset_share_its_epochs(url: str) -> None:
     assert found == [epoch_of(dataset, epoch) for epoch in range(6)]
 
 
+@pytest.mark.slow
 def test_workers_that_are_spawned_are_in_the_same_epoch(url: str) -> None:
     dataset = make(url)
     options: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}
@@ -264,3 +266,17 @@ def test_splitting_by_row_numbers_names_what_splits(url: str, face: Any) -> None
         next(iter(DataLoader(part)))
     with pytest.raises(PipelineError, match=r"take\(\) and skip\(\) in place of Subset\(\)"):
         Subset(face(url, ["id"]), [1, 2])[0]
+
+
+def test_a_state_that_loader_workers_know_alone_warns(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    dataset = make(url)
+    before = dataset.state_dict()
+    dataset.pass_begins(Pass(loader=1, workers=2, seed=None))
+    with caplog.at_level(logging.WARNING, "parquetry"):
+        assert dataset.state_dict() == dataset.state_dict() == before
+    assert caplog.text.count("Write state_after(elements)") == 1
+    caplog.clear()
+    dataset.pass_begins(Pass(loader=2, workers=0, seed=None))
+    next(iter(dataset))
+    dataset.state_dict()
+    assert caplog.text == ""

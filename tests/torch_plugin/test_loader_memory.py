@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import PATIENCE_S
 from torch.utils.data import DataLoader
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
@@ -243,7 +244,7 @@ def test_a_message_without_the_first_one_finds_the_memory_by_itself() -> None:
     changed = ForkingPickler.dumps(tensors)  # of this process: as torch does it
     assert b"_borrow" not in changed
     ours.send("end")
-    worker.join(20)
+    worker.join(PATIENCE_S)
     assert worker.exitcode == 0
     del tensors
     while worker.pid in mapped_workers():
@@ -281,7 +282,7 @@ def test_a_region_waits_until_all_its_messages_came_back(monkeypatch: pytest.Mon
     del other
     ours.send("nothing")
     assert ours.recv() == "the same"
-    worker.join(20)
+    worker.join(PATIENCE_S)
     assert worker.exitcode == 0
 
 
@@ -306,7 +307,7 @@ def _reuse(connection: Connection) -> None:
 def test_arrays_from_elsewhere_are_copied_once() -> None:
     worker = get_context("fork").Process(target=_place)
     worker.start()
-    worker.join(30)
+    worker.join(PATIENCE_S)
     assert worker.exitcode == 0
 
 

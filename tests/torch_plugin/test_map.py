@@ -6,6 +6,7 @@ import logging
 import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import pytest
 import torch
@@ -110,7 +111,7 @@ def test_stock_loaders_take_every_row_once_with_any_sampler(url: str, workers: i
 
 
 def test_rows_that_the_loader_collates_are_those_of_batch(url: str) -> None:
-    loader = DataLoader(make(url), batch_size=8, num_workers=2, multiprocessing_context="spawn")
+    loader = DataLoader(make(url), batch_size=8, num_workers=1, multiprocessing_context="spawn")
     assert_same(list(loader), list(ParquetIterable(url, FIELDS).batch(8)))
 
 
@@ -212,7 +213,14 @@ class ShardOfBatches:
         return iter(list(self.batch_sampler)[::2])
 
 
-@pytest.mark.parametrize("drawn", [lambda url: make(url, "id").shuffle(9), lambda url: mix([make(url, "id")])])
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        lambda url: make(url, "id").shuffle(9),
+        lambda url: mix([make(url, "id")]),
+        lambda url: make(url, "id").weigh(np.ones(60)),
+    ],
+)
 def test_numbers_that_differ_from_rank_to_rank_are_not_dealt(url: str, drawn: Any) -> None:
     dataset = drawn(url)
     sampler = ShardOfBatches(BatchSampler(SequentialSampler(dataset), 4, drop_last=False))

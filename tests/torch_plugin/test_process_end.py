@@ -9,6 +9,7 @@ import sys
 import threading
 
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.torch_plugin import process_end
 from parquetry.torch_plugin.process_end import wait_for_end
@@ -25,7 +26,7 @@ def test_the_wait_is_as_long_as_the_process_lives(pidfd: bool, monkeypatch: pyte
         waiting.join(0.2)
         assert waiting.is_alive()
         process.communicate(b"\n")
-    waiting.join(30)
+    waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     wait_for_end(process.pid)  # it is not there
 
@@ -38,7 +39,7 @@ def test_a_process_with_many_descriptors_can_wait_too() -> None:
     try:
         with subprocess.Popen([sys.executable, "-c", ""]) as process:
             wait_for_end(process.pid)
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE_S) == 0
     finally:
         for descriptor in held:
             os.close(descriptor)

@@ -10,7 +10,7 @@ import pytest
 from faces import MapFace, NodeFace, TorchFace, run_on_faces, run_resumed
 from hypothesis import given
 from hypothesis import strategies as st
-from mishaps import run_changed, run_failing
+from mishaps import run_changed, run_failing, run_skipping
 from oracle import examples
 
 
@@ -53,6 +53,12 @@ def test_any_chain_goes_on_where_it_was_stopped(cache: Path, data: st.DataObject
 @given(st.data())
 def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.DataObject) -> None:
     run_failing(data, [*FACES, *FACES, *LOADERS])
+
+
+@examples(15)
+@given(st.data())
+def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.DataObject) -> None:
+    run_skipping(data, [*FACES, *FACES, *LOADERS])
 
 
 @examples(15)

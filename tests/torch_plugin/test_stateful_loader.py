@@ -87,6 +87,7 @@ def test_persistent_workers_count_on_after_a_resume(url: str) -> None:
     assert [ids(fresh) for _ in range(3)] == [epoch_of(pipe, 1)[3:], epoch_of(pipe, 2), epoch_of(pipe, 3)]
 
 
+@pytest.mark.slow
 def test_spawned_workers_count_on_after_a_resume(url: str) -> None:
     pipe = make(url)
     pipe.set_epoch(4)

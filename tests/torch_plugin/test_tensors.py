@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, default_collate
 
+from parquetry import describe
 from parquetry.common import Pipeline
 from parquetry.common import cu_seqlens as common_cu_seqlens
 from parquetry.common.engine.columns.batch import Dense, split_columns
@@ -215,7 +216,10 @@ def test_rows_collate_like_the_rows_of_any_dataset(url: str, rows: list[dict[str
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_null_is_an_error_that_names_the_remedy(nullable_url: str, name: str, batched: bool) -> None:
     pipe = ParquetPipe(nullable_url, ["id", name])
-    with pytest.raises(NullValueError, match=rf"field '{name}'.*row 1.*Choose with nulls\('drop', '{name}'\)"):
+    remedy = (
+        rf"nulls\('fill', '{name}', value=...\) or nulls\('mask', '{name}'\).*nulls\('drop', '{name}'\).*: '{name}'\.$"
+    )
+    with pytest.raises(NullValueError, match=rf"field '{name}'.*row 1.*{remedy}"):
         list(pipe.batch(4) if batched else pipe)
     kept = list(pipe.where(pc.is_valid(pc.field(name))))
     assert [row["id"].item() for row in kept] == [0, 2, 3, 5, 6, 8, 9]
@@ -264,3 +268,9 @@ def test_segments_are_told_as_attention_takes_them() -> None:
         assert (offsets.tolist(), offsets.dtype, longest) == (expected.tolist(), torch.int32, most)
     with pytest.raises(ValueError, match=r"expected integers .* got torch.float32 \(2,\)"):
         cu_seqlens(torch.zeros(2))
+
+
+def test_tensors_of_torch_are_described_by_their_own_dtypes() -> None:
+    jagged = torch.nested.nested_tensor([torch.zeros(1, 3), torch.ones(2, 3)], layout=torch.jagged)
+    found = describe({"x": torch.zeros(2, 3, dtype=torch.bfloat16), "j": jagged}).fields
+    assert [(field.dtype, field.shape) for field in found] == [("bfloat16", "(2, 3)"), ("float32", "(2, None, 3)")]

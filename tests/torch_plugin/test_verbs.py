@@ -183,6 +183,7 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
     values = {"accepts", "from_json", "plan", "to_json", "with_canonical_shards", "with_seed", "with_stages"}
     values |= {"check_movable", "hold_to", "shard_given_later", "with_urls"}  # between processes, and for graphs
     values |= {"at_epoch", "head", "sample"}  # rows by number
+    values |= {"length_where"}  # for `len`
     values |= {"map", "filter"}  # torch's own, by the names that transform and where have there
     for face in FACES:
         assert not [name for name in sorted(verbs - values) if not hasattr(face, name)]

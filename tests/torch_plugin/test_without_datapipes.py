@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+from processes import PATIENCE_S
+
 # Torch's own modules still import them; to this package, and to nobody else, they are not there.
 WITHOUT = """
 import builtins, sys
@@ -47,6 +50,7 @@ for use in (lambda: plugin.ParquetPipe, lambda: plugin.read_parquet(url), lambda
 """
 
 
+@pytest.mark.slow
 def test_all_but_the_pipe_works_without_datapipes(url: str) -> None:
     options = ["-W", "ignore", "-c", WITHOUT + EVERYTHING_ELSE, url]
-    subprocess.run([sys.executable, *options], check=True, timeout=300)
+    subprocess.run([sys.executable, *options], check=True, timeout=PATIENCE_S)

@@ -16,7 +16,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, IterableDataset
 from two_ranks import in_two_ranks
 
-from parquetry.torch_plugin import ParquetIterable, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
 FILTERED = range(23, 60)  # 37 rows, which no number of ranks, workers or batches divides
@@ -109,6 +109,12 @@ def measure(url: str) -> dict[Any, Any]:
     for face, workers in itertools.product(FACES, (0, 2)):
         loader = prepared(rows_of(url, face, range(60), None), None, False, num_workers=workers, batch_size=None)
         found["batched", face, workers] = seen(loader)
+    for shuffled, workers in itertools.product([False, True], (0, 2)):
+        rows = ParquetMap(url, ["id"]).where(pc.field("id") >= FILTERED.start)
+        loader = prepared(rows, None, False, num_workers=workers, batch_size=4, shuffle=shuffled)
+        found["map", shuffled, workers] = seen(loader, epochs=2)
+    weighed = ParquetMap(url, ["id"]).balance("id", 40, seed=1)
+    found["map", "weighed"] = seen(prepared(weighed, None, False, batch_size=4), epochs=2)
     found.update(measure_errors(url))
     found["text"] = [batch["text"] for batch in prepared(ParquetIterable(url), False, False, batch_size=5)]
     return found
@@ -171,6 +177,23 @@ def test_batches_of_the_pipeline_are_dispatched(ranks: list[Any], face: str, wor
     assert rows_in(parts) == Counter(range(60))
     assert [part["length"] for part in parts] == [8, 8]
     assert [len(part["epochs"][0]) for part in parts] == [8, 8]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_rows_by_number_come_once_in_each_epoch(ranks: list[Any], shuffled: bool, workers: int) -> None:
+    parts = [rank["map", shuffled, workers] for rank in ranks]
+    for epoch in range(2):  # 37 rows in batches of 4: Accelerate fills up the last batches with the first rows
+        assert set(rows_in(parts, epoch)) == set(FILTERED)
+        assert sum(rows_in(parts, epoch).values()) == 40
+        assert [len(part["epochs"][epoch]) for part in parts] == [part["length"] for part in parts] == [5, 5]
+    assert (parts[0]["epochs"][0] != parts[0]["epochs"][1]) == shuffled
+
+
+def test_rows_drawn_by_weight_are_the_same_on_every_rank(ranks: list[Any]) -> None:
+    parts = [rank["map", "weighed"] for rank in ranks]
+    for epoch in range(2):
+        assert len(rows_in(parts, epoch)) == sum(rows_in(parts, epoch).values()) == 40
 
 
 @pytest.mark.parametrize("what", REFUSED)

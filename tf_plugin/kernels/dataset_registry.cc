@@ -19,6 +19,19 @@ std::optional<int64_t> Progress::PositionAfter(int64_t given) const {
   return started_.consumed + given;
 }
 
+void Progress::EndStates(StateEnd end) {
+  state_ends_.push_back(std::move(end));
+  if (state_ends_.size() > kMostJumps) state_ends_.pop_front(), forgot_state_end_ = true;
+}
+
+std::optional<std::string> Progress::StateAt(int64_t position) const {
+  const auto after = std::upper_bound(state_ends_.begin(), state_ends_.end(), position,
+                                      [](int64_t at, const StateEnd& end) { return at < end.elements; });
+  if (after != state_ends_.begin()) return started_.State(position, &*std::prev(after));
+  if (forgot_state_end_) return std::nullopt;
+  return started_.State(position);
+}
+
 Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* cardinality) {
   std::unique_lock<std::mutex> lock;
   if (facts != nullptr) {
@@ -54,6 +67,17 @@ std::shared_ptr<DatasetFacts> DatasetRegistry::Facts(const std::string& key, boo
   return facts;
 }
 
+std::shared_ptr<const Counters> DatasetRegistry::LatestCounters(const std::string& key) {
+  std::shared_ptr<DatasetFacts> facts;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    facts = entries_[key].facts.lock();
+  }
+  if (facts == nullptr) return nullptr;
+  std::lock_guard<std::mutex> lock(facts->mutex);
+  return facts->counters;
+}
+
 std::string DatasetRegistry::NewKey() {
   std::lock_guard<std::mutex> lock(mutex_);
   return "made-" + std::to_string(next_key_++);
@@ -76,6 +100,12 @@ void DatasetRegistry::Jump(const std::string& key, int64_t start, int64_t given,
   std::lock_guard<std::mutex> lock(mutex_);
   Entry& entry = entries_[key];
   if (entry.starts == start) entry.latest->Jump(given, first);
+}
+
+void DatasetRegistry::EndStates(const std::string& key, int64_t start, StateEnd end) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Entry& entry = entries_[key];
+  if (entry.starts == start) entry.latest->EndStates(std::move(end));
 }
 
 std::optional<Progress> DatasetRegistry::Latest(const std::string& key) {

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "counters.h"
 #include "sidecar_client.h"
 
 namespace parquetry {
@@ -30,6 +31,12 @@ class Progress {
   // Element number `given` (counted from the START, from 0) is number `first` of the iteration.
   void Jump(int64_t given, int64_t first);
 
+  // From so many elements of the iteration on, a state's text ends otherwise.
+  void EndStates(StateEnd end);
+
+  // The state at a position; nothing if that is too long ago.
+  std::optional<std::string> StateAt(int64_t position) const;
+
   // The position after `given` elements from the START on; nothing if that is too long ago.
   std::optional<int64_t> PositionAfter(int64_t given) const;
 
@@ -39,12 +46,15 @@ class Progress {
   const Started started_;
   std::deque<std::pair<int64_t, int64_t>> jumps_;  // rising
   int64_t forgotten_ = 0;
+  std::deque<StateEnd> state_ends_;  // rising
+  bool forgot_state_end_ = false;
 };
 
 // What is known about a dataset for as long as one of its C++ objects lives.
 struct DatasetFacts {
   std::mutex mutex;
   std::optional<int64_t> cardinality;
+  std::shared_ptr<const Counters> counters;  // of the latest iteration
 };
 
 // The elements of a whole iteration. Only what is known is kept in `facts` (may be null), never that it failed.
@@ -56,6 +66,9 @@ class DatasetRegistry {
 
   // With `passing` all that is known under the key is forgotten when the facts are dropped.
   std::shared_ptr<DatasetFacts> Facts(const std::string& key, bool passing);
+
+  // The counters of the latest iteration; null if there was none, or the dataset is gone.
+  std::shared_ptr<const Counters> LatestCounters(const std::string& key);
 
   // A key that no other dataset of this process has.
   std::string NewKey();
@@ -69,6 +82,9 @@ class DatasetRegistry {
 
   // See `Progress::Jump`; of no effect once another iteration has begun.
   void Jump(const std::string& key, int64_t start, int64_t given, int64_t first);
+
+  // See `Progress::EndStates`, likewise.
+  void EndStates(const std::string& key, int64_t start, StateEnd end);
 
   // The latest iteration, of whichever iterator.
   std::optional<Progress> Latest(const std::string& key);

@@ -51,6 +51,7 @@ class ElementBuilder {
   void Detach() { batch_ = nullptr; }
   bool attached() const { return batch_ != nullptr; }
   int64_t num_elements() const { return batch_->num_elements(); }
+  const Batch& batch() const { return *batch_; }
 
   absl::Status Build(int64_t element, std::vector<tensorflow::Tensor>* out);
 

@@ -10,6 +10,7 @@ namespace parquetry {
 namespace {
 
 std::atomic<uint64_t> generation{0};
+uint64_t fds_generation = 0;  // of the process that the descriptors are open in
 
 struct Guard {
   std::mutex fds_mutex;
@@ -34,8 +35,10 @@ Guard* MakeGuard() {
         guard->shared_mutex.unlock();
       },
       [] {
-        generation.fetch_add(1);
-        for (const int fd : guard->fds) close(fd);
+        // In the child of a child, what the first fork closed may be another file by now.
+        if (fds_generation == generation.fetch_add(1)) {
+          for (const int fd : guard->fds) close(fd);
+        }
         // Only close() is safe here, so the set is emptied by whoever uses it next; its descriptors read as -1 from
         // now.
         guard->fds_mutex.unlock();
@@ -43,8 +46,6 @@ Guard* MakeGuard() {
       });
   return new Guard;
 }
-
-uint64_t fds_generation = 0;
 
 // Call with `fds_mutex` held: forgets the descriptors that the fork closed.
 std::set<int>& CurrentFds() {

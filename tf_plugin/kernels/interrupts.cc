@@ -22,7 +22,8 @@ using Handler = void (*)(int);
 
 constexpr int kSliceMs = 100;
 constexpr std::chrono::milliseconds kPatience{200};   // with a main thread that may run Python, and would serve it
-constexpr std::chrono::milliseconds kSecondChance{500};  // for one that waits in TensorFlow, once our wait has ended
+constexpr std::chrono::milliseconds kSecondChance{500};  // for one that waits elsewhere, once our wait has ended
+constexpr std::chrono::seconds kLastChance{30};          // for one that TensorFlow does not let go
 
 // The few functions of Python's stable ABI that are needed. Looked up where Python runs already: this library is linked
 // to none, and its client runs without one.
@@ -101,6 +102,27 @@ struct Python {
     return inside;
   }
 
+  // Whether the innermost line of Python that the main thread runs is one of TensorFlow's.
+  bool MainThreadInTensorFlow() const {
+    const int state = ensure();
+    void* const threading = import("threading");
+    void* const sys = import("sys");
+    void* const main_thread = threading == nullptr ? nullptr : attribute(threading, "_main_thread");
+    void* const number = main_thread == nullptr ? nullptr : attribute(main_thread, "ident");
+    void* const current_frames = sys == nullptr ? nullptr : attribute(sys, "_current_frames");
+    void* const frames = current_frames == nullptr ? nullptr : call(current_frames, nullptr);
+    void* const get = frames == nullptr ? nullptr : attribute(frames, "get");
+    void* const running = get == nullptr || number == nullptr ? nullptr : call(get, "O", number);
+    void* const code = running == nullptr ? nullptr : attribute(running, "f_code");
+    const bool inside = Has(TextOf(code, "co_filename"), "tensorflow/python/");
+    for (void* const object : {threading, sys, main_thread, number, current_frames, frames, get, running, code}) {
+      if (object != nullptr) forget(object);
+    }
+    clear_error();
+    release(state);
+    return inside;
+  }
+
  private:
   static bool Has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
@@ -170,10 +192,15 @@ int HandOnInPython(void*) {
   return python == nullptr ? 0 : python->check_signals();
 }
 
-// For a main thread that waits for something else, such as `time.sleep`, where no line of Python follows.
+// For a main thread that waits for something else, such as `time.sleep`, where no line of Python follows. One that is
+// still on its way out of TensorFlow, on a busy machine, gets to `HandOnInPython` by itself.
 void HandOnInAnyCase(void*) {
-  std::this_thread::sleep_for(kSecondChance);
-  if (held.load() > 0) HandOnAndNudge();
+  const auto last_chance = Clock::now() + kLastChance;
+  do {
+    std::this_thread::sleep_for(kSecondChance);
+    if (held.load() == 0) return;
+  } while (Clock::now() < last_chance && Python::Get() != nullptr && Python::Get()->MainThreadInTensorFlow());
+  HandOnAndNudge();
 }
 
 }  // namespace

@@ -12,6 +12,12 @@
 
 namespace parquetry {
 
+// What STATE says: how a state's text ends from a number of elements on.
+struct StateEnd {
+  int64_t elements = 0;
+  std::string text;
+};
+
 // What STARTED says: where the iteration is, and how its states are written.
 struct Started {
   int64_t remaining = protocol::kUnknown;  // elements from here on; kInfinite, kUnknown
@@ -21,8 +27,10 @@ struct Started {
   std::string before;                      // a state's text before and after its number of elements
   std::string after;
 
-  // The state after `elements` of the iteration, counted from its very start.
-  std::string State(int64_t elements) const { return before + std::to_string(elements) + after; }
+  // The state after `elements` of the iteration, counted from its very start; `end` may be null.
+  std::string State(int64_t elements, const StateEnd* end = nullptr) const {
+    return before + std::to_string(elements) + (end == nullptr ? after : end->text);
+  }
 };
 
 // The error that ERROR reports: a class of common/errors.py and its text.

@@ -54,7 +54,9 @@ absl::Status ParquetIterator::GetNextInternal(IteratorContext*, std::vector<Tens
     *end_of_sequence = true;
     return absl::OkStatus();
   }
+  const double begin = Counters::Now();
   const absl::Status status = Advance(out_tensors, end_of_sequence);
+  if (counters_ != nullptr && status.ok() && !*end_of_sequence) counters_->Given(rows_given_, bytes_given_, begin);
   if (!status.ok()) out_tensors->clear();
   if (!status.ok() && !absl::IsCancelled(status) && !std::exchange(element_failed_, false)) {
     // The iteration is over. It must not fail again: tf.data's ignore_errors would ask for ever.
@@ -71,7 +73,7 @@ absl::Status ParquetIterator::SaveInternal(SerializationContext*, IteratorStateW
   // that.
   if (restoring_) return writer->WriteScalar(full_name("state"), tstring());
   TF_RETURN_IF_ERROR(EnsureStarted());
-  return writer->WriteScalar(full_name("state"), tstring(started_->State(consumed_)));
+  return writer->WriteScalar(full_name("state"), tstring(State()));
 }
 
 absl::Status ParquetIterator::RestoreInternal(IteratorContext*, IteratorStateReader* reader) {
@@ -101,7 +103,13 @@ absl::Status ParquetIterator::Advance(std::vector<Tensor>* out, bool* end_of_seq
     TF_RETURN_IF_ERROR(EnsureStarted());
     std::shared_ptr<const Batch> batch;
     bool end = false;
-    if (Error error = sidecar_->Next(&canceller_, &batch, &end)) {
+    Error error = sidecar_->Next(&canceller_, &batch, &end);
+    NoteStateEnds();
+    if (error) {
+      if (error.died) {
+        TF_RETURN_IF_ERROR(BeginAgain(std::move(error)));
+        continue;
+      }
       if (error.kind == Error::Kind::kElement) Pass(error.position);
       return ToStatus(error);
     }
@@ -120,9 +128,25 @@ absl::Status ParquetIterator::Advance(std::vector<Tensor>* out, bool* end_of_seq
   }
 }
 
+// The sidecar left rows out, which states say from there on.
+void ParquetIterator::NoteStateEnds() {
+  for (StateEnd& end : sidecar_->TakeStateEnds()) {
+    if (splits_ == nullptr) DatasetRegistry::Get().EndStates(request_.dataset_key, start_, end);
+    state_ends_.push_back(std::move(end));
+  }
+  while (state_ends_.size() > 1 && state_ends_[1].elements <= consumed_) state_ends_.pop_front();
+}
+
+std::string ParquetIterator::State() const {
+  const auto after = std::find_if(state_ends_.begin(), state_ends_.end(),
+                                  [this](const StateEnd& end) { return end.elements > consumed_; });
+  return started_->State(consumed_, after == state_ends_.begin() ? nullptr : &*std::prev(after));
+}
+
 // One element failed, as in any dataset: the next call gives the one behind it.
 void ParquetIterator::Pass(int64_t position) {
   element_failed_ = true;
+  if (counters_ != nullptr) counters_->Failed();
   if (splits_ != nullptr && split_left_ != kWholeIteration) --split_left_;
   if (position <= consumed_) return;
   consumed_ = position;
@@ -147,6 +171,9 @@ absl::Status ParquetIterator::Attach(std::shared_ptr<const Batch> batch) {
 
 absl::Status ParquetIterator::Take(std::vector<Tensor>* out) {
   TF_RETURN_IF_ERROR(builder_.Build(row_, out));
+  const double share = 1.0 / static_cast<double>(builder_.num_elements());
+  rows_given_ = share * static_cast<double>(builder_.batch().num_rows());
+  bytes_given_ = share * static_cast<double>(builder_.batch().num_bytes());
   ++row_;
   ++consumed_;
   ++given_;
@@ -157,13 +184,24 @@ absl::Status ParquetIterator::Take(std::vector<Tensor>* out) {
 
 absl::Status ParquetIterator::EnsureStarted() {
   if (started_) return absl::OkStatus();
+  Error error = Begin();
+  return error.died ? BeginAgain(std::move(error)) : ToStatus(error);
+}
+
+Error ParquetIterator::Begin() {
+  std::shared_ptr<Counters> counters = counters_ == nullptr ? Counters::Make() : nullptr;  // it begins now
   if (sidecar_ == nullptr) {
-    if (Error error = AcquireSidecar(request_, &canceller_, &sidecar_)) return ToStatus(error);
+    if (Error error = AcquireSidecar(request_, &canceller_, &sidecar_)) return error;
     std::lock_guard<std::mutex> lock(dataset()->facts().mutex);
     dataset()->facts().cardinality = sidecar_->cardinality();
   }
   DatasetRegistry& registry = DatasetRegistry::Get();
   restoring_ = false;
+  if (counters_ == nullptr) {
+    counters_ = std::move(counters);
+    std::lock_guard<std::mutex> lock(dataset()->facts().mutex);
+    dataset()->facts().counters = counters_;
+  }
   // Only now, because Keras makes iterators that it never reads: they are no epochs.
   if (iteration_ < 0 && !state_) {
     state_ = registry.TakeNextState(request_.dataset_key);
@@ -173,14 +211,49 @@ absl::Status ParquetIterator::EnsureStarted() {
   Started started;
   const std::string* const state = state_ ? &*state_ : nullptr;
   const bool merge = dataset()->form().batched && splits_ == nullptr;  // a split ends at any batch
-  if (Error error = sidecar_->Start(std::max<int64_t>(iteration_, 0), state, merge, &canceller_, &started)) {
-    return ToStatus(error);
+  const int counters_fd = counters_ == nullptr ? -1 : counters_->fd();
+  if (Error error =
+          sidecar_->Start(std::max<int64_t>(iteration_, 0), state, merge, &canceller_, &started, counters_fd)) {
+    return error;
+  }
+  if (std::exchange(again_, false)) {  // the same iteration goes on: what is known of it stays
+    started_ = std::move(started);
+    return {};
   }
   if (splits_ == nullptr) start_ = registry.SetStarted(request_.dataset_key, started, state != nullptr);
   consumed_ = started.consumed;
   given_ = 0;
+  state_ends_.clear();
   started_ = std::move(started);
-  return absl::OkStatus();
+  return {};
+}
+
+// Replaces a sidecar that died, at the element that comes next, or before there was any.
+absl::Status ParquetIterator::BeginAgain(Error error) {
+  const int64_t restarts = started_ ? sidecar_->restarts() : request_.Restarts();
+  const std::optional<Started> before = started_;
+  if (started_) state_ = State();
+  started_.reset();
+  if (std::exchange(died_at_, consumed_) != consumed_) restarted_ = 0;
+  int64_t uncounted = 0;
+  while (error.kind == Error::Kind::kBroken && restarted_ < restarts) {
+    sidecar_.reset();
+    ++restarted_;
+    ++uncounted;
+    LOG(WARNING) << error.message.substr(0, error.message.find('\n')) << " Starting another at element " << consumed_
+                 << ", " << restarted_ << " of " << restarts << " in a row.";
+    again_ = before.has_value();
+    error = Begin();
+    for (; counters_ != nullptr && uncounted > 0; --uncounted) counters_->Restarted();
+  }
+  if (!error) return absl::OkStatus();
+  if (error.kind == Error::Kind::kCancelled) return ToStatus(error);  // who asks once more begins there
+  if (error.kind == Error::Kind::kBroken && restarted_ > 0) {
+    absl::StrAppend(&error.message, "\nIt was started again ", restarted_, " times at element ", consumed_, ".");
+  }
+  again_ = false;
+  started_ = before;
+  return ToStatus(error);
 }
 
 absl::Status ParquetIterator::End() {
@@ -216,7 +289,7 @@ void ParquetIterator::BeginSplit(Split split) {
 absl::Status ParquetIterator::SaveSplits(IteratorStateWriter* writer) {
   TF_RETURN_IF_ERROR(splits_->Save([this](const std::string& key) { return full_name(key); }, writer));
   if (split_left_ > 0) TF_RETURN_IF_ERROR(EnsureStarted());
-  const std::string state = split_left_ > 0 ? started_->State(consumed_) : "";
+  const std::string state = split_left_ > 0 ? State() : "";
   TF_RETURN_IF_ERROR(writer->WriteScalar(full_name("state"), tstring(state)));
   return writer->WriteScalar(full_name("split_left"), split_left_);
 }

@@ -4,12 +4,14 @@
 #ifndef PARQUETRY_KERNELS_PARQUET_ITERATOR_H_
 #define PARQUETRY_KERNELS_PARQUET_ITERATOR_H_
 
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "counters.h"
 #include "element_builder.h"
 #include "parquet_dataset.h"
 #include "sidecar_client.h"
@@ -40,9 +42,13 @@ class ParquetIterator : public tensorflow::data::DatasetIterator<ParquetDataset>
  private:
   absl::Status Advance(std::vector<tensorflow::Tensor>* out, bool* end_of_sequence);
   void Pass(int64_t position);
+  void NoteStateEnds();
+  std::string State() const;
   absl::Status Attach(std::shared_ptr<const Batch> batch);
   absl::Status Take(std::vector<tensorflow::Tensor>* out);
   absl::Status EnsureStarted();
+  Error Begin();
+  absl::Status BeginAgain(Error error);
   absl::Status End();
   void EndIteration();
   absl::Status NextSplit(bool* end_of_splits);
@@ -63,11 +69,18 @@ class ParquetIterator : public tensorflow::data::DatasetIterator<ParquetDataset>
   std::optional<std::string> state_;  // to begin from
   std::shared_ptr<Sidecar> sidecar_;
   std::optional<Started> started_;
+  std::shared_ptr<Counters> counters_;  // null: nothing is counted
   ElementBuilder builder_;
   int64_t row_ = 0;       // of the message that is attached
+  std::deque<StateEnd> state_ends_;  // of which the first may hold here
   int64_t consumed_ = 0;  // elements, counted from the iteration's very start, with those that were left out
   int64_t given_ = 0;     // elements, counted from the START
   int64_t start_ = 0;     // its number in the registry
+  double rows_given_ = 0;   // of the latest element
+  double bytes_given_ = 0;  // of its tensors
+  int64_t died_at_ = -1;    // consumed when a sidecar died last
+  int64_t restarted_ = 0;   // sidecars, in a row, at that element
+  bool again_ = false;      // what begins is the rest of an iteration whose sidecar died
   bool ended_ = false;
   bool element_failed_ = false;  // the error that is being returned is that of one element
 };

@@ -37,6 +37,7 @@ enum class MessageType : uint16_t {
   kBatch = 104,
   kEnd = 105,
   kError = 106,
+  kState = 107,
 };
 
 // What a tensor is to its field.

@@ -22,6 +22,7 @@
 #include "fork_guard.h"
 #include "interrupts.h"
 #include "messages.h"
+#include "stall_watch.h"
 
 namespace parquetry {
 
@@ -37,18 +38,28 @@ namespace {
 constexpr milliseconds kGraceToEnd{2000};
 constexpr milliseconds kGraceToReport{2000};
 
+// How often a sidecar that is waited for is looked after.
+constexpr int kLookMs = 500;
+
+// The argument of a sidecar that may open several requests, one after the other.
+constexpr char kShared[] = "--shared";
+constexpr char kRestartsFlag[] = "--restarts";
+constexpr int64_t kRestarts = 3;  // as common/plan/options.py has it
+
+// Says where a trace goes, see counters.cc; a sidecar learns it from the counters.
+constexpr char kTraced[] = "PARQUETRY_TRACE_SPOOL=";
+
 std::string ErrnoText() { return std::strerror(errno); }
 
-int AnonymousFile(const char* name) {
-#ifdef SYS_memfd_create
-  constexpr unsigned int kCloseOnExec = 1;
-  const int fd = static_cast<int>(syscall(SYS_memfd_create, name, kCloseOnExec));
-  if (fd >= 0) return fd;
-#endif
-  const std::string path = "/" + std::string(name) + "-" + std::to_string(getpid());
-  const int shared = shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (shared >= 0) shm_unlink(path.c_str());
-  return shared;
+// What a new process inherits.
+std::string Surroundings() {
+  char* const directory = getcwd(nullptr, 0);
+  std::string all = directory == nullptr ? "" : directory;
+  std::free(directory);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    if (std::strncmp(*entry, kTraced, sizeof(kTraced) - 1) != 0) all.append(1, '\0').append(*entry);
+  }
+  return all;
 }
 
 bool WriteAll(int fd, const std::string& text) {
@@ -63,6 +74,18 @@ bool WriteAll(int fd, const std::string& text) {
 }
 
 }  // namespace
+
+int AnonymousFile(const char* name) {
+#ifdef SYS_memfd_create
+  constexpr unsigned int kCloseOnExec = 1;
+  const int fd = static_cast<int>(syscall(SYS_memfd_create, name, kCloseOnExec));
+  if (fd >= 0) return fd;
+#endif
+  const std::string path = "/" + std::string(name) + "-" + std::to_string(getpid());
+  const int shared = shm_open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (shared >= 0) shm_unlink(path.c_str());
+  return shared;
+}
 
 // The socket and the process, shared by the sidecar and by every batch that is out.
 class Connection {
@@ -165,6 +188,12 @@ Request Request::OnThisMachine() const {
   return request;
 }
 
+int64_t Request::Restarts() const {
+  const auto flag = std::find(command.begin(), command.end(), kRestartsFlag);
+  if (flag == command.end() || std::next(flag) == command.end()) return kRestarts;
+  return std::strtoll(std::next(flag)->c_str(), nullptr, 10);
+}
+
 Canceller::Canceller() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 Canceller::~Canceller() { close(fd_); }
@@ -201,28 +230,47 @@ std::shared_ptr<const Batch> Batch::CopyOut() const {
 
 Sidecar::Sidecar(Request request, std::shared_ptr<Connection> connection)
     : request_(std::move(request)),
+      surroundings_(Surroundings()),
       connection_(std::move(connection)),
       buffer_(sizeof(Header) + protocol::kMaxBodyBytes) {}
 
 Sidecar::~Sidecar() { connection_->Close(); }
 
 Error Sidecar::Open(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out) {
-  const OwnedFd file(AnonymousFile("parquetry-request"));
-  if (file.get() < 0 || !WriteAll(file.get(), request.json)) {
-    return Error::Broken("sidecar: cannot write the request to shared memory: " + ErrnoText() + ".");
-  }
   std::shared_ptr<Sidecar> sidecar;
   {
     // No fork in between: its child would keep copies of the sockets that nobody knows of.
     std::lock_guard<std::mutex> lock(ForkSafeMutex());
     if (Error error = Launch(request, &sidecar)) return error;
   }
-  Packet packet;
-  Error error = sidecar->Send(MessageType::kOpen, request.json.size(), "", file.get());
-  if (!error) error = sidecar->Await(MessageType::kOpened, canceller, &packet);
-  if (error) return error;
-  sidecar->cardinality_ = static_cast<int64_t>(packet.header.a);
+  if (Error error = sidecar->SendOpen(canceller)) return error;
   *out = std::move(sidecar);
+  return {};
+}
+
+Error Sidecar::Reopen(const Request& request, const Canceller* canceller) {
+  request_ = request;
+  ++generation_;
+  return SendOpen(canceller);
+}
+
+bool Sidecar::MayOpen(const Request& request) const {
+  if (connection_->leases.load() > 0) return false;
+  const auto shared = std::find(request.command.begin(), request.command.end(), kShared);
+  return shared != request.command.end() && request.command == request_.command && surroundings_ == Surroundings();
+}
+
+Error Sidecar::SendOpen(const Canceller* canceller) {
+  const OwnedFd file(AnonymousFile("parquetry-request"));
+  if (file.get() < 0 || !WriteAll(file.get(), request_.json)) {
+    return Error::Broken("sidecar: cannot write the request to shared memory: " + ErrnoText() + ".");
+  }
+  if (Error error = Send(MessageType::kOpen, request_.json.size(), "", file.get())) return error;
+  Packet packet;
+  if (Error error = Await(MessageType::kOpened, canceller, &packet)) return error;
+  cardinality_ = static_cast<int64_t>(packet.header.a);
+  restarts_ = static_cast<int64_t>(packet.header.b & 0xffffffff);
+  stall_timeout_ms_ = static_cast<int64_t>(packet.header.b >> 32);
   return {};
 }
 
@@ -243,8 +291,8 @@ Error Sidecar::Launch(const Request& request, std::shared_ptr<Sidecar>* out) {
   return {};
 }
 
-Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller,
-                     Started* out) {
+Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller, Started* out,
+                     int counters) {
   ++generation_;
   const std::string body = PackStart(iteration, state, merge);
   if (body.size() > protocol::kMaxBodyBytes) {
@@ -252,13 +300,14 @@ Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, co
             "state: expected at most " + std::to_string(protocol::kMaxBodyBytes) + " bytes, got " +
                 std::to_string(body.size()) + ". It is not a state that parquetry saved."};
   }
-  if (Error error = Send(MessageType::kStart, 0, body)) return error;
+  if (Error error = Send(MessageType::kStart, 0, body, counters)) return error;
   active_ = true;
   Packet packet;
   if (Error error = Await(MessageType::kStarted, canceller, &packet)) return error;
   const std::string problem = ReadStarted(packet.header, packet.body(), out);
   if (!problem.empty()) return Broken(problem);
   promised_slots_ = out->most_slots;
+  state_ends_.clear();
   return {};
 }
 
@@ -271,6 +320,9 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
     switch (packet.type()) {
       case MessageType::kBatch:
         return MakeBatch(packet, out);
+      case MessageType::kState:
+        state_ends_.push_back({static_cast<int64_t>(packet.header.a), std::string(packet.body())});
+        break;
       case MessageType::kEnd:
         active_ = false;
         *end = true;
@@ -286,7 +338,7 @@ Error Sidecar::Next(const Canceller* canceller, std::shared_ptr<const Batch>* ou
         return error;
       }
       default:
-        return Broken("expected BATCH, END or ERROR, got message type " + std::to_string(packet.header.type));
+        return Broken("expected BATCH, STATE, END or ERROR, got message type " + std::to_string(packet.header.type));
     }
   }
 }
@@ -297,7 +349,7 @@ void Sidecar::Stop() {
 }
 
 bool Sidecar::Healthy() {
-  if (broken_ || connection_->socket.get() < 0) return false;
+  if (broken_ || interrupted_ || connection_->socket.get() < 0) return false;
   pollfd fds[] = {{connection_->process->ended_fd(), POLLIN, 0}, {connection_->socket.get(), 0, 0}};
   return poll(fds, 2, 0) == 0;  // nothing asked of the socket but whether the other side hung up
 }
@@ -381,8 +433,15 @@ Error Sidecar::Wait(const Canceller* canceller) {
                   {connection_->process->ended_fd(), POLLIN, 0},
                   {canceller == nullptr ? -1 : canceller->fd(), POLLIN, 0}};
   InterruptWatch watch;
-  while (poll(fds, 3, watch.slice_ms()) <= 0) {
-    if (watch.Interrupted()) return Error::Cancelled();
+  StallWatch stall(connection_->process->pid(), stall_timeout_ms_);
+  const int slice_ms = watch.slice_ms() < 0 ? kLookMs : watch.slice_ms();
+  while (poll(fds, 3, slice_ms) <= 0) {
+    if (watch.Interrupted()) {
+      interrupted_ = true;
+      return Error::Cancelled();
+    }
+    stalled_ = stall.Look();
+    if (!stalled_.empty()) return Ended();
   }
   if (fds[2].revents != 0) return Error::Cancelled();
   // Another process may hold the other end of the socket, so its end alone would not be noticed.
@@ -424,6 +483,8 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   batch->base_ = static_cast<const char*>(slot.mapping.get());
   batch->first_element_ = static_cast<int64_t>(header.first_element);
   batch->num_elements_ = header.num_elements;
+  batch->num_rows_ = static_cast<int64_t>(packet.header.b);
+  batch->num_bytes_ = static_cast<int64_t>(header.table_offset);
   batch->tensors_.resize(header.num_tensors);
   if (table_bytes > 0) std::memcpy(batch->tensors_.data(), batch->base_ + header.table_offset, table_bytes);
   for (const TensorEntry& tensor : batch->tensors_) {
@@ -455,12 +516,14 @@ Error Sidecar::Broken(const std::string& message) {
 Error Sidecar::Ended() {
   broken_ = true;
   ChildProcess& process = *connection_->process;
-  if (!process.WaitEnded(kGraceToReport)) process.KillAfter(milliseconds(0));
+  if (!stalled_.empty() || !process.WaitEnded(kGraceToReport)) process.KillAfter(milliseconds(0));
   std::string message = "sidecar (process " + std::to_string(process.pid()) + ") ended unexpectedly: " +
-                        process.Ending() + ".";
+                        (stalled_.empty() ? process.Ending() : stalled_) + ".";
   const std::string tail = process.StderrTail();
   message += tail.empty() ? " It wrote nothing to stderr." : " The last lines of its stderr:\n" + tail;
-  return Error::Broken(message);
+  Error error = Error::Broken(message);
+  error.died = true;
+  return error;
 }
 
 }  // namespace parquetry

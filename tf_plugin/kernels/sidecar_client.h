@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "messages.h"
@@ -37,6 +38,7 @@ struct Error {
   std::string error_class;  // a class of common/errors.py
   std::string message;
   int64_t position = 0;  // behind the element, for kElement
+  bool died = false;     // the process, for kBroken
 };
 
 // Ends every wait that was given it, for good. May be cancelled from any thread.
@@ -67,10 +69,16 @@ struct Request {
   // the command's own, else python3.
   Request OnThisMachine() const;
 
+  // How often in a row a sidecar is started again that died before it told how often that is to be done.
+  int64_t Restarts() const;
+
   bool operator==(const Request& other) const { return json == other.json && command == other.command; }
 };
 
 class Connection;
+
+// A descriptor of memory that has no name, closed on exec; -1 if the system has none.
+int AnonymousFile(const char* name);
 
 // One BATCH message and the memory that it is in. The slot goes back to the sidecar when the last reference is
 // dropped. Always holds: every tensor lies inside the memory, begins on a 64-byte boundary, and is as long as its
@@ -85,6 +93,8 @@ class Batch {
   const char* data(const protocol::TensorEntry& tensor) const { return base_ + tensor.offset; }
   int64_t first_element() const { return first_element_; }
   int64_t num_elements() const { return num_elements_; }
+  int64_t num_rows() const { return num_rows_; }      // of all elements
+  int64_t num_bytes() const { return num_bytes_; }  // of their tensors
 
   // True if at most one slot was free when this batch came: holding on to it may stall the sidecar.
   bool scarce() const { return scarce_; }
@@ -101,6 +111,8 @@ class Batch {
   std::shared_ptr<const void> memory_;  // the mapping, or the copy
   int64_t first_element_ = 0;
   int64_t num_elements_ = 0;
+  int64_t num_rows_ = 0;
+  int64_t num_bytes_ = 0;
   bool scarce_ = false;
   std::shared_ptr<Connection> connection_;  // none for a copy
   uint64_t slot_ = 0;
@@ -113,14 +125,29 @@ class Sidecar {
   static Error Open(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out);
   ~Sidecar();
 
+  // Opens another request in the same process. Fails with kBroken if that cannot be done; the process has ended then.
+  Error Reopen(const Request& request, const Canceller* canceller);
+
+  // Whether `Reopen` may be called: a new process for that request would be like this one was, and nobody holds a slot,
+  // of which a request may have few.
+  bool MayOpen(const Request& request) const;
+
   const Request& request() const { return request_; }
   int64_t cardinality() const { return cardinality_; }
 
+  // How often in a row another is to be started in its place once it has died.
+  int64_t restarts() const { return restarts_; }
+
   // Begins an iteration; ends the one before it. `state` may be null. With `merge` a message may hold several batches.
-  Error Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller, Started* out);
+  // `counters`: the descriptor of the memory that the iteration counts in; -1 = none.
+  Error Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller, Started* out,
+              int counters = -1);
 
   // The next batch of the iteration, or `*end`.
   Error Next(const Canceller* canceller, std::shared_ptr<const Batch>* out, bool* end);
+
+  // What was said, up to the latest batch or error, about how states end; each is given once.
+  std::vector<StateEnd> TakeStateEnds() { return std::exchange(state_ends_, {}); }
 
   // Ends the iteration early. The sidecar can be started again.
   void Stop();
@@ -134,6 +161,7 @@ class Sidecar {
 
   Sidecar(Request request, std::shared_ptr<Connection> connection);
   static Error Launch(const Request& request, std::shared_ptr<Sidecar>* out);
+  Error SendOpen(const Canceller* canceller);
   Error Send(protocol::MessageType type, uint64_t a, const std::string& body, int descriptor = -1);
   Error Receive(const Canceller* canceller, Packet* packet);
   Error Wait(const Canceller* canceller);
@@ -144,13 +172,19 @@ class Sidecar {
   Error Broken(const std::string& message);
   Error Ended();
 
-  const Request request_;
+  Request request_;
+  const std::string surroundings_;  // environment and working directory that the process began with
   const std::shared_ptr<Connection> connection_;
   int64_t cardinality_ = protocol::kUnknown;
+  int64_t restarts_ = 0;
+  int64_t stall_timeout_ms_ = 0;  // 0: none
+  std::string stalled_;           // what the process did when it was killed for that
   uint64_t generation_ = 0;
   bool broken_ = false;
+  bool interrupted_ = false;  // by Ctrl-C: a function may run on that nobody waits for, and none must wait behind it
   bool active_ = false;  // an iteration runs
   int64_t promised_slots_ = 0;
+  std::vector<StateEnd> state_ends_;
   std::map<uint64_t, std::unique_ptr<Slot>> slots_;
   std::vector<char> buffer_;
 };

@@ -70,6 +70,18 @@ size_t MostKept(Pool& own, Clock::duration lately) {
   return std::max(kFewestKept, own.most_used.empty() ? 0 : own.most_used.front().second);
 }
 
+// Call with the mutex held: moves one of this request to `found`, else the oldest that may open it if that one would be
+// dropped when one more is returned.
+void TakeIdle(Pool& own, const Request& request, std::list<Idle>* found) {
+  const auto take_first = [&own, found](const auto& fits) {
+    const auto it = std::find_if(own.idle.begin(), own.idle.end(), fits);
+    if (it != own.idle.end()) found->splice(found->begin(), own.idle, it);
+  };
+  take_first([&request](const Idle& idle) { return idle.sidecar->request() == request; });
+  if (!found->empty() || own.idle.size() < MostKept(own, IdleTime())) return;
+  take_first([&request](const Idle& idle) { return idle.sidecar->MayOpen(request); });
+}
+
 // Drops what has been idle too long; ends when nothing is idle.
 void RunJanitor(void*) {
   std::unique_lock<std::mutex> lock(ForkSafeMutex());
@@ -99,22 +111,25 @@ void RunJanitor(void*) {
 }  // namespace
 
 Error AcquireSidecar(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out) {
-  std::list<Idle> found;
-  {
-    std::lock_guard<std::mutex> lock(ForkSafeMutex());
-    Pool& own = CurrentPool();
-    for (auto it = own.idle.begin(); it != own.idle.end();) {
-      const auto current = it++;
-      if (!(current->sidecar->request() == request)) continue;
-      const bool healthy = current->sidecar->Healthy();
-      found.splice(healthy ? found.begin() : found.end(), own.idle, current);
-      if (healthy) break;
+  out->reset();
+  while (*out == nullptr) {
+    std::list<Idle> found;
+    {
+      std::lock_guard<std::mutex> lock(ForkSafeMutex());
+      TakeIdle(CurrentPool(), request, &found);
     }
-  }
-  if (!found.empty() && found.front().sidecar->Healthy()) {
-    *out = std::move(found.front().sidecar);
-  } else if (Error error = Sidecar::Open(request, canceller, out)) {
-    return error;
+    if (found.empty()) {
+      if (Error error = Sidecar::Open(request, canceller, out)) return error;
+      break;
+    }
+    std::shared_ptr<Sidecar> sidecar = std::move(found.front().sidecar);
+    if (!sidecar->Healthy()) continue;
+    if (!(sidecar->request() == request)) {
+      Error error = sidecar->Reopen(request, canceller);
+      if (error.kind == Error::Kind::kBroken) continue;
+      if (error) return error;
+    }
+    *out = std::move(sidecar);
   }
   std::lock_guard<std::mutex> lock(ForkSafeMutex());
   NoteUse(CurrentPool(), *out);

@@ -1,7 +1,8 @@
 // Sidecars that are idle between two iterations, kept a while so that the next epoch starts in milliseconds.
 //
-// A sidecar is idle for at most PARQUETRY_SIDECAR_IDLE_S seconds (30 unless set) and is given only to a request equal
-// to its own, in the process that started it. Thread-safe.
+// A sidecar is idle for at most PARQUETRY_SIDECAR_IDLE_S seconds (30 unless set) and is given to a request equal to its
+// own, in the process that started it. When as many are idle as were in use at once lately, the oldest opens the next
+// other request, or is dropped for one that is returned. Thread-safe.
 
 #ifndef PARQUETRY_KERNELS_SIDECAR_POOL_H_
 #define PARQUETRY_KERNELS_SIDECAR_POOL_H_

@@ -36,14 +36,15 @@ class DatasetStateOp : public OpKernel {
     const Started& started = latest->started();
     const int64_t given = elements->scalar<int64_t>()() - (since_restart_ ? 0 : started.consumed);
     const std::optional<int64_t> position = latest->PositionAfter(given);
-    OP_REQUIRES(ctx, position.has_value(),
+    const std::optional<std::string> text = position ? latest->StateAt(*position) : std::nullopt;
+    OP_REQUIRES(ctx, text.has_value(),
                 absl::FailedPreconditionError(absl::StrCat("state of a Parquet dataset: expected one of the latest ",
                                                            Progress::kMostJumps, " elements, got element ", given,
                                                            ". Take states earlier.")));
     Tensor *state = nullptr, *remaining = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &state));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tensorflow::TensorShape({}), &remaining));
-    state->scalar<tstring>()() = started.State(*position);
+    state->scalar<tstring>()() = *text;
     remaining->scalar<int64_t>()() = started.remaining;
   }
 
@@ -66,10 +67,32 @@ class DatasetSetStateOp : public OpKernel {
   }
 };
 
+// A descriptor of the counters of a dataset's latest iteration, which is the caller's to close; -1 if there is none.
+class DatasetCountersOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* ctx) override {
+    const Tensor* key;
+    OP_REQUIRES_OK(ctx, ctx->input("dataset_key", &key));
+    const auto counters = DatasetRegistry::Get().LatestCounters(key->scalar<tstring>()());
+    Tensor* descriptor = nullptr;
+    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &descriptor));
+    descriptor->scalar<int64_t>()() = counters == nullptr ? -1 : counters->Duplicate();
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetCounters").Device(tensorflow::DEVICE_CPU), DatasetCountersOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetState").Device(tensorflow::DEVICE_CPU), DatasetStateOp);
 REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDatasetSetState").Device(tensorflow::DEVICE_CPU), DatasetSetStateOp);
 
 }  // namespace
+
+REGISTER_OP("Parquetry>ParquetDatasetCounters")
+    .Input("dataset_key: string")
+    .Output("descriptor: int64")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 
 REGISTER_OP("Parquetry>ParquetDatasetState")
     .Input("dataset_key: string")

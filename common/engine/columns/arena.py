@@ -19,6 +19,7 @@ import numpy as np
 
 ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
+_LARGE_RUNS_BYTES = 1 << 17  # from here on the allocator gives each array pages of its own
 
 
 class Arena(Protocol):
@@ -174,8 +175,20 @@ SHARED_REGIONS = RegionPool()
 """Of batches."""
 BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
 """Of what blocks hold: few and large, so batches do not take theirs from it."""
-for _pool in (SHARED_REGIONS, BLOCK_REGIONS):
+_RUN_REGIONS = RegionPool(max_idle_bytes=1 << 28)
+for _pool in (SHARED_REGIONS, BLOCK_REGIONS, _RUN_REGIONS):
     os.register_at_fork(after_in_child=_pool.forget)
+
+
+def run_memory(size_bytes: int) -> np.ndarray:
+    """Memory for strings or lists of a batch (uint8): that of earlier batches, where fresh pages would cost more."""
+    if size_bytes < _LARGE_RUNS_BYTES:
+        return np.empty(size_bytes, np.uint8)
+    region = _RUN_REGIONS.acquire(size_bytes)
+    try:
+        return region.allocate(np.dtype(np.uint8), (size_bytes,))
+    finally:
+        region.end()
 
 
 class Scratch(threading.local):

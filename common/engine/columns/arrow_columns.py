@@ -1,7 +1,7 @@
 """Columns as Arrow arrays and back, for user functions that work on Arrow batches.
 
-Values of fixed shape become fixed-size lists, variable ones large lists, one level for each axis; scalars and strings
-are plain. Nulls stay nulls.
+Values of fixed shape become fixed-size lists, variable and nested ones large lists, a level for each axis; scalars and
+strings are plain. Nulls stay nulls.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, TransformError
-from ...schema.codecs import ListCodec
+from ...schema.codecs import ListCodec, ReadListCodec
 from ...schema.element import OutputField
-from ...schema.field import UnischemaField
+from ...schema.field import Shape, UnischemaField
+from ...schema.ragged import ends_of
 from ..read.normalise import normalise
-from .batch import Column, Dense, Strings
+from .batch import Column, Compound, Dense, Ragged, Strings, as_one_array, offsets_of, values_of
 from .columns import block_column
 
 
@@ -26,16 +27,23 @@ def to_arrow(output: OutputField, column: Column) -> pa.Array:
     valid = None if column.valid is None else column.valid.reshape(len(column.valid), -1).all(axis=1)
     mask = None if valid is None else pa.array(~valid)
     if isinstance(column, Dense):
-        return _nested(pa.array(column.values.reshape(-1)), column.values.shape[1:], mask)
+        rows, *shape = column.values.shape
+        return _nested(pa.array(column.values.reshape(-1)), rows, tuple(shape), mask)
     if isinstance(column, Strings):
-        return _nested(_strings(column, text=output.kind == "text"), column.shape[1:], mask)
-    values = column.values
+        return _nested(_strings(column, text=output.kind == "text"), column.shape[0], column.shape[1:], mask)
+    whole = values_of(column)
+    assert isinstance(whole, Ragged)
+    values = whole.values
     array = _strings(values, text=output.kind == "text") if isinstance(values, Strings) else pa.array(values)
-    for axis in reversed(range(column.shapes.shape[1])):
-        lengths = _lengths(column.shapes, axis)
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]))
-        array = pa.LargeListArray.from_arrays(offsets, array)
-    for steps in reversed(column.lead[1:]):
+    if isinstance(column, Compound):
+        for size in reversed(output.shape[output.levels :]):
+            array = pa.FixedSizeListArray.from_arrays(array, size)
+        for offsets in reversed(offsets_of(column)):
+            array = pa.LargeListArray.from_arrays(pa.array(offsets), array)
+    else:
+        for axis in reversed(range(whole.shapes.shape[1])):
+            array = pa.LargeListArray.from_arrays(pa.array(ends_of(_lengths(whole.shapes, axis))), array)
+    for steps in reversed(whole.lead[1:]):
         array = pa.FixedSizeListArray.from_arrays(array, steps)
     if mask is None:
         return array
@@ -52,9 +60,12 @@ def from_arrow(
     """
     shape = output.element_shape
     dtype = {"text": str, "bytes": bytes}.get(output.kind, output.dtype)
-    field = UnischemaField(output.name, dtype, shape, ListCodec() if shape else None, nullable=True)
+    codec = ReadListCodec(levels=output.levels) if output.levels else ListCodec()
+    field = UnischemaField(output.name, dtype, shape, codec if shape else None, nullable=True)
     try:
-        part = normalise(field, array)
+        leaf = {"text": pa.string(), "bytes": pa.binary()}.get(output.kind) or pa.from_numpy_dtype(output.dtype)
+        typed = _typed(array.type, shape, leaf)
+        part = normalise(field, array if typed == array.type else array.cast(typed))
         rows = np.arange(len(part))
         out = None
         if output.kind == "dense" and None not in shape:
@@ -65,19 +76,62 @@ def from_arrow(
     if column.valid is not None and not output.nullable:
         row = int(np.flatnonzero(~column.valid)[0])
         raise TransformError(f"{who}, field '{output.name}', {describe(row)}: expected a value, got null.")
-    return column
+    return in_one_shape(output, column, who, describe) if output.padded else column
 
 
-def _nested(flat: pa.Array, shape: tuple[int, ...], mask: pa.Array | None) -> pa.Array:
+def in_one_shape(output: OutputField, column: Column, who: str, describe: Callable[[int], str]) -> Column:
+    """The values that a user function made of a field that is padded to the largest value of the batch.
+
+    Raises:
+        TransformError: values of several shapes.
+    """
+    if not isinstance(column, Ragged):
+        return column
+    found = as_one_array(column)
+    if found is None:
+        shapes = sorted({tuple(shape) for shape in column.shapes.tolist()})
+        raise TransformError(
+            f"{who}, field '{output.name}', the batch that begins at {describe(0)}: expected values of one shape, as "
+            f"the field is padded, got the shapes {shapes[0]} and {shapes[-1]}. Pad them alike, or call pad() behind "
+            "the function."
+        )
+    return found
+
+
+def _typed(kind: pa.DataType, axes: Shape, leaf: pa.DataType) -> pa.DataType:
+    """The type of lists that are all empty, of which Arrow says that they hold nulls, as declared; others stay."""
+    if not axes:
+        return kind
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        inside = kind.value_type
+        typed = _typed(inside, axes[1:], leaf)
+        if pa.types.is_null(inside):
+            typed = leaf
+            for size in reversed(axes[1:]):
+                typed = pa.list_(typed) if size is None else pa.list_(typed, size)
+        return kind if typed == inside else make(typed)
+    return kind
+
+
+def _nested(flat: pa.Array, rows: int, shape: tuple[int, ...], mask: pa.Array | None) -> pa.Array:
     if not shape:
         return (
             flat
             if mask is None
             else flat.take(pa.array(np.arange(len(flat)), mask=mask.to_numpy(zero_copy_only=False)))
         )
-    for size in reversed(shape[1:]):
-        flat = pa.FixedSizeListArray.from_arrays(flat, size)
-    return pa.FixedSizeListArray.from_arrays(flat, shape[0], mask=mask)
+    for axis in reversed(range(1, len(shape))):
+        flat = _fixed_lists(flat, shape[axis], rows * math.prod(shape[:axis]))
+    return _fixed_lists(flat, shape[0], rows, mask)
+
+
+def _fixed_lists(values: pa.Array, size: int, count: int, mask: pa.Array | None = None) -> pa.Array:
+    if size:
+        return pa.FixedSizeListArray.from_arrays(values, size, mask=mask)
+    nulls = [False] * count if mask is None else mask.to_pylist()
+    empty: list[list[object] | None] = [None if null else [] for null in nulls]
+    return pa.array(empty, pa.list_(values.type, 0))  # pyarrow makes lists without values in no other way
 
 
 def _strings(column: Strings, *, text: bool) -> pa.Array:

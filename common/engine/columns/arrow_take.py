@@ -1,4 +1,4 @@
-"""Rows of Arrow arrays by number, with as few copies as can be.
+"""Rows of Arrow arrays by number, with as few copies as can be: by the compiled core, else by Arrow as byte strings.
 
 In: row numbers, and strings or lists of numbers. Out: flat numpy values of those rows. What always holds: the same as
 Arrow's own ``take`` gives.
@@ -9,12 +9,18 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from ...native.gather import gather_runs
 from ...schema.arrow_types import scalar_dtype
+from ...schema.ragged import ends_of
+from .arena import run_memory
 from .arrow_views import as_arrow, as_numpy
 
 
 def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Some of the runs of bytes that lie end to end in ``data`` (uint8): their own ends (int64, from 0) and bytes."""
+    taken = gather_runs(ends, data, rows, run_memory)
+    if taken is not None:
+        return taken
     buffers = [None, pa.py_buffer(np.ascontiguousarray(ends)), pa.py_buffer(np.ascontiguousarray(data))]
     return _runs(pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers).take(as_arrow(rows)))
 
@@ -28,36 +34,48 @@ def take_spans(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np
     return data.view(values.dtype)
 
 
-class NumberLists:
-    """Lists of numbers, each row taken as one run of bytes: Arrow itself would take every number by its position."""
+class Runs:
+    """Texts, byte strings, or lists of numbers: each row is taken as one run of bytes. Arrow itself would take every
+    number of a list by its position.
+    """
 
-    def __init__(self, lists: pa.Array) -> None:
-        numbers = lists.values
-        self._dtype = np.dtype(scalar_dtype(numbers.type, field=""))
+    def __init__(self, array: pa.Array) -> None:
+        lists = pa.types.is_large_list(array.type)
+        values = array.values if lists else array
+        self._dtype = np.dtype(scalar_dtype(values.type, field="") if lists else np.uint8)
         width = self._dtype.itemsize
-        validity, offsets, *_ = lists.buffers()
-        ends = np.frombuffer(offsets, np.int64, lists.offset + len(lists) + 1) * width
-        data = numbers.buffers()[1]
+        data = values.buffers()[1 if lists else 2]
         empty = data is None or not data.size  # read from a file, an empty buffer may have no address
-        data = pa.py_buffer(b"") if empty else data.slice(numbers.offset * width)
-        buffers = [validity if lists.null_count else None, pa.py_buffer(ends), data]
-        self._runs = pa.Array.from_buffers(pa.large_binary(), len(lists), buffers, offset=lists.offset)
+        raw = np.zeros(0, np.uint8) if empty else np.frombuffer(data, np.uint8)[values.offset * width if lists else 0 :]
+        offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
+        ends = offsets * width if lists else offsets
+        self._valid = as_numpy(array.is_valid()) if array.null_count else None
+        if self._valid is not None and np.diff(ends)[~self._valid].any():  # what is hidden beneath nulls is left out
+            _, raw = take_runs(ends, raw, np.flatnonzero(self._valid))
+            ends = ends_of(np.where(self._valid, np.diff(ends), 0))
+        self._ends, self._raw = ends, raw
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """The lengths of some rows, their numbers end to end, and which are not null (``None`` = all)."""
-        taken = self._runs.take(as_arrow(rows))
-        ends, data = _runs(taken)
-        valid = None if taken.null_count == 0 else as_numpy(taken.is_valid())
-        return np.diff(ends) // self._dtype.itemsize, data.view(self._dtype), valid
+        """Where some rows end (int64, from 0), their bytes or numbers end to end, and which are not null (``None`` =
+        all).
+        """
+        ends, raw = take_runs(self._ends, self._raw, rows)
+        valid = None if self._valid is None else self._valid[rows]
+        values = raw.view(self._dtype)
+        return ends // self._dtype.itemsize, values, None if valid is None or valid.all() else valid
 
 
-def number_lists(lists: pa.Array) -> NumberLists | None:
-    """Lists of one level of whole-byte numbers without nulls among them; ``None`` for all others."""
-    if not pa.types.is_large_list(lists.type) or len(lists) == 0:
+def runs_of(array: pa.Array) -> Runs | None:
+    """Texts, byte strings, and lists of one level of whole-byte numbers without nulls among them; ``None`` for all
+    others.
+    """
+    if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type):
+        return Runs(array) if len(array) else None
+    if not pa.types.is_large_list(array.type) or len(array) == 0:
         return None
-    numbers = lists.values
+    numbers = array.values
     plain = pa.types.is_integer(numbers.type) or pa.types.is_floating(numbers.type)
-    return NumberLists(lists) if plain and numbers.null_count == 0 else None
+    return Runs(array) if plain and numbers.null_count == 0 else None
 
 
 def _runs(taken: pa.Array) -> tuple[np.ndarray, np.ndarray]:

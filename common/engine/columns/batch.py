@@ -1,21 +1,22 @@
-"""Column batches: the three forms in which a field of a batch exists between the engine and the faces.
+"""Column batches: the forms in which a field of a batch exists between the engine and the faces.
 
-`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values). They carry no Python object
-per row; `to_numpy` makes what Python users see.
+`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values); inside the engine also
+`Compound` (several of these, row by row). They carry no Python object per row; `to_numpy` makes what Python users see.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from ...schema.element import OutputField
-from ...schema.ragged import RaggedArray, ends_of
+from ...schema.element import Element, OutputField
+from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from .arrow_take import take_runs
 
 
@@ -66,14 +67,102 @@ class Ragged:
     valid: np.ndarray | None = None
 
 
-Column = Dense | Strings | Ragged
+Plain = Dense | Strings | Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class Compound:
+    """Columns of one field that belong together row by row; none of them is a compound.
+
+    ``parts`` are those of `OutputField.leaves`, and then, where the elements of lists are flagged, bools of the same
+    shapes as the values that say which are there.
+    """
+
+    parts: tuple[Plain, ...]
+
+    @property
+    def valid(self) -> np.ndarray | None:
+        """As that of each part."""
+        return self.parts[0].valid
+
+    def each(self, change: Callable[[Plain], Column]) -> Compound:
+        """The same change in every part."""
+        return Compound(tuple(map(change, self.parts)))  # type: ignore[arg-type]  # a part stays of its kind
+
+
+Column = Plain | Compound
+
+
+def column_bytes(column: Column) -> int:
+    """About how much memory a column takes."""
+    if isinstance(column, Dense):  # first: it is called for every column of every job
+        return column.values.nbytes
+    if isinstance(column, Compound):
+        return sum(map(column_bytes, column.parts))
+    if isinstance(column, Strings):
+        return column.offsets.nbytes + column.data.nbytes
+    values = column.values
+    return column.shapes.nbytes + (column_bytes(values) if isinstance(values, Strings) else values.nbytes)
+
+
+def as_one_array(column: Ragged) -> Dense | Strings | None:
+    """A ragged column whose values have one shape as an array, with zeros or empty strings where null; ``None`` if they
+    have several.
+    """
+    cells, axes = column.shapes.shape
+    valid = np.ones(cells, bool) if column.valid is None else column.valid.reshape(-1)
+    shapes = column.shapes[valid]
+    if (shapes != shapes[:1]).any():
+        return None
+    shape = tuple(shapes[0].tolist()) if len(shapes) else (0,) * axes
+    there = np.repeat(valid, np.prod(column.shapes, axis=1))
+    if isinstance(column.values, Strings):
+        lengths = np.zeros((cells, math.prod(shape)), np.int64)
+        lengths[valid] = np.diff(column.values.offsets)[there].reshape(len(shapes), -1)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Strings(offsets, column.values.data, (*column.lead, *shape), column.valid)
+    values = np.zeros((cells, *shape), column.values.dtype)
+    values[valid] = column.values[there].reshape(len(shapes), *shape)
+    return Dense(values.reshape(*column.lead, *shape), column.valid)
 
 
 def timed(output: OutputField, column: Column) -> Column:
     """A column with times, where its field is to have them in numpy, in place of what counts them."""
-    if not output.as_time or isinstance(column, Strings) or isinstance(column.values, Strings):
+    values = values_of(column)
+    if not output.as_time or isinstance(values, Strings) or isinstance(values.values, Strings):
         return column
-    return replace(column, values=column.values.view(output.numpy_dtype))
+    return with_values(column, replace(values, values=values.values.view(output.numpy_dtype)))
+
+
+def values_of(column: Column) -> Plain:
+    """The column of the values themselves."""
+    return column.parts[-1] if isinstance(column, Compound) else column
+
+
+def with_values(column: Column, values: Plain) -> Column:
+    """A column with other values in their place."""
+    return Compound((*column.parts[:-1], values)) if isinstance(column, Compound) else values
+
+
+def by_output(element: Element, leaves: Sequence[Column]) -> Iterator[tuple[OutputField, Column]]:
+    """Each output of an element with its column, made of those of its leaves."""
+    rest = iter(leaves)
+    for output in element.outputs:
+        parts = tuple(islice(rest, len(output.leaves)))
+        yield output, Compound(parts) if output.levels else parts[0]  # type: ignore[arg-type]  # leaves are plain
+
+
+def leaf_columns(columns: Sequence[Column]) -> list[Column]:
+    """The columns of leaves, in order."""
+    return [part for column in columns for part in (column.parts if isinstance(column, Compound) else (column,))]
+
+
+def offsets_of(column: Compound) -> tuple[np.ndarray, ...]:
+    """Where the lists of each level of nested lists begin, the outermost level first; without windows."""
+    first = column.parts[0]
+    assert isinstance(first, Ragged)
+    lengths = [part.values for part in column.parts[:-1] if isinstance(part, Ragged)]
+    return (ends_of(first.shapes[:, 0]), *(ends_of(each) for each in lengths))  # type: ignore[arg-type]  # numbers
 
 
 def to_numpy(column: Column, *, text: bool) -> Any:
@@ -85,21 +174,33 @@ def to_numpy(column: Column, *, text: bool) -> Any:
         return np.ma.MaskedArray(column.values, np.broadcast_to(~valid, column.values.shape))
     if isinstance(column, Strings):
         return column.to_objects(text=text)
-    values = column.values.to_objects(text=text) if isinstance(column.values, Strings) else column.values
-    ragged = RaggedArray(values, column.shapes, column.lead)
+    whole = values_of(column)
+    assert isinstance(whole, Ragged)
+    values = whole.values.to_objects(text=text) if isinstance(whole.values, Strings) else whole.values
+    cells: RaggedArray | NestedArray = RaggedArray(values, whole.shapes)
+    if isinstance(column, Compound):
+        inner = whole.shapes[:1, 1:].reshape(-1)  # of every row
+        cells = NestedArray(values.reshape(int(whole.shapes[:, 0].sum()), *inner), offsets_of(column))
     if column.valid is None:
-        return ragged
-    rows = np.empty(column.lead, dtype=object)
-    flat, cells = rows.reshape(-1), RaggedArray(values, column.shapes)
+        return _windowed(cells, whole.lead)
+    rows = np.empty(whole.lead, dtype=object)
+    flat = rows.reshape(-1)
     for number, valid in enumerate(column.valid.reshape(-1)):
         flat[number] = cells[number] if valid else None
     return rows
 
 
+def _windowed(cells: RaggedArray | NestedArray, lead: tuple[int, ...]) -> RaggedArray | NestedArray:
+    if isinstance(cells, RaggedArray):
+        return RaggedArray(cells.values, cells.shapes, lead)
+    steps = [np.arange(math.prod(lead[:axis]) + 1) * lead[axis] for axis in range(1, len(lead))]
+    return NestedArray(cells.values, (*steps, *cells.offsets))
+
+
 def rows_of(column: Column, *, text: bool) -> list[Any]:
     """What a Python user gets for each row: scalars, arrays (views), strings; ``None`` where null."""
     valid = column.valid
-    rows = list(to_numpy(replace(column, valid=None), text=text))
+    rows = list(to_numpy(without_valid(column), text=text))
     if valid is None:
         return rows
     if valid.ndim == 1:
@@ -109,10 +210,17 @@ def rows_of(column: Column, *, text: bool) -> list[Any]:
     return [row if ok.all() else with_nulls for row, with_nulls, ok in zip(rows, masked, valid, strict=True)]
 
 
+def without_valid(column: Column) -> Column:
+    """A column in which nothing is null."""
+    return column.each(without_valid) if isinstance(column, Compound) else replace(column, valid=None)
+
+
 def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Column:
     """Rows of a column by number (flat int64), laid out with leading axes ``lead`` (whose product is
     ``len(index)``).
     """
+    if isinstance(column, Compound):
+        return column.each(lambda part: take_column(part, index, lead))
     valid = None if column.valid is None else column.valid.reshape(-1)[index].reshape(lead)
     if valid is not None and valid.all():
         valid = None
@@ -162,6 +270,9 @@ def split_column(column: Column, parts: int) -> list[Column]:
     """A column cut into equal parts along its first axis; numbers are views."""
     if parts == 1:
         return [column]
+    if isinstance(column, Compound):
+        cut = zip(*(split_column(part, parts) for part in column.parts), strict=True)
+        return [Compound(tuple(pieces)) for pieces in cut]
     if isinstance(column, Dense) and column.valid is None:
         return [Dense(values) for values in split_array(column.values, parts)]
     size = leading(column) // parts
@@ -199,6 +310,8 @@ def _some(valid: np.ndarray) -> np.ndarray | None:
 
 def take_rows(column: Column, rows: np.ndarray) -> Column:
     """Rows of a column by number (int64); inner leading axes stay."""
+    if isinstance(column, Compound):
+        return column.each(lambda part: take_rows(part, rows))
     valid = None if column.valid is None else _some(column.valid[rows])
     if isinstance(column, Dense):
         return Dense(column.values[rows], valid)
@@ -217,8 +330,11 @@ def concat_columns(columns: Sequence[Column]) -> Column:
     """Columns of one field, one after the other along the first axis; inner leading axes are equal and stay."""
     if len(columns) == 1:
         return columns[0]
-    valid = _concat_valid(columns)
     first = columns[0]
+    if isinstance(first, Compound):
+        parts = zip(*(column.parts for column in columns if isinstance(column, Compound)), strict=True)
+        return Compound(tuple(map(concat_columns, parts)))  # type: ignore[arg-type]  # a part stays of its kind
+    valid = _concat_valid(columns)
     if isinstance(first, Dense):
         return Dense(np.concatenate([c.values for c in columns if isinstance(c, Dense)]), valid)
     rows = sum(leading(column) for column in columns)
@@ -244,6 +360,8 @@ def _concat_valid(columns: Sequence[Column]) -> np.ndarray | None:
 
 def leading(column: Column) -> int:
     """The length of a column's first axis."""
+    if isinstance(column, Compound):
+        return leading(column.parts[0])
     if isinstance(column, Dense):
         return len(column.values)
     return column.shape[0] if isinstance(column, Strings) else column.lead[0]

@@ -1,14 +1,15 @@
 """Block columns: one field of all rows of a loaded block, ready to be gathered by row number.
 
-Four kinds, chosen by `block_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, and
-coded values that are decoded one by one. Each gathers rows into a `batch.Column`, allocating from an arena; values of
-fixed shape go straight to their place in the batch.
+Chosen by `block_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, nested lists,
+lists with flags beside them, and coded values that are decoded one by one. Each gathers rows into a `batch.Column`,
+allocating from an arena; values of fixed shape go straight to their place in the batch.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError
-from ...schema.codec import Codec
-from ...schema.codecs import NdarrayCodec, TensorCodec
-from ...schema.dtypes import delivered_dtype, is_string_like
+from ...layout.dataset import MAX_VALUE_BYTES
+from ...native.gather import gather as gather_rows
+from ...schema.codec import DAMAGE, Codec
+from ...schema.codecs import NdarrayCodec, ReadListCodec, TensorCodec
+from ...schema.dtypes import delivered_dtype, is_bytes, is_string_like, is_text
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.npy import npy_header
@@ -26,13 +29,16 @@ from ...schema.ragged import ends_of
 from ..read.file_cells import FileCells, FileValues, InMemory, Part, file_values
 from ..read.stored_cells import StoredCells, cells_of
 from .arena import Arena, array_bytes
-from .arrow_take import number_lists
+from .arrow_take import runs_of
 from .arrow_views import as_arrow, as_numpy, is_number, without_nulls
-from .batch import Column, Dense, Ragged, Strings
+from .batch import Column, Compound, Dense, Ragged, Strings, rows_of, values_of
+from .nested_column import NestedColumn
+from .null_elements import filled, flagged
 from .shared_rows import SharedRows
 
 Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
+_BATCH_VALUES = 16  # of the largest size, which a batch may have
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -56,15 +62,23 @@ class TokenColumn(Protocol):
 
 
 def block_column(
-    field: UnischemaField, parts: Sequence[Part], describe: Describe, *, reuse: bool = False
+    field: UnischemaField,
+    parts: Sequence[Part],
+    describe: Describe,
+    *,
+    reuse: bool = False,
+    max_value_bytes: int = MAX_VALUE_BYTES,
 ) -> BlockColumn:
     """The column of a field from its normalised parts (one for each row group of the block).
 
     Args:
         describe: names the place of a row of the block, for errors.
         reuse: whether rows are asked for several times, so that it pays to keep what was decoded.
+        max_value_bytes: what a decoded value of varying shape may take.
     """
     codec = field.storage
+    if isinstance(codec, ReadListCodec) and codec.nulls != "error":
+        return _settled(field, codec, _arrays(parts), describe)
     if field.shape == () and not codec.coded:
         numbers = [part for part in parts if isinstance(part, pa.Array) and is_number(part.type)]
         if len(numbers) == len(parts) and not any(part.null_count for part in numbers):
@@ -74,23 +88,23 @@ def block_column(
         return (
             FixedColumn(fixed, _validity(parts))
             if fixed is not None
-            else CodedColumn(field, codec, parts, describe, reuse=reuse)
+            else CodedColumn(field, codec, parts, describe, reuse=reuse, max_value_bytes=max_value_bytes)
         )
     arrays = _arrays(parts)
-    if field.is_fixed and not is_string_like(field.dtype) and all(_is_plain(array.type) for array in arrays):
-        starts = np.cumsum([0, *(len(array) for array in arrays)]).tolist()
-        numbers = [_plain_numbers(field, array, start, describe) for array, start in zip(arrays, starts, strict=False)]
-        return FixedColumn(numbers, _validity(arrays))
+    if isinstance(codec, ReadListCodec) and codec.levels:
+        return _nested(field, codec.levels, arrays, describe)
+    if field.is_fixed and not is_string_like(field.dtype) and all(map(_is_plain, arrays)):
+        return FixedColumn([_plain_numbers(field, array) for array in arrays], _validity(arrays))
     return ArrowColumn(field, arrays, describe)
 
 
-def plain_parts(field: UnischemaField, parts: Sequence[Part], describe: Describe) -> list[np.ndarray] | None:
+def plain_parts(field: UnischemaField, parts: Sequence[Part]) -> list[np.ndarray] | None:
     """Arrays that look into Arrow's buffers, for plain numbers without nulls; else ``None``."""
     arrays = _arrays(parts)
     plain = not field.storage.coded and field.is_fixed and not is_string_like(field.dtype)
-    if not plain or any(array.null_count or not _is_plain(array.type) for array in arrays):
+    if not plain or any(array.null_count or not _is_plain(array) for array in arrays):
         return None
-    return [_plain_numbers(field, array, 0, describe) for array in arrays]
+    return [_plain_numbers(field, array) for array in arrays]
 
 
 def _arrays(parts: Sequence[Part]) -> list[pa.Array]:
@@ -117,6 +131,16 @@ class FixedColumn:
     @cached_property
     def _start(self) -> np.ndarray:
         return np.concatenate([[0], np.cumsum([len(part) for part in self._all_parts])])
+
+    def joined(self, scratch: dict[Any, np.ndarray] | None = None) -> np.ndarray:
+        """All values in one array; ``scratch`` holds memory for it, which the columns of a block share."""
+        if scratch is None or len(self.parts) == 1:
+            return self._joined
+        first, rows = self.parts[0], sum(map(len, self.parts))
+        key = (first.dtype, first.shape[1:])
+        if key not in scratch:
+            scratch[key] = np.empty((rows, *first.shape[1:]), first.dtype)
+        return np.concatenate(self.parts, out=scratch[key])
 
     @cached_property
     def _joined(self) -> np.ndarray:
@@ -152,24 +176,9 @@ class FixedColumn:
         rows, width = self._joined.shape
         return np.arange(rows + 1) * width, self._joined.reshape(-1)
 
-    @property
-    def arena_bytes(self) -> int:
-        """What all values take in an arena, at most."""
-        return array_bytes(self.parts[0].dtype, (sum(len(part) for part in self.parts), *self.parts[0].shape[1:]))
-
-    def in_order(self, rows: np.ndarray, arena: Arena, scratch: dict[Any, np.ndarray] | None = None) -> FixedColumn:
-        """A column of all rows in another order; ``scratch`` holds memory that columns of a block join parts in."""
-        first, joined = self.parts[0], self._joined if scratch is None or len(self.parts) == 1 else None
-        if joined is None:
-            assert scratch is not None
-            key = (first.dtype, first.shape[1:])
-            joined = scratch.get(key)
-            if joined is None:
-                joined = scratch[key] = np.empty((len(rows), *first.shape[1:]), first.dtype)
-            np.concatenate(self.parts, out=joined)
-        values = arena.allocate(joined.dtype, joined.shape)
-        joined.take(rows, 0, values, "wrap")
-        return FixedColumn([values], None if self.validity is None else self.validity[rows])
+    def arena_bytes(self, rows: int) -> int:
+        """What so many values take in an arena, at most."""
+        return array_bytes(self.parts[0].dtype, (rows, *self.parts[0].shape[1:]))
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
         """Which of some rows are not null; ``None`` if none is."""
@@ -184,27 +193,56 @@ class FixedColumn:
         return self._all_parts[part][row - int(self._start[part])]
 
 
+def in_order(columns: Sequence[FixedColumn], rows: np.ndarray, arena: Arena) -> list[FixedColumn]:
+    """Columns of small values of one block, each with the values of some rows (int64) in that order."""
+    targets = [arena.allocate(column.parts[0].dtype, (len(rows), *column.parts[0].shape[1:])) for column in columns]
+    whole = [(column, target) for column, target in zip(columns, targets, strict=True) if len(column.parts) == 1]
+    gather_rows([column.joined() for column, _ in whole], rows, [target for _, target in whole])
+    scratch: dict[Any, np.ndarray] = {}  # one column after the other in the same memory stays in the cache
+    for column, target in zip(columns, targets, strict=True):
+        if len(column.parts) > 1:
+            gather_rows([column.joined(scratch)], rows, [target])
+    return [
+        FixedColumn([target], None if column.validity is None else column.validity[rows])
+        for column, target in zip(columns, targets, strict=True)
+    ]
+
+
 class ArrowColumn:
     """Strings, and lists of anything, gathered by Arrow."""
 
     def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> None:
         self._field = field
         self._describe = describe
-        self._array = parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
-        self._lists = None if field.is_fixed or len(field.shape) != 1 else number_lists(self._array)
+        self._array = _joined(parts)
+        plain = not field.shape or (len(field.shape) == 1 and not field.is_fixed)
+        self._runs = runs_of(self._array) if plain else None
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """As `TokenColumn.flat`."""
+        """As `TokenColumn.flat`.
+
+        Raises:
+            DecodeError: a null inside a list.
+        """
+        inside = self._array.flatten()
+        if inside.null_count:
+            row = np.searchsorted(ends_of(_list_lengths(self._array)), _first_null(inside), side="right") - 1
+            raise _null_inside(self._field, self._describe(int(row)))
         if pa.types.is_fixed_size_list(self._array.type):
-            return ends_of(_list_lengths(self._array)), as_numpy(self._array.flatten())
+            return ends_of(_list_lengths(self._array)), as_numpy(inside)
         first, count = self._array.offset, len(self._array)
         return np.frombuffer(self._array.buffers()[1], np.int64, count + 1, first * 8), as_numpy(self._array.values)
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
-        if self._lists is not None:
-            lengths, numbers, valid = self._lists.take(rows)
-            return Ragged(lengths[:, None], numbers, (len(rows),), valid)
+        if self._runs is not None:
+            ends, items, valid = self._runs.take(rows)
+            lead = (len(rows),)
+            return (
+                Ragged(np.diff(ends)[:, None], items, lead, valid)
+                if self._field.shape
+                else Strings(ends, items, lead, valid)
+            )
         taken = self._array.take(as_arrow(rows))
         valid = None if taken.null_count == 0 else as_numpy(taken.is_valid())
         axes = len(self._field.shape)
@@ -224,12 +262,62 @@ class ArrowColumn:
         return Ragged(shapes, values, (len(rows),), valid)
 
 
+class FlaggedColumn:
+    """Lists, and flags of the same shapes that say which elements are not null."""
+
+    def __init__(self, field: UnischemaField, values: BlockColumn, flag: UnischemaField, flags: BlockColumn) -> None:
+        self._columns = ((field, values), (flag, flags))
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        values, flags = (column.gather(rows, _place(field, len(rows))) for field, column in self._columns)
+        present = values_of(flags)
+        assert isinstance(present, Dense | Ragged)
+        numbers = present.values
+        assert isinstance(numbers, np.ndarray)
+        parts = values.parts if isinstance(values, Compound) else (values,)
+        return Compound((*parts, replace(present, values=numbers.view(np.bool_))))
+
+
+class KeptColumn:
+    """Lists as objects, for people to look at: arrays, and Python lists for the rows that hold nulls."""
+
+    def __init__(self, field: UnischemaField, array: pa.Array, describe: Describe) -> None:
+        self._field = field
+        self._array = array
+        self._describe = describe
+
+    def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
+        objects = np.empty(len(rows), object)
+        for place, row in enumerate(rows.tolist()):
+            objects[place] = self._row(row)
+        return Dense(objects)
+
+    def _row(self, row: int) -> object:
+        alone = self._array.take(as_arrow(np.array([row])))
+        try:
+            found = block_column(self._field, [alone], lambda _: self._describe(row)).gather(
+                np.zeros(1, np.int64), _place(self._field, 1)
+            )
+        except DecodeError:
+            return alone[0].as_py()
+        return rows_of(found, text=is_text(self._field.dtype))[0]
+
+
 class CodedColumn:
     """Byte strings that the field's codec decodes, each straight into its place."""
 
     def __init__(
-        self, field: UnischemaField, codec: Codec, parts: Sequence[Part], describe: Describe, *, reuse: bool
+        self,
+        field: UnischemaField,
+        codec: Codec,
+        parts: Sequence[Part],
+        describe: Describe,
+        *,
+        reuse: bool,
+        max_value_bytes: int,
     ) -> None:
+        self._max_bytes = max_value_bytes
+        self._item_bytes = 1 if is_string_like(field.dtype) else delivered_dtype(field.dtype).itemsize
         self._field = field
         self._codec = codec
         self._describe = describe
@@ -289,7 +377,7 @@ class CodedColumn:
                 self._codec.decode_into(self._field, data, out)
             else:
                 self._decoded.copy_into(row, out, partial(self._codec.decode_into, self._field, data))
-        except (ValueError, OSError) as error:
+        except DAMAGE as error:
             raise self._failed(row, error) from error
 
     def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
@@ -303,7 +391,7 @@ class CodedColumn:
         data = self._bytes(row)
         try:
             return self._codec.decode_reduced_into(data, factor, out)
-        except (ValueError, OSError) as error:
+        except DAMAGE as error:
             raise self._failed(row, error) from error
 
     def _bytes(self, row: int) -> memoryview:
@@ -340,7 +428,7 @@ class CodedColumn:
                     continue
                 if not self._decoded.copy_into(row, out[number], partial(decode, field, data), wait=False):
                     later[row] = out[number]
-            except (ValueError, OSError) as error:
+            except DAMAGE as error:
                 raise self._failed(row, error) from error
         for row, place in later.items():
             self.decode(row, place)
@@ -355,6 +443,9 @@ class CodedColumn:
                 shapes[number] = self._checked_shape(row)
         sizes = np.prod(shapes, axis=1, dtype=np.int64)
         ends = np.cumsum(sizes)
+        if len(rows):
+            total, limit = int(ends[-1]) * self._item_bytes, _BATCH_VALUES * self._max_bytes
+            self._check_bytes(int(rows[0]), total, limit, f"a batch of {len(rows)} values from here on")
         values = np.empty(int(ends[-1]) if len(ends) else 0, delivered_dtype(field.dtype))
         places = [values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
         self._decode_all(rows, places, valid)
@@ -364,7 +455,7 @@ class CodedColumn:
         data = self._bytes(row)
         try:
             shape = self._codec.shape_of(self._field, data)
-        except (ValueError, OSError) as error:
+        except DAMAGE as error:
             raise self._failed(row, error) from error
         self._check_shape(row, shape)
         return shape
@@ -374,6 +465,12 @@ class CodedColumn:
         fits = len(shape) == len(wanted) and all(w is None or w == s for w, s in zip(wanted, shape, strict=False))
         if not fits:
             raise self._failed(row, ValueError(f"expected shape {wanted}, got {shape}"))
+        self._check_bytes(row, math.prod(shape) * self._item_bytes, self._max_bytes, f"a value of shape {shape}")
+
+    def _check_bytes(self, row: int, size: int, limit: int, what: str) -> None:
+        if size > limit:
+            text = f"expected at most {limit} bytes, got {what}, which takes {size}; max_value_bytes= allows more"
+            raise self._failed(row, ValueError(text))
 
     def _gather_strings(self, rows: np.ndarray, valid: np.ndarray | None) -> Column:
         assert isinstance(self._codec, NdarrayCodec)
@@ -385,10 +482,15 @@ class CodedColumn:
                 continue
             data = self._bytes(row)
             try:
+                header = self._codec.header_of(data)
+                self._check_shape(row, header.shape)
+                self._check_bytes(row, header.data_bytes, self._max_bytes, f"a value of shape {header.shape}")
                 array = self._codec.decode_strings(self._field, data)
-            except (ValueError, OSError) as error:
+                if array.dtype.kind == "S" and not is_bytes(self._field.dtype):
+                    for item in array.reshape(-1).tolist():
+                        item.decode("utf-8")  # what is no text is an error of this row
+            except DAMAGE as error:
                 raise self._failed(row, error) from error
-            self._check_shape(row, array.shape)
             shapes[number] = array.shape
             flat = array.reshape(-1).tolist()
             items += [item.encode("utf-8") if isinstance(item, str) else item for item in flat]
@@ -401,22 +503,48 @@ class CodedColumn:
     def _failed(self, row: int, error: Exception) -> DecodeError:
         return DecodeError(
             f"field '{self._field.name}', {self._describe(row)}: {type(self._codec).__name__} could not decode the "
-            f"stored value: {error}."
+            f"stored value: {str(error).rstrip('.')}."
         )
 
 
-def _is_plain(arrow: pa.DataType) -> bool:
-    while pa.types.is_fixed_size_list(arrow):
-        arrow = arrow.value_type
-    return bool(pa.types.is_primitive(arrow))
+def _settled(
+    field: UnischemaField, codec: ReadListCodec, arrays: Sequence[pa.Array], describe: Describe
+) -> BlockColumn:
+    """The column of lists whose nulls inside have a policy."""
+    plain = field.replace(codec=replace(codec, nulls="error", value=None))
+    if codec.nulls == "fill":
+        return block_column(plain, [filled(array, field.shape, codec.value) for array in arrays], describe)
+    if codec.nulls == "keep":
+        return KeptColumn(plain, _joined(arrays), describe)
+    values, flags = zip(*(flagged(array, field.shape) for array in arrays), strict=True)
+    flag = plain.replace(dtype=np.uint8)
+    return FlaggedColumn(plain, block_column(plain, values, describe), flag, block_column(flag, flags, describe))
 
 
-def _plain_numbers(field: UnischemaField, part: pa.Array, start: int, describe: Describe) -> np.ndarray:
+def _nested(field: UnischemaField, levels: int, arrays: Sequence[pa.Array], describe: Describe) -> NestedColumn:
+    """The column of lists that differ in length at every level."""
+    return NestedColumn(
+        field,
+        _joined(arrays),
+        levels,
+        lengths_of=_list_lengths,
+        strings_of=lambda array: _strings(array, (len(array),), None),
+        refused=lambda row: _null_inside(field, describe(row)),
+    )
+
+
+def _is_plain(array: pa.Array) -> bool:
+    """Whether a column is numbers of one shape, which numpy has as they are but for null rows."""
+    lists = pa.types.is_fixed_size_list(array.type)
+    while pa.types.is_fixed_size_list(array.type):
+        array = array.flatten()
+    return bool(pa.types.is_primitive(array.type)) and not (lists and array.null_count)
+
+
+def _plain_numbers(field: UnischemaField, part: pa.Array) -> np.ndarray:
     shape = (len(part), *(axis or 0 for axis in field.shape))
     while pa.types.is_fixed_size_list(part.type):
         part = part.flatten()
-    if part.null_count and len(shape) > 1:
-        raise _null_inside(field, describe(start + _first_null(part) // int(np.prod(shape[1:], dtype=np.int64))))
     if part.null_count:  # by hand, because older Arrow fills no half floats
         present = pa.Array.from_buffers(part.type, len(part), [None, part.buffers()[1]], offset=part.offset)
         numbers = np.where(as_numpy(part.is_valid()), as_numpy(present), 0)
@@ -516,6 +644,13 @@ def _validity(parts: Sequence[Part]) -> np.ndarray | None:
     )
 
 
+def _place(field: UnischemaField, rows: int) -> np.ndarray | None:
+    """Where numbers of one shape go."""
+    if not field.is_fixed or is_string_like(field.dtype):
+        return None
+    return np.empty((rows, *(axis or 0 for axis in field.shape)), delivered_dtype(field.dtype))
+
+
 def _take_valid(valid: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
     if valid is None:
         return None
@@ -528,6 +663,10 @@ def _strings(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) 
     offsets, data = _binary_buffers(without_nulls(array))
     raw = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return Strings(offsets - offsets[0], raw, shape, valid)
+
+
+def _joined(parts: Sequence[pa.Array]) -> pa.Array:
+    return parts[0] if len(parts) == 1 else pa.concat_arrays(_same_type(parts))
 
 
 def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
@@ -563,8 +702,8 @@ def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tu
             if len(uneven):
                 raise DecodeError(
                     f"field '{field.name}', {describe(owner[uneven[0]])}: expected lists that form an array of "
-                    f"{len(field.shape)} axes, found rows of different lengths in one value. Deselect the field, or "
-                    "store it as one array."
+                    f"{len(field.shape)} axes, found rows of different lengths in one value. Write "
+                    f".nested('{field.name}') to get lists of any lengths, or deselect the field."
                 )
         owner = np.repeat(owner, lengths)
         array = array.flatten()
@@ -580,13 +719,17 @@ def _first_null(array: pa.Array) -> int:
 def _null_inside(field: UnischemaField, where: str) -> DecodeError:
     return DecodeError(
         f"field '{field.name}', {where}: expected a list without nulls inside, found one. "
-        "Fill it where the data are written, or deselect the field."
+        f"Choose with nulls('drop', '{field.name}') or nulls('mask', '{field.name}', elements=True), before other "
+        f"verbs on the field, what becomes of it, or deselect the field. nulls('fill', '{field.name}', value=...) "
+        "fills null values, but no null list inside whose length may vary: nobody knows how long it would be."
     )
 
 
 def _list_lengths(array: pa.Array) -> np.ndarray:
+    """How many values ``array.flatten()`` has of each list: none of a null one."""
     if pa.types.is_fixed_size_list(array.type):
-        return np.full(len(array), array.type.list_size)
+        lengths = np.full(len(array), array.type.list_size)
+        return np.where(as_numpy(array.is_valid()), lengths, 0) if array.null_count else lengths
     lengths = array.value_lengths()
     return as_numpy(without_nulls(lengths)).astype(np.int64, copy=False)
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
 
 import pyarrow as pa
 
 from ...errors import DatasetError
+from ...layout.kept import UNREADABLE
 
 _MAGIC = b"PQRYCE\x00\x01"
 _TRAILER = struct.Struct("<QQQ8s")  # bytes of the stream, bytes of the key, CRC-32 of both, magic
@@ -55,7 +57,7 @@ def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
     """The table of an entry, without a copy.
 
     Args:
-        verify: whether to compare the checksum, which reads every byte.
+        verify: whether to compare the checksum and to check offsets and texts, which reads every byte.
 
     Raises:
         DatasetError: a damaged, truncated or foreign entry, or one of another key.
@@ -73,9 +75,20 @@ def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
     if mapped.slice(stream_bytes, key_bytes).to_pybytes() != _key_bytes(key):
         raise DatasetError("expected the entry of the wanted key, got that of another.")
     try:
-        return pa.ipc.open_stream(mapped.slice(0, stream_bytes)).read_all()
-    except (pa.ArrowException, OSError, KeyError) as error:
+        table = pa.ipc.open_stream(mapped.slice(0, stream_bytes)).read_all()
+        if verify:
+            table.validate(full=True)  # Arrow reads whatever offsets say, and anybody can make a checksum
+            _read_names(table.schema)
+        return table
+    except UNREADABLE as error:
         raise DatasetError(f"expected an Arrow IPC stream, got: {error}.") from error
+
+
+def _read_names(fields: Iterable[pa.Field]) -> None:
+    """Raises ``UnicodeDecodeError`` for a name that is no UTF-8, in the fields or inside them."""
+    for field in fields:
+        assert field.name is not None
+        _read_names(field.type.field(number) for number in range(field.type.num_fields))
 
 
 def _key_bytes(key: str) -> bytes:

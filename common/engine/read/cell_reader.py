@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from ...layout.checksums import PageCheck, PassedPages, page_check
 from ...layout.files import DataFile
 from ...layout.pages import FileBytes, MemoryBytes, find_values
 from ...schema.codecs import TensorCodec
@@ -34,6 +35,8 @@ _LARGE_VALUE_BYTES = 2048
 _VALUE_BYTES_TO_STAY = 16 << 10  # to find a value in its file costs as much as to copy this
 _FEW = 0.25  # of the values of a row group are read one by one
 _PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # the last two are of levels
+_PASSED = PassedPages()
+"""Pages whose values lie in their file: to check them costs a read of its own, so a process does it once."""
 
 
 class CellReader:
@@ -62,8 +65,9 @@ class CellReader:
         file = int(groups.file[row_group])
         footer = self._dataset.footer(file)
         column = self._column(footer.schema, field.name)
+        size = self._dataset.files[file].size_bytes
         chunk = None if column is None else _plain_chunk(footer, int(groups.group[row_group]), column, field)
-        if chunk is None or chunk.values != groups.rows[row_group]:
+        if chunk is None or chunk.values != groups.rows[row_group] or not chunk.lies_in(size):
             return None
         few = rows is not None and len(rows) <= _FEW * chunk.values
         stays = self._partly or stays_in_file(field)
@@ -71,7 +75,7 @@ class CellReader:
             found = self._in_file(self._dataset.files[file], chunk, rows)
             if found is not None:
                 return found if stays else found.loaded()
-        cells = _in_memory(self._dataset.files[file], chunk)
+        cells = _in_memory(self._dataset.files[file], chunk, page_check(self._dataset.verify))
         return cells if cells is None or rows is None else cells.take(rows)
 
     def _in_file(self, file: DataFile, chunk: _Chunk, rows: np.ndarray | None) -> FileCells | None:
@@ -80,7 +84,9 @@ class CellReader:
         if opened is None:
             return None
         stored = FileBytes(opened.descriptor, chunk.begin, chunk.size_bytes)
-        places = find_values(stored, chunk.values, width=chunk.width, nullable=chunk.nullable)
+        passed = _PASSED.of(file.version.key, chunk.begin)
+        check = page_check(self._dataset.verify, rows=rows, passed=passed)
+        places = find_values(stored, chunk.values, width=chunk.width, nullable=chunk.nullable, check=check)
         if places is None:
             return None
         cells = FileCells(places[0] + chunk.begin, places[1] + chunk.begin, opened)
@@ -116,6 +122,10 @@ class _Chunk:
     width: int | None
     nullable: bool
 
+    def lies_in(self, file_bytes: int) -> bool:
+        """Whether a file of this size can hold it."""
+        return 0 <= self.begin <= self.begin + self.size_bytes <= file_bytes
+
 
 def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: UnischemaField) -> _Chunk | None:
     column = footer.schema.column(number)
@@ -136,12 +146,12 @@ def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: Unisch
     return _Chunk(begin=chunk.data_page_offset, size_bytes=size, values=count, width=width, nullable=nullable)
 
 
-def _in_memory(file: DataFile, chunk: _Chunk) -> StoredCells | None:
+def _in_memory(file: DataFile, chunk: _Chunk, check: PageCheck | None) -> StoredCells | None:
     """All values; ``None`` if the file cannot be read or is shorter, or holds them in another way."""
     try:
         opened = OpenFile(file.version)
         data = read_bytes(chunk.size_bytes, lambda view: read_values(opened, np.array([chunk.begin]), [view]))
     except OSError:
         return None  # Arrow meets it too, and says what it is
-    places = find_values(MemoryBytes(data), chunk.values, width=chunk.width, nullable=chunk.nullable)
+    places = find_values(MemoryBytes(data), chunk.values, width=chunk.width, nullable=chunk.nullable, check=check)
     return None if places is None else StoredCells(*places, data)

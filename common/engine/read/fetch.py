@@ -6,20 +6,21 @@ The columns come from storage, or from the local cache; rows that are not wanted
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from ...errors import DatasetError, DecodeError, ParquetryError, SchemaError
+from ...counting.counters import Count, Reading, add, counted
+from ...errors import DecodeError, ParquetryError, SchemaError
+from ...layout.arrow_read import read_group
+from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
 from ...layout.evolution import conform
-from ...layout.footers import remedy, why
 from ...layout.nested import child, take_rows, without_views
 from ...layout.spark_files import read_options, refuse_old_calendar
-from ...layout.table_read import check_counts, read_columns
+from ...layout.table_read import read_columns
 from ...plan.draws import BlockRows
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram
@@ -29,6 +30,7 @@ from ..run.block import LoadedBlock
 from .cell_reader import CellReader
 from .disk_cache import DiskCache
 from .file_cells import Part, RowGroupColumns
+from .list_reader import ListReader
 from .listed_files import ListedPlace, is_listed, listed_column, read_listed, whole_files
 from .normalise import normalise, number_type
 
@@ -50,12 +52,13 @@ class TableCache(Protocol):
 
 
 def _warn_of_undated(dataset: StoredDataset) -> None:
-    if dataset.roots not in _warned:
-        _warned.add(dataset.roots)
+    roots = (dataset.folder[1],) if dataset.table is not None and dataset.table.is_manifest else dataset.roots
+    if roots not in _warned:
+        _warned.add(roots)
         _LOGGER.warning(
             "cache() of %s keeps nothing: the store tells neither times nor ETags of its files, so a kept copy could "
             "not be told from that of another version.",
-            ", ".join(dataset.roots),
+            ", ".join(roots),
         )
 
 
@@ -65,9 +68,11 @@ class Fetcher:
     Args:
         fields: what to read, in the order of the tables' columns.
         cache: where fetched row groups are kept, or ``None``.
+        lists: reads lists whose lengths are known.
         program: what becomes of the rows, for `LoadedBlock`.
         shuffled: whether the items of a block come in another order than its rows.
         partly: whether most rows of a block are for other processes.
+        stored_bytes: the stored bytes of a row group's columns, to be counted.
     """
 
     def __init__(
@@ -76,9 +81,11 @@ class Fetcher:
         fields: Sequence[UnischemaField],
         cache: TableCache | None = None,
         *,
+        lists: ListReader | None = None,
         program: ElementProgram | None = None,
         shuffled: bool = False,
         partly: bool = False,
+        stored_bytes: Callable[[int], int] = lambda row_group: 0,
     ) -> None:
         self._program = program
         self._by_item = program is not None and shuffled and bool(program.fields_by_item)
@@ -91,8 +98,10 @@ class Fetcher:
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
         whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
         self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
+        self._lists = lists if self._cache is None else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
         self._later = partly and not dataset.remote
+        self._bytes = stored_bytes
 
     def load(self, rows: BlockRows) -> LoadedBlock:
         """Reads all row groups of a block."""
@@ -109,6 +118,7 @@ class Fetcher:
             row_groups=rows.row_groups,
             program=self._program,
             order=rows.cells[:, 0] if self._by_item else None,
+            max_value_bytes=self._dataset.max_value_bytes,
         )
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
@@ -159,12 +169,24 @@ class Fetcher:
             DatasetError: a file that cannot be read; names file and row group.
             DecodeError, SchemaError: columns that do not fit the schema.
         """
+        hits = counted(Count.CACHE_HITS)
+        with Reading():
+            columns = self._fetched(row_group, rows)
+        if counted(Count.CACHE_HITS) == hits:
+            add(Count.READ_BYTES, self._bytes(row_group))
+        if rows is not None:
+            add(Count.FILTERED_ROWS, int(self._dataset.row_groups.rows[row_group]) - len(rows))
+        return columns
+
+    def _fetched(self, row_group: int, rows: np.ndarray | None) -> RowGroupColumns:
         total = int(self._dataset.row_groups.rows[row_group])
         if rows is not None and len(rows) == total:
             rows = None
         cells: dict[str, Part] = {**self._cells.read(row_group, rows)}
         listed = whole_files if self._later else read_listed
         cells.update({field.name: listed(self._dataset, row_group, rows) for field in self._listed})
+        if self._lists is not None:
+            cells.update(self._lists.read(row_group, rows))
         stored = _take(self._stored_columns(row_group, but=cells), rows)
         columns: list[Part] = []
         for field in self._fields:
@@ -191,8 +213,11 @@ class Fetcher:
         key = self._key(row_group)
         if self._cache is not None:
             kept = self._cache.get(key)
-            if kept is not None and kept.num_rows == self._dataset.row_groups.rows[row_group]:
+            rows = self._dataset.row_groups.rows[row_group]
+            if kept is not None and kept.num_rows == rows and {field.name for field in wanted} <= {*kept.column_names}:
+                add(Count.CACHE_HITS, 1)
                 return kept
+            add(Count.CACHE_MISSES, 1)
         table = read_row_group(self._dataset, row_group, wanted)
         if self._cache is not None:
             self._cache.put(key, table)
@@ -204,6 +229,8 @@ class Fetcher:
         names = "\0".join(field.name for field in self._stored)
         if self._dataset.table is not None:  # another version may find other columns under these names
             names += "\0" + self._dataset.table.digest
+        if self._dataset.verify != VERIFY[0]:  # what is kept has been checked as it says
+            names += f"\0{self._dataset.verify}"
         return f"{file.version.key}\0{groups.group[row_group]}\0{names}"
 
 
@@ -224,27 +251,23 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
     file = dataset.files[groups.file[row_group]]
     place = f"file {file.path}, row group {groups.group[row_group]}"
     footer = dataset.footer(int(groups.file[row_group]))
+    paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
+
+    def choose(arrow: pa.Schema) -> list[str]:
+        top = set(arrow.names)
+        return sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
+
     # One read for all columns; large ones that lie here are read one by one, because that saves a copy.
     chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
     at_once = dataset.filesystem.type_name != "local" or chunk_bytes < _LARGE_CHUNK_BYTES
-    try:
-        with (
-            dataset.open(int(groups.file[row_group])) as source,
-            pq.ParquetFile(source, metadata=footer, pre_buffer=at_once, **read_options(footer)) as reader,
-        ):
-            arrow = reader.schema_arrow
-            top = set(arrow.names)
-            paths = [dataset.image_bytes.get(field.name, field.name) for field in fields]
-            wanted = sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
-            table = reader.read_row_group(int(groups.group[row_group]), columns=wanted, use_threads=False)
-            check_counts(table, int(groups.rows[row_group]), place)
-    except DatasetError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DatasetError(
-            f"{place}: expected readable columns {[field.name for field in fields]}, got: {why(error)}. "
-            f"{remedy(error, 'The file is damaged or was replaced since it was opened: write it again.')}"
-        ) from error
+    table = read_group(
+        dataset,
+        row_group,
+        choose,
+        pre_buffer=at_once,
+        advice="The file is damaged or was replaced since it was opened: write it again.",
+        **read_options(footer),
+    )
     try:
         for name, column in zip(table.column_names, table.columns, strict=True):
             if not is_number(column.type):
@@ -316,13 +339,16 @@ def fetchers_of(plan: BasePlan, *, partly: bool = False) -> list[Fetcher]:
 
 def _fetcher_of(plan: Plan, partly: bool) -> Fetcher:
     cache, program = plan.order.cache, plan.program
+    lists = [field for field in program.fields if field.name in plan.measured_lists]
     return Fetcher(
         plan.dataset,
         program.fields,
         None if cache is None else DiskCache(cache.directory, cache.max_bytes),
+        lists=ListReader(plan.dataset, lists, plan.list_lengths) if lists else None,
         program=program,
         shuffled=plan.order.shuffle is not None,
         partly=partly,
+        stored_bytes=plan.read_bytes,
     )
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...layout.file_versions import FileVersion, opened
+from ...layout.store_faults import asking_again
 from ...layout.stores import store_of
 from ...layout.table import TableColumn
 from ...layout.table_read import read_columns
@@ -51,7 +52,7 @@ class ListedPlace(str):
     def describe(self, row: int) -> str:
         """The file of a row; the place of the row where the manifest cannot be read any more."""
         try:
-            with pq.ParquetFile(self.manifest) as reader:
+            with pq.ParquetFile(self.manifest, page_checksum_verification=True) as reader:
                 return f"file '{reader.read_row_group(self.group, columns=['path']).column(0)[row]}' of {self}"
         except (OSError, pa.ArrowException):
             return f"{self}, row {row}"
@@ -99,15 +100,24 @@ def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
     filesystem, root = dataset.folder
     store = store_of(filesystem)
     versions = [
-        FileVersion(path=f"{root}/{path}", size_bytes=size, mtime_ns=mtime_ns, tag=tag, store=store)
-        for path, size, mtime_ns, tag in zip(*(column.to_pylist() for column in listed.columns), strict=True)
+        FileVersion(
+            path=f"{root}/{path}",
+            size_bytes=size_bytes,
+            store=store,
+            mtime_ns=mtime_ns,
+            tag=tag,
+            inode=tuple(inode or ()),  # which manifests of earlier versions lack
+        )
+        for path, size_bytes, mtime_ns, tag, inode in zip(
+            *(column.to_pylist() for column in listed.columns), strict=True
+        )
     ]
     bounds = np.concatenate([[0], np.cumsum([version.size_bytes for version in versions], dtype=np.int64)])
     return WholeFiles(bounds[:-1], bounds[1:], versions)
 
 
 def _read(filesystem: pafs.FileSystem, version: FileVersion, place: memoryview) -> None:
-    try:
+    def read() -> None:
         with opened(filesystem, version) as source:
             done = 0
             while done < len(place):
@@ -115,6 +125,9 @@ def _read(filesystem: pafs.FileSystem, version: FileVersion, place: memoryview) 
                 if not count:
                     raise OSError(f"{version.size_bytes} bytes expected, {done} found")
                 done += count
+
+    try:
+        asking_again(filesystem, read, f"file {version.path}")
     except DatasetError:
         raise
     except (OSError, pa.ArrowException) as error:

@@ -5,28 +5,41 @@ Pure but for the arena it allocates from; runs in threads and in worker processe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ...counting.counters import Count, add, counted, took
 from ...errors import NullValueError
+from ...native.gather import gather as gather_rows
 from ...plan.program import ElementProgram, Input, MixedProgram, leaves_of
 from ...schema.dtypes import delivered_dtype, is_string_like
 from ...schema.field import UnischemaField
 from ...stages.image_base import ImageStep
 from ...stages.pack import PackStep
-from ...stages.steps import WindowStep
+from ...stages.steps import Step, WindowStep
 from ...stages.transform import TransformStep
 from ..columns.arena import Arena, Heap
-from ..columns.batch import Column, Dense, Ragged, Strings, concat_columns, take_column, take_rows
-from ..columns.columns import CodedColumn, FixedColumn
+from ..columns.batch import (
+    Column,
+    Compound,
+    Dense,
+    Ragged,
+    Strings,
+    concat_columns,
+    leaf_columns,
+    take_column,
+    take_rows,
+)
+from ..columns.columns import CodedColumn
 from ..steps.apply import BatchRows, apply_step
 from ..steps.chance import ItemKeys, concat_keys
 from ..steps.image_columns import SizeCheck, apply_images, fits, gather_images
 from ..steps.join import join_rows
 from ..steps.pack import apply_pack, gather_packed
-from ..steps.source import Numbers, Source, as_slice
+from ..steps.source import Source, as_slice
 from ..steps.transform import apply_dropping
 
 _REPEATS_SHIFT = 32  # a row that comes again in an epoch draws numbers of its own
@@ -35,7 +48,7 @@ _REPEATS_SHIFT = 32  # a row that comes again in an epoch draws numbers of its o
 def assemble(
     program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
 ) -> list[Column]:
-    """The columns of a batch of ``count`` items, one for each of the program's outputs.
+    """The columns of a batch of ``count`` items, one for each of the element's leaves.
 
     Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the
     items.
@@ -44,6 +57,16 @@ def assemble(
         DecodeError, TransformError: with file, row group and row.
         NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
     """
+    begin, transformed = time.perf_counter(), counted(Count.TRANSFORM_S)
+    columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
+    took(Count.DECODE_S, begin, less=counted(Count.TRANSFORM_S) - transformed)
+    return columns
+
+
+def _assembled(
+    program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
+) -> list[Column]:
+    """The columns of a batch, one for each of the program's outputs."""
     rows = _batch_rows(sources, count)
     if isinstance(program, MixedProgram):
         columns = _mixed(program, sources, count)
@@ -55,10 +78,19 @@ def assemble(
         columns = _inputs(program, sources, rows, arena)
     if program.drops:
         return _dropping(program, columns, rows, strict_nulls=strict_nulls)
-    for step in program.item_steps:
-        columns = apply_step(step, columns, rows)
+    columns = _applied(program.item_steps, columns, rows)
     if strict_nulls:
         _refuse_nulls(program, columns, rows.describe)
+    return columns
+
+
+def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> list[Column]:
+    """The columns after the steps."""
+    if steps:
+        begin = time.perf_counter()
+        for step in steps:
+            columns = apply_step(step, columns, rows)
+        took(Count.TRANSFORM_S, begin)
     return columns
 
 
@@ -66,7 +98,7 @@ def _dropping(
     program: ElementProgram | MixedProgram, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
 ) -> list[Column]:
     """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
-    kept, left = np.arange(rows.count), rows
+    kept, left, begin = np.arange(rows.count), rows, time.perf_counter()
     for step in program.item_steps:
         if isinstance(step, TransformStep) and step.drops:
             columns, chosen = apply_dropping(step, columns, left.count, left.describe)
@@ -74,6 +106,8 @@ def _dropping(
             left = _some_rows(rows, kept)
         else:
             columns = apply_step(step, columns, left)
+    took(Count.TRANSFORM_S, begin)
+    add(Count.FILTERED_ROWS, rows.count - len(kept))
     if strict_nulls:
         _refuse_nulls(program, columns, left.describe)
     return [*columns, Dense(kept)]
@@ -101,7 +135,7 @@ def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list
             replace(each, places=np.searchsorted(places, _places(each, count)), source=each.source - begin)
             for each in own
         ]
-        made.append(assemble(part, local, len(places), Heap(), strict_nulls=False))
+        made.append(_assembled(part, local, len(places), Heap(), strict_nulls=False))
         order.append(places)
     return [_reordered(parts, np.concatenate(order)) for parts in zip(*made, strict=True)]
 
@@ -230,8 +264,7 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[Source], count:
         base += len(rows)
     rows_once = _batch_rows(distinct, base)
     columns = _inputs(program, distinct, rows_once, Heap(), before_windows=True)
-    for step in program.row_steps:
-        columns = apply_step(step, columns, rows_once)
+    columns = _applied(program.row_steps, columns, rows_once)
     steps = index[0].shape[1]
     cells = np.empty((count, steps), dtype=np.int64)
     for source, numbers in zip(sources, index, strict=True):
@@ -248,13 +281,15 @@ def _transformed_rows(program: ElementProgram, sources: Sequence[Source], count:
 
 
 def _out(field: UnischemaField, lead: tuple[int, ...], arena: Arena) -> np.ndarray | None:
-    if not field.is_fixed or is_string_like(field.dtype):
+    if not field.is_fixed or is_string_like(field.dtype) or field.storage.compound:
         return None
     return arena.allocate(delivered_dtype(field.dtype), (*lead, *field.shape))  # type: ignore[arg-type]
 
 
 def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
     """The same column with its first axis split in two."""
+    if isinstance(column, Compound):
+        return column.each(lambda part: _with_lead(part, lead))
     valid = None if column.valid is None else column.valid.reshape(lead)
     if isinstance(column, Dense):
         return Dense(column.values.reshape(*lead, *column.values.shape[1:]), valid)
@@ -317,14 +352,17 @@ def _describe(sources: Sequence[Source], count: int) -> Callable[[int], str]:
 def _refuse_nulls(
     program: ElementProgram | MixedProgram, columns: Sequence[Column], describe: Callable[[int], str]
 ) -> None:
-    for field, column in zip(program.outputs, columns, strict=True):
-        if column.valid is not None:
-            valid = column.valid.reshape(len(column.valid), -1).all(axis=1)
-            item = int(np.flatnonzero(~valid)[0])
-            raise NullValueError(
-                f"field '{field.name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. "
-                f"Choose with nulls('drop', '{field.name}'), 'fill' or 'mask' what becomes of it, or deselect it."
-            )
+    found = [(field.name, column.valid) for field, column in zip(program.outputs, columns, strict=True)]
+    nulls = {name: valid for name, valid in found if valid is not None}
+    if nulls:
+        name, valid = next(iter(nulls.items()))
+        item = int(np.flatnonzero(~valid.reshape(len(valid), -1).all(axis=1))[0])
+        names = ", ".join(f"'{each}'" for each in nulls)
+        raise NullValueError(
+            f"field '{name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. Choose with "
+            f"nulls('fill', '{name}', value=...) or nulls('mask', '{name}') what becomes of it, select(...) fields "
+            f"without nulls, or leave such rows out with nulls('drop', '{name}'). Nulls are here in: {names}."
+        )
 
 
 def gather_in_item_order(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
@@ -334,26 +372,27 @@ def gather_in_item_order(sources: Sequence[Source], count: int, arena: Arena) ->
     processor's cache then, and the batches that follow are stretches of it. That costs a third of taking scattered rows
     for each of them.
     """
-    parts = []
-    for source in sources:
-        if source.items is None:
-            return {}
-        places = slice(0, count) if source.places is None else as_slice(source.places)
-        parts.append((source.block.by_item, as_slice(source.items), places))
-    shared = [number for number in parts[0][0] if all(number in columns for columns, _, _ in parts)] if parts else []
-    return {
-        number: _gather([(columns[number], items, places) for columns, items, places in parts], count, arena)
-        for number in shared
-    }
-
-
-def _gather(parts: Sequence[tuple[FixedColumn, Numbers, Numbers]], count: int, arena: Arena) -> Dense:
-    values = parts[0][0].parts[0]
-    out = arena.allocate(values.dtype, (count, *values.shape[1:]))
-    valid: np.ndarray | None = None
-    for column, items, places in parts:
-        out[places] = column.parts[0][items]
-        if column.validity is not None:
-            valid = np.ones(count, dtype=bool) if valid is None else valid
-            valid[places] = column.validity[items]
-    return Dense(out, None if valid is None or valid.all() else valid)
+    if not sources or any(source.items is None for source in sources):
+        return {}
+    blocks = [source.block.by_item for source in sources]
+    shared = [number for number in blocks[0] if all(number in columns for columns in blocks)]
+    if not shared:
+        return {}
+    first = [blocks[0][number].parts[0] for number in shared]
+    outs = [arena.allocate(values.dtype, (count, *values.shape[1:])) for values in first]
+    valid: dict[int, np.ndarray] = {}
+    for source, columns in zip(sources, blocks, strict=True):
+        assert source.items is not None
+        items, places = as_slice(source.items), as_slice(_places(source, count))
+        values = [columns[number].parts[0] for number in shared]
+        if isinstance(items, slice) and isinstance(places, slice):
+            for out, each in zip(outs, values, strict=True):
+                out[places] = each[items]
+        else:
+            gather_rows(values, source.items, outs, _places(source, count))
+        for number in shared:
+            validity = columns[number].validity
+            if validity is not None:
+                valid.setdefault(number, np.ones(count, dtype=bool))[places] = validity[items]
+    nulls = {number: None if mask.all() else mask for number, mask in valid.items()}
+    return {number: Dense(out, nulls.get(number)) for number, out in zip(shared, outs, strict=True)}

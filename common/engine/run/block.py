@@ -7,19 +7,21 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from ...layout.dataset import MAX_VALUE_BYTES
 from ...plan.program import ElementProgram
 from ...schema.element import Path
 from ...schema.field import UnischemaField
 from ...stages.pack import PackStep
 from ..columns.arena import BLOCK_REGIONS, Heap
-from ..columns.columns import BlockColumn, FixedColumn, block_column, plain_parts
+from ..columns.columns import BlockColumn, FixedColumn, block_column, in_order, plain_parts
 from ..read.file_cells import Part, RowGroupColumns
 from ..read.listed_files import ListedPlace
 from ..steps.pack import pack_parts, packed_bytes
+
+_MOST_REPEATS = 2  # items for each row, on average, for which numbers are kept in the order of items
 
 
 class RowPlaces:
@@ -73,7 +75,9 @@ class LoadedBlock:
         row_groups: Sequence[int],
         program: ElementProgram | None = None,
         order: np.ndarray | None = None,
+        max_value_bytes: int = MAX_VALUE_BYTES,
     ) -> None:
+        self._max_value_bytes = max_value_bytes
         for part, place, wanted in zip(fetched, places, rows, strict=True):
             part.check(len(wanted), place)
         self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
@@ -87,11 +91,10 @@ class LoadedBlock:
         packed: set[int] = set()
         rows_inside = len(self._where)
         if packs:
-            describe = self._where.describe
             region = BLOCK_REGIONS.acquire(sum(packed_bytes(step, rows_inside) for step, _ in packs))
             try:
                 for step, numbers in packs:
-                    parts = [plain_parts(fields[number], self._parts(number), describe) for number in numbers]
+                    parts = [plain_parts(fields[number], self._parts(number)) for number in numbers]
                     matrix = pack_parts(step, parts, region)
                     if matrix is not None:
                         self._packed[step.output.path] = matrix
@@ -103,7 +106,7 @@ class LoadedBlock:
         ]
         self.by_item: dict[int, FixedColumn] = {}
         self._order = order
-        if program is not None and order is not None and len(order) == rows_inside:  # each row is one item
+        if program is not None and order is not None and len(order) <= _MOST_REPEATS * rows_inside:
             self._put_in_item_order(program.fields_by_item, order)
 
     def column(self, number: int) -> BlockColumn:
@@ -119,22 +122,30 @@ class LoadedBlock:
         chosen = [(n, c) for n in numbers if isinstance(c := self._columns[n], FixedColumn) and not c.large]
         if not chosen:
             return
-        region = BLOCK_REGIONS.acquire(sum(column.arena_bytes for _, column in chosen))
-        scratch: dict[Any, np.ndarray] = {}
+        numbers, columns = zip(*chosen, strict=True)
+        region = BLOCK_REGIONS.acquire(sum(column.arena_bytes(len(order)) for column in columns))
         try:
-            for number, column in chosen:
-                self.by_item[number] = column.in_order(order, region, scratch)
-                self._columns[number] = None
-                self._arrays[number] = []  # the values would be kept twice
+            self.by_item = dict(zip(numbers, in_order(columns, order, region), strict=True))
         finally:
             region.end()
+        for number in numbers:
+            self._columns[number] = None
+            self._arrays[number] = []  # the values would be kept twice
 
     def _by_row(self, number: int) -> BlockColumn:
         assert self._order is not None
-        return self.by_item[number].in_order(np.argsort(self._order), Heap())
+        items = np.zeros(len(self._where), np.int64)
+        items[self._order] = np.arange(len(self._order))  # one item of each row; there are no rows of no item
+        return in_order([self.by_item[number]], items, Heap())[0]
 
     def _made(self, number: int) -> BlockColumn:
-        return block_column(self._fields[number], self._parts(number), self._where.describe, reuse=self._reuse)
+        return block_column(
+            self._fields[number],
+            self._parts(number),
+            self._where.describe,
+            reuse=self._reuse,
+            max_value_bytes=self._max_value_bytes,
+        )
 
     def _parts(self, number: int) -> list[Part]:
         return self._arrays[number]

@@ -6,6 +6,7 @@ ahead as far as the memory budget allows. Both are driven by one thread; loading
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...counting.counters import Count, Counters, Gauge, add, counted, took
 from ...errors import ELEMENT_ERRORS, PipelineError
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
@@ -24,6 +26,38 @@ from ...plan.plan import BasePlan
 from ..read.fetch import Fetcher
 from ..read.file_cells import RowGroupColumns
 from ..steps.source import Source
+from .bad_rows import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """Where rows that fail are left out: elements given so far, and rows of the order consumed for them."""
+
+    elements: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a job stands among the rows of its part, of which some were left out.
+
+    Attributes:
+        begin: before it.
+        end: rows consumed after it.
+        skips: the rows that are left out in front of its last row.
+        passes: how many passes over the data have begun.
+    """
+
+    begin: Begin
+    end: int
+    skips: tuple[Row, ...]
+    passes: int
+
+    def part(self, first: int, last: int, elements: int, rows: int) -> Place:
+        """That of some of its elements, of which each has so many rows; those of several follow each other."""
+        ends = [self.end - (elements - element) * rows for element in (first, last)]
+        begin = Begin(elements=self.begin.elements + first, rows=ends[0]) if first else self.begin
+        return replace(self, begin=begin, end=ends[1], skips=() if first else self.skips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +70,7 @@ class Job:
         count: rows, of all steps together.
         elements: how many are made of them: the batches, or the rows of a chunk.
         draws: what to take from which block.
+        place: where rows that fail are left out, where it stands.
     """
 
     number: int
@@ -43,6 +78,7 @@ class Job:
     count: int
     elements: int
     draws: tuple[Draw, ...]
+    place: Place | None = None
 
     def halves(self) -> list[tuple[Job, list[int]]]:
         """Two jobs of half the elements, in order, and which of the draws each keeps a part of."""
@@ -64,6 +100,7 @@ class Job:
             count=elements * rows,
             elements=elements,
             draws=tuple(draw for _, draw in kept),
+            place=None if self.place is None else self.place.part(first, last, self.elements, rows),
         )
         return part, [number for number, _ in kept]
 
@@ -125,6 +162,8 @@ class BlockStore:
         fetchers: one for each source of the plan.
         finish: makes what `Handle.future` gives out of a block's source, rows and fetched columns.
         discard: called with that when the block is dropped.
+        counters: of the iteration.
+        workers: loader workers that each load all blocks.
     """
 
     def __init__(
@@ -136,12 +175,17 @@ class BlockStore:
         memory_limit: int,
         finish: Callable[[int, BlockRows, Sequence[RowGroupColumns]], Any] | None = None,
         discard: Callable[[Any], None] | None = None,
+        counters: Counters | None = None,
+        workers: int = 1,
     ) -> None:
         self._plan = plan
         self._fetchers = fetchers
         self._finish = finish or (lambda source, rows, parts: (rows, fetchers[source].assemble(rows, parts)))
         self._discard = discard
         self._memory_limit = memory_limit
+        self._counters = counters or Counters()
+        self._held = Gauge(self._counters)
+        self._workers = workers
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-fetch")
         self._handles: OrderedDict[BlockKey, Handle] = OrderedDict()
         self._latest: dict[tuple[int, int], BlockKey] = {}
@@ -178,6 +222,7 @@ class BlockStore:
             if stream in self._ahead:  # what lies behind is not ahead any more
                 self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.block) > here]
         self._drop_unused()
+        self._held.set(self.loaded_bytes)
         return handles
 
     def hold(self, handles: Sequence[Handle]) -> None:
@@ -219,6 +264,7 @@ class BlockStore:
             _, handle = self._handles.popitem()
             _fail(handle.future, PipelineError("iteration was closed."))
             self._drop(handle)
+        self._held.set(0)
 
     def _drop_unused(self) -> None:
         needed = {*self._latest.values(), *(key for keys in self._ahead.values() for key in keys)}
@@ -254,7 +300,7 @@ class BlockStore:
             return
         try:
             row_group, wanted = rows.row_groups[number], rows.rows[number]
-            handle.parts[number] = self._fetchers[handle.key.source].fetch(row_group, wanted)
+            handle.parts[number] = self._fetched(handle.key.source, row_group, wanted)
             with self._lock:
                 handle.missing -= 1
                 last = handle.missing == 0
@@ -268,9 +314,18 @@ class BlockStore:
         except BaseException as error:
             _fail(handle.future, error)
 
+    def _fetched(self, source: int, row_group: int, wanted: np.ndarray) -> RowGroupColumns:
+        self._counters.bind()
+        before = counted(Count.FILTERED_ROWS)
+        part = self._fetchers[source].fetch(row_group, wanted)
+        if self._workers > 1:  # each of them counts its share of what they all leave out
+            left_out = counted(Count.FILTERED_ROWS) - before
+            add(Count.FILTERED_ROWS, left_out / self._workers - left_out)
+        return part
+
 
 def loaded(handle: Handle) -> Any:
-    """What a block was loaded as (waits for it).
+    """What a block was loaded as (waits for it); see `all_loaded`.
 
     Raises:
         ParquetryError: it could not be loaded. Each element gets a copy, because a kept error that is raised keeps
@@ -282,11 +337,25 @@ def loaded(handle: Handle) -> Any:
     return handle.future.result()
 
 
+def all_loaded(handles: Sequence[Handle]) -> list[Any]:
+    """What blocks were loaded as (waits for them).
+
+    Raises:
+        ParquetryError: one could not be loaded.
+    """
+    if all(handle.future.done() for handle in handles):
+        return [loaded(handle) for handle in handles]
+    begin = time.perf_counter()
+    try:
+        return [loaded(handle) for handle in handles]
+    finally:
+        took(Count.BLOCKED_S, begin)
+
+
 def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
     """The rows of a job, once its blocks are loaded (waits for them)."""
     result = []
-    for draw, handle in zip(job.draws, handles, strict=True):
-        rows, block = loaded(handle)
+    for draw, (rows, block) in zip(job.draws, all_loaded(handles), strict=True):
         result.append(
             Source(
                 block=block,

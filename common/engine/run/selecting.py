@@ -25,6 +25,7 @@ from ...stages.base import Stage
 from ...stages.columns import ResolveFields
 from ...stages.functions import lock_of
 from ...stages.where import WhereFunction
+from ...tracebacks import missing_key, shorten
 from ..columns.arena import Heap
 from ..columns.batch import rows_of, to_numpy
 from ..read.fetch import Fetcher, fetch_threads
@@ -41,7 +42,7 @@ def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: Resolv
         ParquetryError: files that cannot be read, or a predicate that fails; says where.
     """
     key = selection_key(dataset, stages)
-    selection = load_selection(key) if key is not None else None
+    selection = load_selection(key, dataset.row_groups.rows) if key is not None else None
     if selection is not None:
         return selection
     selection = evaluate(
@@ -113,8 +114,12 @@ def test_rows(
 def _call(step: WhereFunction, argument: object, where: str) -> Any:
     try:
         return step.function(argument)
-    except ParquetryError:
+    except ParquetryError as error:
+        shorten(error)
+        error.frames = "".join(traceback.format_exception(error)).rstrip()
         raise
     except Exception as error:
+        near = missing_key(error, argument)
+        shorten(error)
         trace = "".join(traceback.format_exception(error)).rstrip()
-        raise TransformError(f"where({step.function.name}) failed for {where}: {error!r}.\n{trace}") from error
+        raise TransformError(f"where({step.function.name}) failed for {where}: {error!r}.{near}\n{trace}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from ...counting.counters import Count, Counters, Gauge, add, took
 from ...errors import ELEMENT_ERRORS
 from ...order.cursor import Cursor
+from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
 from ..columns.arena import SHARED_REGIONS
-from ..columns.batch import Column, split_columns
+from ..columns.batch import Column, column_bytes, split_columns
 from ..read.fetch import fetch_threads, fetchers_of
 from .assemble import assemble
 from .jobs import BlockStore, Handle, Job, JobPlanner, sources_of
+from .skipping import SkippingPlanner, check_blocks, failing_items
 from .vocabularies import ready_program
 
 Form = Callable[[Sequence[Column], int], Iterable[Any]]
@@ -32,7 +36,9 @@ class ThreadedEngine:
         threads: how many steps are decoded at once.
         memory_limit: bytes of encoded blocks in flight, and of decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
+        max_errors: how many rows may fail where rows that do are left out.
         form: what to hand out for each step; its columns, unless said otherwise.
+        counters: of the iteration.
 
     One consumer at a time; `close` may be called from any thread, and more than once.
     """
@@ -45,15 +51,30 @@ class ThreadedEngine:
         threads: int,
         memory_limit: int,
         strict_nulls: bool,
+        max_errors: float | None = None,
         form: Form = split_columns,
+        counters: Counters | None = None,
     ) -> None:
         self._form = form
+        self._counters = counters or Counters()
+        self._held = Gauge(self._counters)
         self._plan = plan
         self._program = ready_program(plan)
         self._strict_nulls = strict_nulls
         self._ahead = int(np.clip(memory_limit // (plan.step_bytes * plan.merged_steps), 1, 2 * threads + 1))
-        self._jobs = JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=plan.merged_steps)
+        self._skipping: SkippingPlanner | None = None
+        if plan.skips:
+            self._skipping = SkippingPlanner(
+                plan,
+                cursor,
+                strict_nulls=strict_nulls,
+                max_errors=max_errors,
+                counters=self._counters,
+                merge=plan.merged_steps,
+            )
+        self._jobs = self._skipping or JobPlanner(plan, plan.steps(cursor), cursor.iteration, merge=plan.merged_steps)
         self.position = cursor.start
+        self.skipped = cursor.skipped
         self._by_rows = plan.batch_view is None
         self._job_bytes = 0  # of the largest so far: the next one fits into its region at once
         self._waiting: Job | None = None
@@ -62,10 +83,12 @@ class ThreadedEngine:
             fetchers_of(plan, partly=cursor.workers > 1),
             threads=fetch_threads(plan.remote, threads),
             memory_limit=memory_limit,
+            counters=self._counters,
+            workers=cursor.workers,
         )
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
         self._pending: deque[tuple[Future[list[Column]], list[Handle], Job]] = deque()
-        self._ready: deque[tuple[int, Any]] = deque()
+        self._ready: deque[tuple[int, Any, int]] = deque()
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         return self
@@ -78,7 +101,7 @@ class ThreadedEngine:
         """
         while not self._ready:
             self._make_ready()
-        count, step = self._ready.popleft()
+        count, step, self.skipped = self._ready.popleft()
         self.position += count if self._by_rows else 1
         return count, step
 
@@ -87,15 +110,23 @@ class ThreadedEngine:
         self._top_up()
         if not self._pending:
             self.close()
+            if self._skipping is not None:
+                self._skipping.finish()
             raise StopIteration
         future, handles, job = self._pending.popleft()
         try:
             columns = future.result()
+            if self._skipping is not None:
+                self._skipping.passed(job)
         except ELEMENT_ERRORS:
+            if self._skipping is not None and self._plan_again(job, handles, self._skipping):
+                return
             if job.elements > 1:
                 self._make_apart(job, handles)
                 return
             self.position += 1
+            if self._skipping is not None:
+                self.skipped = self._skipping.skipped_after(job, 1)
             self._store.release(handles)
             raise
         except BaseException:
@@ -103,20 +134,59 @@ class ThreadedEngine:
             raise
         self._store.release(handles)
         count = job.count // job.steps
-        self._ready.extend((count, step) for step in self._form(columns, job.steps))
+        self._counters.bind()
+        begin = time.perf_counter()
+        for number, step in enumerate(self._form(columns, job.steps), 1):
+            element = job.elements if self._by_rows else number
+            skipped = 0 if self._skipping is None else self._skipping.skipped_after(job, element)
+            self._ready.append((count, step, skipped))
+        took(Count.HAND_OVER_S, begin)
 
     def _make_apart(self, job: Job, handles: list[Handle]) -> None:
         """Makes a job again in halves, so that those of its elements which do not fail are given."""
+        self._counters.row()[Count.RETRIES] += 1
         for half, draws in reversed(job.halves()):
             mine = [handles[number] for number in draws]
             self._store.hold(mine)
             self._pending.appendleft((self._pool.submit(self._make, half, mine), mine, half))
         self._store.release(handles)
 
+    def _plan_again(self, job: Job, handles: list[Handle], skipping: SkippingPlanner) -> bool:
+        """Looks for the rows that fail in a job, and in those begun after it, and plans them all without these; False
+        if no row of it fails alone.
+        """
+        try:
+            found = self._failing_items(job, handles)
+            if not found:
+                return False
+            for future, others, later in self._pending:
+                if skipping.too_many(len(found)):
+                    break  # they will not be reached
+                if isinstance(future.exception(), ELEMENT_ERRORS):
+                    found += self._failing_items(later, others)
+        except BaseException:
+            self.close()
+            raise
+        self._counters.row()[Count.RETRIES] += 1
+        skipping.add(found)
+        for _, others, _ in self._pending:
+            self._store.release(others)
+        self._pending.clear()
+        self._waiting = None
+        skipping.rewind(job)
+        self._top_up()
+        self._store.release(handles)
+        return True
+
+    def _failing_items(self, job: Job, handles: list[Handle]) -> list[tuple[BlockKey, int, BaseException]]:
+        check_blocks(handles)
+        return failing_items(job, handles, lambda part, mine: self._pool.submit(self._make, part, mine).result)
+
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._store.close()
+        self._held.set(0)
         self._pending.clear()
         self._ready.clear()
 
@@ -132,12 +202,16 @@ class ThreadedEngine:
             handles = self._store.acquire(job)
             self._pending.append((self._pool.submit(self._make, job, handles), handles, job))
         self._store.read_ahead()
+        self._held.set(len(self._pending) * self._job_bytes)
 
     def _make(self, job: Job, handles: list[Handle]) -> list[Column]:
+        self._counters.bind()
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
-            return assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
+            columns = assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
+            add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
+            return columns
         finally:
             self._job_bytes = max(self._job_bytes, region.wanted_bytes)
             region.end()

@@ -6,15 +6,11 @@ every rank, worker and restart has the same. What a selection does not keep (see
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +18,7 @@ import pyarrow.compute as pc
 
 from ...errors import PipelineError
 from ...layout.kept import KeptFiles, cache_root
-from ...layout.nested import is_list
+from ...layout.nested import is_list, one_array
 from ...plan.plan import BasePlan, Plan
 from ...plan.program import ElementProgram, MixedProgram
 from ...progress import in_parallel
@@ -35,9 +31,9 @@ from ...stages.encode import EncodeStep, encoded_as
 from ...stages.steps import Step
 from ..read.fetch import Fetcher, fetch_threads
 
-_LOGGER = logging.getLogger(__name__)
 _THREADS = 8
 _MOST_FILES = 256
+_TYPES = (pa.large_string(), pa.large_binary(), pa.int64(), pa.uint64())
 
 
 def ready_program(plan: BasePlan) -> ElementProgram | MixedProgram:
@@ -82,11 +78,11 @@ def learned_vocabulary(plan: Plan, name: str) -> Vocabulary:
     if name not in plan.vocabularies:
         stages = list(takewhile(lambda stage: stage.decides is not Decision.ROW_GROUPS, plan.order.selection))
         key = kept_key(plan.dataset, stages, "vocabulary", json.dumps(plan.resolve([name])[0].to_json()))
-        found = None if key is None else _load(key)
+        found = None if key is None else _kept().load(key, read_vocabulary)
         if found is None:
             found = _learn(plan, name, plan.rows_of(stages))
             if key is not None:
-                _save(key, found)
+                _kept().save(key, _written(found))
         plan.vocabularies[name] = found
     return plan.vocabularies[name]
 
@@ -117,35 +113,22 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
     return Vocabulary.found_in(parts, kind)
 
 
-def _load(key: str) -> Vocabulary | None:
-    path = _kept().path(key)
-    try:
-        raw = Path(path).read_bytes()
-        if hashlib.blake2b(raw[16:], digest_size=16).digest() != raw[:16]:
-            raise ValueError("checksum")
-        values = pa.ipc.open_stream(raw[16:]).read_all().column(0).combine_chunks()
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:  # Arrow's own errors are of these classes
-        _LOGGER.warning("vocabulary %s: kept file is damaged (%s); learning it again.", path, error)
-        return None
-    os.utime(path)
+def read_vocabulary(content: bytes) -> Vocabulary:
+    """The vocabulary in a kept file; raises one of `kept.UNREADABLE` for other bytes."""
+    table = pa.ipc.open_stream(content).read_all()
+    table.validate(full=True)  # Arrow reads whatever offsets say
+    values = one_array(table.column(0))
+    if values.null_count or values.type not in _TYPES:
+        raise ValueError(f"expected distinct values, got {values.type} with {values.null_count} nulls")
     return Vocabulary(values)
 
 
-def _save(key: str, vocabulary: Vocabulary) -> None:
-    """Keeps a vocabulary. A full or read-only disk only costs the next reader time."""
+def _written(vocabulary: Vocabulary) -> bytes:
     table = pa.table([vocabulary.values], names=["values"])
     stream = io.BytesIO()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table)
-    raw = stream.getvalue()
-    raw = hashlib.blake2b(raw, digest_size=16).digest() + raw
-    kept = _kept()
-    try:
-        kept.keep(key, len(raw), lambda path: Path(path).write_bytes(raw))
-    except OSError as error:
-        _LOGGER.warning("vocabulary could not be kept as %s: %s", kept.path(key), error)
+    return stream.getvalue()
 
 
 def _kept() -> KeptFiles:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...errors import DecodeError
 from ...stages.cast import UNITS_NS, CastStep
-from ..columns.batch import Column, Dense, Ragged
+from ..columns.batch import Column, Dense, Ragged, values_of, with_values
 
 
 def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:
@@ -23,7 +23,7 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
     Raises:
         DecodeError: a number that the dtype cannot hold; with file and row.
     """
-    column = columns[step.number]
+    column = values_of(columns[step.number])
     assert isinstance(column, Dense | Ragged)
     values = column.values
     assert isinstance(values, np.ndarray)
@@ -43,7 +43,7 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
         else:
             cast = values.view(step.field.time).astype(step.time).view(np.int64)
     result = list(columns)
-    result[step.number] = replace(column, values=cast)
+    result[step.number] = with_values(columns[step.number], replace(column, values=cast))
     return result
 
 

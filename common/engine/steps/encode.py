@@ -15,7 +15,7 @@ import pyarrow as pa
 from ...errors import DecodeError
 from ...stages.encode import EncodeStep
 from ..columns.arrow_views import as_arrow
-from ..columns.batch import Column, Dense, Ragged, Strings, leading
+from ..columns.batch import Column, Dense, Plain, Ragged, Strings, leading, values_of, with_values
 
 
 def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:
@@ -25,7 +25,7 @@ def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable
         DecodeError: a value that the vocabulary has not; with file and row.
     """
     assert step.vocabulary is not None, "a vocabulary is learned before any row is made"
-    column = columns[step.number]
+    column = values_of(columns[step.number])
     values = column.values if isinstance(column, Ragged) else column
     arrow = _as_arrow(values, step.vocabulary.values.type)
     codes = step.vocabulary.codes(arrow)
@@ -46,7 +46,7 @@ def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable
         codes[missing] = step.unknown
     result = list(columns)
     if isinstance(column, Ragged):
-        result[step.number] = replace(column, values=codes)
+        result[step.number] = with_values(columns[step.number], replace(column, values=codes))
     else:
         shape = column.shape if isinstance(column, Strings) else column.values.shape
         result[step.number] = Dense(codes.reshape(shape), column.valid)
@@ -62,7 +62,7 @@ def _as_arrow(values: Dense | Strings | np.ndarray, kind: pa.DataType) -> pa.Arr
     return as_arrow(numbers.reshape(-1).astype(kind.to_pandas_dtype(), copy=False))
 
 
-def _under_nulls(column: Column, count: int) -> np.ndarray | None:
+def _under_nulls(column: Plain, count: int) -> np.ndarray | None:
     """Which of a column's values stand under a null, and are no values."""
     if column.valid is None:
         return None
@@ -71,7 +71,7 @@ def _under_nulls(column: Column, count: int) -> np.ndarray | None:
     return np.repeat(~column.valid.reshape(-1), count // max(column.valid.size, 1))
 
 
-def _row_of(column: Column, place: int, count: int) -> int:
+def _row_of(column: Plain, place: int, count: int) -> int:
     """The row that a value belongs to."""
     if not isinstance(column, Ragged):
         return place // (count // leading(column))

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...errors import CodecUnavailableError
+from ...errors import CodecUnavailableError, missing_package
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH
 
@@ -32,8 +32,7 @@ def opencv() -> ModuleType:
         import cv2
     except ImportError as error:
         raise CodecUnavailableError(
-            "resizing images: expected OpenCV, which is not installed. Run: pip install 'parquetry[images]', or use "
-            "interpolation='nearest'."
+            f"resizing images: {missing_package(error, 'cv2', 'images')} (OpenCV), or use interpolation='nearest'."
         ) from error
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=lambda: cv2.setNumThreads(0))

@@ -13,11 +13,25 @@ from typing import Any
 import numpy as np
 
 from ...errors import DecodeError, NullValueError, PipelineError
+from ...native.gather import pad_runs
 from ...schema.element import OutputField
+from ...schema.ragged import ends_of
 from ...stages.nulls import NullStep
 from ...stages.pad import PadStep
 from ...stages.permute import PermuteStep
-from ..columns.batch import Column, Dense, Ragged, Strings, spans, take_strings
+from ..columns.arena import run_memory
+from ..columns.batch import (
+    Column,
+    Compound,
+    Dense,
+    Plain,
+    Ragged,
+    Strings,
+    spans,
+    take_strings,
+    values_of,
+    without_valid,
+)
 
 Describe = Callable[[int], str]
 
@@ -47,8 +61,12 @@ def apply_nulls(step: NullStep, columns: Sequence[Column], describe: Describe) -
         NullValueError: a null under ``"error"``.
     """
     column = columns[step.number]
+    present: Column | None = None
+    if step.elements:
+        assert isinstance(column, Compound)
+        column, present = _taken_apart(column)
     valid = column.valid
-    lead = lead_of(column, step.field)
+    lead = lead_of(values_of(column), step.field)
     if step.policy == "error" and valid is not None:
         row = int(np.flatnonzero(~valid.reshape(len(valid), -1).all(axis=1))[0])
         raise NullValueError(
@@ -56,7 +74,10 @@ def apply_nulls(step: NullStep, columns: Sequence[Column], describe: Describe) -
             "choose 'drop', 'fill' or 'mask' with nulls(...)."
         )
     result = list(columns)
-    if step.policy == "mask":
+    result[step.number] = column
+    if present is not None:
+        result.append(without_valid(present))
+    elif step.policy == "mask":
         mask = np.ones(lead, dtype=bool) if valid is None else valid.copy()
         result.append(Dense(mask))
     if valid is not None:
@@ -71,6 +92,7 @@ def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> l
         DecodeError: a value larger than the wanted shape (or other than it, without padding).
     """
     column = columns[step.number]
+    assert not isinstance(column, Compound)
     result = list(columns)
     if not isinstance(column, Ragged):
         shape = column.values.shape if isinstance(column, Dense) else column.shape
@@ -93,12 +115,18 @@ def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> l
     return result
 
 
-def lead_of(column: Column, field: OutputField) -> tuple[int, ...]:
+def lead_of(column: Plain, field: OutputField) -> tuple[int, ...]:
     """The leading axes of a column: rows, and steps for stacked windows."""
     axes = 1 if field.window is None else 2
     if isinstance(column, Dense):
         return column.values.shape[:axes]
     return column.shape[:axes] if isinstance(column, Strings) else column.lead
+
+
+def _taken_apart(column: Compound) -> tuple[Column, Column]:
+    """The column of a field without its flags, and one of the flags."""
+    *lengths, values, flags = column.parts
+    return (Compound((*lengths, values)), Compound((*lengths, flags))) if lengths else (values, flags)
 
 
 def _filled(column: Column, valid: np.ndarray, value: object) -> Column:
@@ -111,8 +139,11 @@ def _filled(column: Column, valid: np.ndarray, value: object) -> Column:
     if isinstance(column, Strings):
         return replace(column, valid=None) if value is None else _filled_strings(column, valid, value)
     if value is None:
-        return replace(column, valid=None)
-    raise PipelineError("nulls('fill'): expected a field of fixed shape, got a variable one. Use 'mask' or 'drop'.")
+        return without_valid(column)
+    raise PipelineError(
+        "nulls('fill'): expected a field of fixed shape for null values, got a variable one. Use 'mask' or 'drop', or "
+        "leave null lists out with where(pc.is_valid(...)), so that only nulls inside lists are filled."
+    )
 
 
 def _filled_strings(column: Strings, valid: np.ndarray, value: Any) -> Strings:
@@ -143,8 +174,13 @@ def _check_fit(step: PadStep, shapes: np.ndarray, target: tuple[int, ...], colum
 
 def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
     cells = len(column.shapes)
-    places = _places(column.shapes, target)
     size = int(np.prod(target, dtype=np.int64))
+    if len(target) == 1 and not isinstance(column.values, Strings):
+        dtype = column.values.dtype
+        padded = run_memory(cells * size * dtype.itemsize).view(dtype).reshape(cells, size)
+        pad_runs(ends_of(column.shapes[:, 0]), column.values, step.value, padded)
+        return Dense(padded.reshape(*column.lead, size), column.valid)
+    places = _places(column.shapes, target)
     if isinstance(column.values, Strings):
         index = np.full(cells * size, len(column.values.offsets) - 1)
         index[places] = np.arange(len(places))

@@ -6,7 +6,9 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,12 @@ from ...errors import ParquetryError, TransformError
 from ...schema.dtypes import delivered_dtype
 from ...schema.element import OutputField, flatten, nest
 from ...schema.field import Shape
+from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from ...stages.functions import lock_of
 from ...stages.transform import TransformStep
-from ..columns.arrow_columns import from_arrow, to_arrow
-from ..columns.batch import Column, Dense, Ragged, Strings, rows_of, timed, to_numpy
+from ...tracebacks import missing_key, shorten
+from ..columns.arrow_columns import from_arrow, in_one_shape, to_arrow
+from ..columns.batch import Column, Compound, Dense, Ragged, Strings, rows_of, timed, to_numpy
 
 Describe = Callable[[int], str]
 
@@ -57,7 +61,7 @@ def _apply_to_rows(
     pairs = zip(step.inputs, columns, strict=True)
     inputs = [rows_of(timed(field, column), text=field.kind == "text") for field, column in pairs]
     kept: list[int] = []
-    collected = [Cells(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
+    collected = [cells_of(step, field, count, lambda row: describe(kept[row])) for field in step.outputs]
     lock = lock_of(step.function)
     for number in range(count):
         row = nest(step.inputs, [values[number] for values in inputs])
@@ -138,11 +142,15 @@ def _from_arrow(
 def _call(step: TransformStep, argument: object, where: Callable[[], str]) -> Any:
     try:
         return step.function(argument)
-    except ParquetryError:
+    except ParquetryError as error:
+        shorten(error)
+        error.frames = "".join(traceback.format_exception(error)).rstrip()
         raise
     except Exception as error:
+        near = missing_key(error, argument)
+        shorten(error)
         trace = "".join(traceback.format_exception(error)).rstrip()
-        raise TransformError(f"transform {step.name} failed for {where()}: {error!r}.\n{trace}") from error
+        raise TransformError(f"transform {step.name} failed for {where()}: {error!r}.{near}\n{trace}") from error
 
 
 def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> list[Any]:
@@ -180,7 +188,17 @@ def _column(step: TransformStep, field: OutputField, values: Any, describe: Desc
             return _masked_column(step, field, values, describe)
         delivered = _as_delivered(values, field)
         return Dense(delivered if alone or not np.may_share_memory(delivered, values) else delivered.copy())
-    cells = Cells(step, field, len(values), describe)
+    if isinstance(values, NestedArray):
+        try:
+            values = _spanning(values)
+        except (TypeError, ValueError):
+            raise TransformError(
+                f"transform {step.name}, field '{field.name}', the batch that begins at {describe(0)}: expected a "
+                "NestedArray whose offsets rise and end inside what they point to, got others."
+            ) from None
+        if (whole := _nested_column(field, values)) is not None:
+            return whole
+    cells = cells_of(step, field, len(values), describe)
     for value in values:
         cells.add(value)
     return cells.column()
@@ -197,6 +215,173 @@ def _masked_column(step: TransformStep, field: OutputField, values: np.ma.Masked
     result = np.array(_as_delivered(values.data, field))
     result[null] = 0
     return Dense(result, ~null if null.any() else None)
+
+
+def _nested_column(field: OutputField, values: NestedArray) -> Compound | None:
+    """Nested lists as a column; ``None`` unless they are what the field says."""
+    fits = field.window is None and field.kind == "dense" and len(values.offsets) == field.levels
+    if not fits or values.dtype != field.dtype or values.values.shape[1:] != field.shape[field.levels :]:
+        return None
+    held = zip(field.shape, values.offsets, strict=False)
+    if np.ma.is_masked(values.values) or any(size is not None and (np.diff(o) != size).any() for size, o in held):
+        return None  # taken in row by row, which says what is wrong where
+    ends, parts = values.offsets[0], []
+    for offsets in values.offsets[1:]:
+        parts.append(Ragged(np.diff(ends)[:, None], np.diff(offsets), (len(values),)))
+        ends = offsets[ends]
+    shapes = np.empty((len(values), values.values.ndim), np.int64)
+    shapes[:, 0], shapes[:, 1:] = np.diff(ends), values.values.shape[1:]
+    return Compound((*parts, Ragged(shapes, np.array(values.values).reshape(-1), (len(values),))))
+
+
+def cells_of(step: TransformStep, field: OutputField, rows: int, describe: Describe) -> Cells | NestedCells:
+    """Where the values of a field go, one after the other."""
+    return (NestedCells if field.levels else Cells)(step, field, rows, describe)
+
+
+class NestedCells:
+    """As `Cells`, of nested lists: each value goes in parts to the cells of the field's leaves."""
+
+    def __init__(self, step: TransformStep, field: OutputField, rows: int, describe: Describe) -> None:
+        self._step = step
+        self._field = field
+        self._describe = describe
+        self._rows = 0
+        steps = field.window or 1
+        leaves = [replace(leaf, window=None) for leaf in field.leaves]
+        self._leaves = [Cells(step, leaf, rows * steps, lambda cell: describe(cell // steps)) for leaf in leaves]
+
+    def add(self, value: Any) -> None:
+        """Takes in the value of the next row."""
+        window = self._field.window
+        try:
+            steps = (value,) if window is None else tuple(_as_list(value))
+            if window is not None and len(steps) != window:
+                raise TypeError
+            for cell in map(self._leaves[-1].unmasked, steps):
+                if cell is None:
+                    _check_null(self._step, self._field, self._rows, self._describe)
+                parts = [None] * len(self._leaves) if cell is None else self._taken_apart(cell)
+                for leaf, part in zip(self._leaves, parts, strict=True):
+                    leaf.add(part)
+        except (TypeError, ValueError):
+            of_steps = "" if window is None else f" for each of {window} steps"
+            raise self._error(f"nested lists of {self._field.levels} levels{of_steps}", f"{value!r}") from None
+        self._rows += 1
+
+    def column(self) -> Compound:
+        """All of them."""
+        lead = (self._rows,) if self._field.window is None else (self._rows, self._field.window)
+        parts = [part for cells in self._leaves if isinstance(part := cells.column(), Ragged)]
+        for part, inside in pairwise(parts):
+            assert isinstance(part.values, np.ndarray)
+            found = np.diff(ends_of(part.values)[ends_of(part.shapes[:, 0])])
+            assert np.array_equal(found, inside.shapes[:, 0]), "lists of one level do not fit those of the next"
+            assert np.array_equal(part.valid is None or part.valid, inside.valid is None or inside.valid)
+        valid = None if parts[0].valid is None else parts[0].valid.reshape(lead)
+        return Compound(tuple(replace(part, lead=lead, valid=valid) for part in parts))
+
+    def _error(self, expected: str, found: str) -> TransformError:
+        where = f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}"
+        return TransformError(f"{where}: expected {expected}, got {found}.")
+
+    def _taken_apart(self, cell: Any) -> list[Any]:
+        """The lengths of the lists at each level but the first, and the values, end to end."""
+        levels, shape = self._field.levels, self._field.shape
+        lists, lengths = [_as_list(cell)], []
+        for level in range(levels):
+            if level and isinstance(cell, NestedArray) and len(cell.offsets) == levels - 1:
+                if level == 1:
+                    lengths += [np.diff(offsets) for offsets in lists[0].offsets]
+                    lists = [lists[0].values]
+                counts = lengths[level - 1]
+            else:
+                if level:
+                    lists = [self._inside(part, level) for each in lists for part in each]
+                counts = np.array([len(part) for part in lists], np.int64)
+                if level:
+                    lengths.append(counts)
+            # A null that is masked came in without lists, and may go out so.
+            held = shape[level] is None or (level == 0 and not len(lists[0]))
+            if not held and (wrong := counts[counts != shape[level]]).size:
+                raise self._error(
+                    f"lists of {shape[level]} at level {level + 1}, as its shape {shape} says", f"{wrong[0]}"
+                )
+        filled = [each for each in lists if len(each)]
+        if not filled:
+            return [*lengths, np.zeros((0, *(axis or 0 for axis in shape[levels:])), self._field.dtype)]
+        if all(isinstance(each, np.ndarray) for each in filled):
+            values = np.concatenate([self._inside(each, levels - 1) for each in filled])
+            if values.dtype == object:
+                self._check_values(list(values.flat), 0)
+            return [*lengths, values]
+        items = [item for each in filled for item in each]
+        self._check_values(items, len(shape) - levels)
+        return [*lengths, items]
+
+    def _inside(self, part: Any, level: int) -> Any:
+        """A list inside a list; no null, in any form."""
+        unmasked = self._leaves[-1].unmasked(part)
+        if unmasked is None:
+            raise self._null_inside(level + 1)
+        return _as_list(unmasked)
+
+    def _null_inside(self, level: int) -> TransformError:
+        return self._error(f"no null inside a list (level {level})", "one; leave it out, or put a value in its place")
+
+    def _check_values(self, items: list[Any], axes: int) -> None:
+        """Looks for nulls in values of so many axes, and for lists that are nested deeper."""
+        for axis in range(axes + 1):
+            kinds = set(map(type, items))
+            masked = any(issubclass(kind, np.ma.MaskedArray) for kind in kinds)
+            if any(kind.__name__ in ("NoneType", "NAType", "NaTType") for kind in kinds) or (
+                masked and any(np.ma.is_masked(item) for item in items)
+            ):
+                raise self._null_inside(self._field.levels)
+            if axis == axes and any(issubclass(kind, list | tuple | NestedArray | RaggedArray) for kind in kinds):
+                raise TypeError
+            if axis == axes and np.ndarray in kinds and any(np.ndim(item) for item in items):
+                raise TypeError
+            items = [part for item in items if isinstance(item, list | tuple) for part in item]
+
+
+def _as_list(value: Any) -> Any:
+    """A value that is a list, or that has one's values as an array.
+
+    Raises:
+        TypeError: it is no list.
+    """
+    if isinstance(value, NestedArray):
+        return _spanning(value)
+    if isinstance(value, list | tuple | range | RaggedArray):
+        return value
+    if not hasattr(value, "__array__") or not np.ndim(value):
+        raise TypeError
+    return np.asanyarray(value)
+
+
+def _spanning(nested: NestedArray) -> NestedArray:
+    """The same lists over those values alone that they have.
+
+    Raises:
+        TypeError: its offsets fall, or point outside.
+    """
+    if not nested.offsets:
+        raise TypeError
+    values, inner = np.asanyarray(nested.values), []
+    first, last = 0, len(nested)
+    for offsets in nested.offsets:
+        ends = np.asarray(offsets)
+        if ends.ndim != 1 or ends.dtype.kind not in "iu" or last >= len(ends):
+            raise TypeError
+        ends = ends[first : last + 1].astype(np.int64)
+        if ends[0] < 0 or (np.diff(ends) < 0).any():
+            raise TypeError
+        inner.append(ends - ends[0])
+        first, last = int(ends[0]), int(ends[-1])
+    if last > len(values):
+        raise TypeError
+    return NestedArray(values[first:last], tuple(inner))
 
 
 class Cells:
@@ -219,13 +404,13 @@ class Cells:
         self._zero = tuple(axis or 0 for axis in field.shape)
         self._window = () if field.window is None else (field.window,)
         self._out: np.ndarray | None = None
-        if field.kind == "dense" and not field.ragged:
+        if field.kind == "dense" and None not in field.shape:
             self._out = np.empty((rows * math.prod(self._window), *self._zero), field.dtype)
 
     def add(self, value: object) -> None:
         """Takes in the value of the next row."""
         for cell in self._steps(value):
-            cell = self._unmasked(cell)
+            cell = self.unmasked(cell)
             if cell is None and not self._field.nullable:
                 _check_null(self._step, self._field, self._rows, self._describe)
             if self._out is not None:
@@ -244,8 +429,12 @@ class Cells:
         shapes = np.array([part.shape for part in self._parts], np.int64).reshape(len(self._parts), len(field.shape))
         flat = [part.reshape(-1) for part in self._parts]
         if field.kind != "dense":
-            return _string_column(field, flat, shapes, lead, self._zero, mask)
-        return Ragged(shapes, np.concatenate(flat) if flat else np.zeros(0, field.dtype), lead, mask)
+            found = _string_column(field, flat, shapes, lead, self._zero, mask)
+        else:
+            found = Ragged(shapes, np.concatenate(flat) if flat else np.zeros(0, field.dtype), lead, mask)
+        if not field.padded:
+            return found
+        return in_one_shape(field, found, f"transform {self._step.name}", self._describe)
 
     def _steps(self, value: Any) -> Sequence[Any]:
         """The cells of a row: one, or one for each step of a window."""
@@ -258,7 +447,7 @@ class Cells:
             raise AssertionError("a window of another length has another shape")
         return steps
 
-    def _unmasked(self, cell: object) -> Any:
+    def unmasked(self, cell: object) -> Any:
         """``None`` for a null in any form."""
         if isinstance(cell, np.ma.MaskedArray):
             mask = np.ma.getmaskarray(cell)
@@ -273,9 +462,16 @@ class Cells:
         return None if is_null(cell) else cell
 
     def _checked(self, value: object) -> np.ndarray:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise TransformError(
+                f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected an "
+                f"array, got lists of different lengths in one value ({error}). Declare the field with a None for each "
+                f"such axis in output=[...], and write .nested('{self._field.path[-1]}') behind the function."
+            ) from None
         _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
-        if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ndarray | np.generic) or array.dtype.kind in "mM":
             _check_dtype(self._step, self._field, array.dtype, self._rows, self._describe)
             return _as_delivered(array, self._field)
         return _converted(self._step, self._field, array, self._rows, self._describe)
@@ -385,6 +581,6 @@ def _string_column(
     )
     offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1) if len(column) else np.zeros(1, np.int64)
     data = np.frombuffer(column.buffers()[2] or b"", np.uint8)[: offsets[-1]]
-    if field.ragged:
+    if None in field.shape:
         return Ragged(shapes, Strings(offsets, data, (len(column),)), lead, valid)
     return Strings(offsets, data, (*lead, *fixed), valid)

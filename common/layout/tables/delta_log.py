@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
+from ..store_faults import asking_again
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9a-fA-F-]{36}))?\.(parquet|json)")
 _ACTIONS = ("add", "remove", "sidecar")
@@ -32,8 +33,11 @@ def live_files(filesystem: pafs.FileSystem, root: str, version: int) -> list[Act
         DatasetError: a log that cannot be read, or has a gap.
     """
     directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
+    selector = pafs.FileSelector(directory)
     try:
-        infos = filesystem.get_file_info(pafs.FileSelector(directory))
+        infos = asking_again(filesystem, lambda: filesystem.get_file_info(selector), f"Delta log {directory}")
+    except DatasetError:
+        raise
     except OSError as error:
         raise DatasetError(f"Delta log {directory}: cannot be listed: {error}") from error
     names = {posixpath.basename(info.path) for info in infos}
@@ -88,15 +92,19 @@ def vector_id(vector: Action | None) -> str:
 
 
 def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, Action]]:
-    try:
+    def read() -> bytes:
         with filesystem.open_input_stream(path, compression=None) as stream:
-            lines = stream.read().splitlines()
-        for line in lines:
+            return bytes(stream.read())
+
+    try:
+        for line in asking_again(filesystem, read, f"Delta log {path}").splitlines():
             if line.strip():
                 action = json.loads(line)
                 for kind in _ACTIONS:
                     if action.get(kind):
                         yield kind, action[kind]
+    except DatasetError:
+        raise
     except (OSError, ValueError) as error:
         raise DatasetError(f"Delta log {path}: expected lines of JSON, got: {error}. Mend the table.") from error
 
@@ -116,7 +124,7 @@ def _read_checkpoint(filesystem: pafs.FileSystem, directory: str, name: str) -> 
 
 def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, Action]]:
     try:
-        with pq.ParquetFile(path, filesystem=filesystem) as file:
+        with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
             held = [kind for kind in _ACTIONS if kind in file.schema_arrow.names]
             wanted = [column for kind in held for column in _wanted(kind, file.schema_arrow)]
             for batch in file.iter_batches(columns=wanted):

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from ...errors import DatasetError, SchemaError
+from ...errors import DatasetError, SchemaError, missing_package
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
 from ...schema.infer import infer_field
@@ -92,8 +92,7 @@ def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
         from huggingface_hub import HfApi, HfFileSystem
     except ImportError as error:
         raise DatasetError(
-            f"Hugging Face folder '{url}': it needs the package 'huggingface_hub', which cannot be imported ({error}). "
-            "Run: pip install huggingface_hub fsspec"
+            f"Hugging Face folder '{url}': {missing_package(error, 'huggingface_hub', 'huggingface')}"
         ) from error
     options = dict(storage_options or {})
     try:

@@ -1,7 +1,7 @@
 """Folders of image files, with a folder for each class, as a table.
 
 In: a folder. Out: a `TableSource` whose one file is a manifest in the cache directory: it lists the images, which stay
-where they are. Always holds: equal folders give one manifest, and its name tells every version of a file from others.
+where they are. Always holds: equal folders give one manifest, and its name tells stores and versions of files apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ...errors import DatasetError, SchemaError
 from ...schema.field import UnischemaField
 from ...schema.images import CompressedImageCodec
-from ..file_versions import FileVersion, look, versions_below
+from ..file_versions import FileVersion, drawn_plan, look, versions_below
 from ..filesystem import resolve
 from ..kept import KeptFiles, cache_root
 from ..stores import store_of
@@ -33,6 +33,7 @@ MANIFEST = [
     pa.field("size_bytes", pa.int64()),
     pa.field("mtime_ns", pa.int64()),
     pa.field("tag", pa.string()),
+    pa.field("inode", pa.list_(pa.uint64())),
 ]
 """What a manifest says of each file, beside its label; paths are below the folder."""
 
@@ -42,7 +43,7 @@ _DIMS = ("H", "W", "C")
 _ROW_GROUP_ROWS = 128
 _MOST_BYTES = 4 << 30
 _KEPT_S = 24 * 3600
-_VERSION = 1
+_VERSION = 2  # before, a manifest said less of local files, and its name nothing of the store
 
 
 def open_image_folder(
@@ -69,12 +70,15 @@ def open_image_folder(
     names = _class_names(what, images, classes)
     labels = [names.index(relative[0]) for relative, _ in images]
     field = _image_field({_format(relative[-1]) for relative, _ in images}, image_shape, convert)
-    manifest, digest = _keep(what, images, labels, root)
+    store = store_of(found)
+    manifest, digest = _keep(what, images, labels, f"{store}\0{root}")
+    tells = store and all(version.is_dated for _, version in images)
     version = FileVersion(
         path=manifest,
         size_bytes=os.path.getsize(manifest),
         store=store_of(pafs.LocalFileSystem()),
         tag=f"content={digest}",
+        plan="" if tells else drawn_plan(),
     )
     listed = json.dumps([[*relative, version.size_bytes] for relative, version in images])
     return TableSource(
@@ -161,17 +165,18 @@ def _class_names(
 
 
 def _keep(
-    what: str, images: Sequence[tuple[list[str], FileVersion]], labels: Sequence[int], root: str
+    what: str, images: Sequence[tuple[list[str], FileVersion]], labels: Sequence[int], place: str
 ) -> tuple[str, str]:
-    """The manifest's path and name; it is written unless it is there."""
+    """The manifest's path and name; it is written unless it is there. ``place`` is the folder's, and its store's."""
     columns = {
         "path": ["/".join(relative) for relative, _ in images],
         "size_bytes": [version.size_bytes for _, version in images],
         "mtime_ns": [version.mtime_ns for _, version in images],
-        "tag": [version.portable_tag for _, version in images],
+        "tag": [version.tag for _, version in images],
+        "inode": [version.inode for _, version in images],
         "label": list(labels),
     }
-    digest = hashlib.blake2b(json.dumps([_VERSION, root, columns]).encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(json.dumps([_VERSION, place, columns]).encode(), digest_size=16).hexdigest()
     directory = cache_root() / "folders"
     kept = KeptFiles(directory, ".parquet", max_bytes=_MOST_BYTES, spare_s=_KEPT_S)
     path = kept.path(digest)
@@ -184,7 +189,9 @@ def _keep(
             kept.keep(
                 digest,
                 table.nbytes,
-                lambda hidden: pq.write_table(table, hidden, row_group_size=_ROW_GROUP_ROWS, compression="zstd"),
+                lambda hidden: pq.write_table(
+                    table, hidden, row_group_size=_ROW_GROUP_ROWS, compression="zstd", write_page_checksum=True
+                ),
             )
     except (OSError, pa.ArrowException) as error:
         raise DatasetError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import CodecUnavailableError, PipelineError
+from ...errors import CodecUnavailableError, PipelineError, missing_package
 from ..dataset import PetastormDataset
 from ..errors import PetastormMetadataError, PetastormMetadataGenerationError
 from ..unischema import Unischema, from_parquetry
@@ -104,7 +104,7 @@ def materialize_dataset(*args: object, **kwargs: object) -> Any:
         module = importlib.import_module("parquetry.common.spark")
     except ImportError as error:
         raise CodecUnavailableError(
-            f"materialize_dataset: needs Spark support ({error}). Run: pip install pyspark; or write the rows with "
+            f"materialize_dataset: {missing_package(error, 'pyspark', 'spark')}; or write the rows with "
             "parquetry.common.write_dataset(url, schema, rows), which needs no Spark."
         ) from error
     return module.materialize_dataset(*args, **kwargs)

@@ -57,7 +57,8 @@ class ServerAddress:
 
     Attributes:
         url: ``unix:PATH``, ``tcp://127.0.0.1:PORT``, or ``tls://HOST:PORT``.
-        token_file: a file whose first line is the server's token.
+        token_file: a file whose first line is the server's token; ``None`` = the token that a server of this user made
+            for itself, if it is on a TCP port of this machine.
         tls_ca_file: certificates (PEM) that the server's is held to; ``None`` = those of the system.
         shared: take the next batches of one epoch that all such clients share, instead of a shard of one's own.
         seed: in place of a shuffle seed that nobody chose; set when a state with another one is loaded.

@@ -49,7 +49,7 @@ class Cell:
 def cells_of(element: Element) -> list[Cell]:
     """The columns after `LEADING`, in order."""
     cells: list[Cell] = []
-    for number, output in enumerate(element.outputs):
+    for number, output in enumerate(element.leaves):
         scalar = not element.batched and output.element_shape == ()
         cells.append(Cell(field=number, part="values", type=item_type(output), scalar=scalar))
         if output.ragged and has_splits(element, output):
@@ -72,7 +72,7 @@ def last_variable(output: OutputField) -> int:
 
 def cells_schema(element: Element) -> pa.Schema:
     """The schema of a stream of elements."""
-    names = [f"{element.outputs[cell.field].name}.{cell.part}{max(cell.axis, 0) or ''}" for cell in cells_of(element)]
+    names = [f"{element.leaves[cell.field].name}.{cell.part}{max(cell.axis, 0) or ''}" for cell in cells_of(element)]
     types = [cell.arrow for cell in cells_of(element)]
     return pa.schema(list(zip([*LEADING, *names], [pa.string(), pa.int64(), *types], strict=True)))
 
@@ -108,6 +108,7 @@ def _array(cell: Cell, element: Element, column: Column, groups: int) -> pa.Arra
     if isinstance(column, Ragged):
         sizes = np.prod(column.shapes, axis=1, dtype=np.int64).reshape(groups, -1).sum(axis=1)
         return list_array(_items(cell, column.values), _ends(sizes))
+    assert isinstance(column, Dense | Strings)
     items = _items(cell, column.values if isinstance(column, Dense) else column)
     return items if cell.scalar else list_array(items, even_offsets(groups, len(items) // groups))
 

@@ -19,7 +19,7 @@ from ...stages.base import Stage
 from ..source import StepRequest
 from .address import ServerAddress
 from .decode import decode_rows, element_of_schema
-from .security import client_context, read_token
+from .security import client_context, client_token
 from .wire import ERROR_KEY, POSITION_KEY, VERSION, Layout, SocketReader, cursor_to_json, receive_json, send_json
 
 _CONNECT_S = 10.0
@@ -35,7 +35,7 @@ class Connection:
     def __init__(self, address: ServerAddress) -> None:
         self.address = address
         self.pid = os.getpid()
-        self._token = None if address.token_file is None else read_token(address.token_file)
+        self._token = client_token(address)
         self.socket = _connect(address)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +116,8 @@ def raise_error(answer: dict[str, Any]) -> None:
 class ServedSource:
     """The steps of one iteration, made by a server elsewhere."""
 
+    skipped = 0
+
     def __init__(self, wanted: StepRequest) -> None:
         address, cursor = wanted.address, wanted.cursor
         assert address is not None
@@ -125,7 +127,7 @@ class ServedSource:
         )
         self._shared = address.shared
         self._ask_for_one()
-        self._outputs = wanted.plan.element.outputs
+        self._leaves = wanted.plan.element.leaves
         self._reader: Any = None
 
     def __next__(self) -> tuple[int, list[Column]]:
@@ -148,7 +150,7 @@ class ServedSource:
             self.close()
             raise_error(json.loads(known[ERROR_KEY]))
         self._ask_for_one()
-        columns = decode_rows(self._outputs, batch, known)
+        columns = decode_rows(self._leaves, batch, known)
         self.position = int(known[POSITION_KEY])
         return leading(columns[0]), columns
 
@@ -160,11 +162,11 @@ class ServedSource:
 
     def _check_fields(self) -> None:
         """The server may have been started again, with another pipeline."""
-        found = element_of_schema(self._reader.schema).outputs
-        if found != self._outputs:
+        found = element_of_schema(self._reader.schema).leaves
+        if found != self._leaves:
             raise SidecarError(
-                f"server: expected a stream of the fields {[output.name for output in self._outputs]} as they were "
-                f"when this pipeline was made, got {[output.name for output in found]}. Make the pipeline anew."
+                f"server: expected a stream of the fields {[leaf.name for leaf in self._leaves]} as they were "
+                f"when this pipeline was made, got {[leaf.name for leaf in found]}. Make the pipeline anew."
             )
 
     def close(self) -> None:

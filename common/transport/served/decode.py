@@ -31,12 +31,12 @@ def element_of_schema(schema: pa.Schema) -> Element:
     return element_from_json(json.loads(text))
 
 
-def decode_rows(outputs: Sequence[OutputField], batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> list[Column]:
+def decode_rows(leaves: Sequence[OutputField], batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> list[Column]:
     """The columns of a record batch."""
     padded = json.loads(metadata.get(SHAPES_KEY, b"{}"))
     columns: list[Column] = []
     arrays = iter(batch.columns)
-    for number, output in enumerate(outputs):
+    for number, output in enumerate(leaves):
         values = next(arrays)
         shapes = next(arrays) if has_shapes(output) else None
         valid = _steps_valid(next(arrays), output) if has_valid(output) else valid_of(values)

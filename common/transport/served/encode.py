@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from ...engine.columns.batch import Column, Dense, Strings
+from ...engine.columns.batch import Column, Dense, Ragged, Strings
 from ...schema.element import Element, OutputField
 from .arrays import even_offsets, flat_array, list_array, string_array
 from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY, element_to_json
@@ -21,7 +21,7 @@ from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY, element_to_json
 def rows_schema(element: Element) -> pa.Schema:
     """The schema of a stream of rows."""
     fields: list[pa.Field] = []
-    for output in element.outputs:
+    for output in element.leaves:
         fields.append(pa.field(output.name, _column_type(output)))
         if has_shapes(output):
             fields.append(pa.field(f"{output.name}.shape", pa.list_(pa.int64())))
@@ -36,7 +36,7 @@ def encode_rows(
     """A step as a record batch, and what goes with it: the position after it, and the shapes of padded fields."""
     arrays: list[pa.Array] = []
     shapes: dict[str, list[int]] = {}
-    for number, (output, column) in enumerate(zip(element.outputs, columns, strict=True)):
+    for number, (output, column) in enumerate(zip(element.leaves, columns, strict=True)):
         arrays += _arrays(output, column)
         if output.padded:
             shapes[str(number)] = list(dense_shape(column)[1:])
@@ -90,6 +90,7 @@ def _arrays(output: OutputField, column: Column) -> list[pa.Array]:
         items = string_array(column, item_type(output), valid if is_scalar(output) else None)
         arrays = [_grouped(output, items, rows, valid)]
     else:
+        assert isinstance(column, Ragged)
         rows = column.lead[0]
         values = column.values
         items = string_array(values, item_type(output)) if isinstance(values, Strings) else flat_array(values)

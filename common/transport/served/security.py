@@ -1,13 +1,20 @@
 """Who may connect: the token, and TLS contexts, for both ends.
 
 What always holds: a server that other machines can reach has both; tokens are compared in constant time and appear in
-no message, command line or stored pipeline.
+no message, command line or stored pipeline. A server on a TCP port of this machine makes a token of its own, which it
+leaves in a directory of this user, where clients of the same user find it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hmac
+import os
+import secrets
 import ssl
+import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +22,7 @@ from ...errors import PipelineError
 from .address import Endpoint, ServerAddress
 
 _SHORTEST_TOKEN = 16
+_NEW_S = 60.0  # a younger token may not be locked yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +111,101 @@ def read_token(path: str) -> str:
             "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'."
         )
     return token
+
+
+class OwnToken:
+    """A server's token for clients of the same user on this machine; its file lasts as long as the server."""
+
+    def __init__(self) -> None:
+        self.text = secrets.token_urlsafe(32)
+        self._path = ""
+        self._file = -1
+
+    def publish(self, endpoint: Endpoint) -> None:
+        """Writes the file.
+
+        Raises:
+            PipelineError: somebody else has its directory, or it cannot be written.
+        """
+        directory = _token_directory()
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o700)
+            if not _is_private(directory, stat.S_IFDIR):
+                raise PermissionError(f"'{directory}' is no directory that only this user can write")
+            _remove_old_tokens(directory)
+            path = _token_path(endpoint.host, endpoint.port)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # of a server that was killed: the port is ours now
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.write(self._file, self.text.encode() + b"\n")
+            self._path = path
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_SH)  # what cleans up old temporary files leaves it alone
+        except OSError as error:
+            self.close()
+            raise PipelineError(
+                f"serve at {endpoint}: expected to keep a token where only this user can read it, got {error}. "
+                "Give a token file, or listen on a Unix socket."
+            ) from error
+
+    def close(self) -> None:
+        """Removes the file. Idempotent."""
+        path, self._path = self._path, ""
+        file, self._file = self._file, -1
+        if path:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        if file >= 0:
+            os.close(file)
+
+
+def client_token(address: ServerAddress) -> str | None:
+    """The token that a client shows: that of its file, or the one that a server of this user left on this machine.
+
+    Raises:
+        PipelineError: a token file that holds none.
+    """
+    endpoint = address.endpoint
+    if address.token_file is not None:
+        return read_token(address.token_file)
+    if endpoint.kind == "unix" or not endpoint.is_local:
+        return None
+    for host in ("127.0.0.1", "::1") if endpoint.host == "localhost" else (endpoint.host,):
+        path = _token_path(host, endpoint.port)
+        if _is_private(_token_directory(), stat.S_IFDIR) and _is_private(path, stat.S_IFREG):
+            return read_token(path)
+    return None
+
+
+def _remove_old_tokens(directory: str) -> None:
+    """Removes the tokens of servers that were killed: nobody holds a lock on them."""
+    for entry in list(os.scandir(directory)):
+        with contextlib.suppress(OSError):  # somebody holds it, or it is gone already
+            if time.time() - entry.stat().st_mtime > _NEW_S:
+                file = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
+                finally:
+                    os.close(file)
+
+
+def _token_directory() -> str:
+    return f"/tmp/parquetry-{os.geteuid()}"  # not TMPDIR, which differs among jobs
+
+
+def _token_path(host: str, port: int) -> str:
+    return f"{_token_directory()}/tcp-{host}-{port}.token"
+
+
+def _is_private(path: str, kind: int) -> bool:
+    """Whether a file or directory is this user's, and no link, and nobody else may use it."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_IFMT(status.st_mode) == kind and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def same_token(wanted: str | None, given: object) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,7 +19,7 @@ import numpy as np
 from ...errors import SidecarError, StateError
 from ...order.cursor import Cursor, Origin
 from ...schema.element import Element, OutputField
-from ...schema.plain import plain
+from ...schema.plain import integer, plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +28,7 @@ MAGIC = b"PQA1"
 VERSION = 1
 _HEAD = struct.Struct("<4sI")
 _MOST_BYTES = 16 << 20
+_SHORTEST_WAIT_S = 1e-3  # 0 would mean not to wait at all
 POSITION_KEY = b"parquetry.position"
 SHAPES_KEY = b"parquetry.shapes"
 SCHEMA_KEY = b"parquetry.stream"
@@ -45,14 +47,18 @@ def send_json(connection: socket.socket, value: dict[str, Any]) -> None:
     connection.sendall(_HEAD.pack(MAGIC, len(body)) + body)
 
 
-def receive_json(connection: socket.socket, *, most_bytes: int = _MOST_BYTES) -> dict[str, Any] | None:
+def receive_json(
+    connection: socket.socket, *, most_bytes: int = _MOST_BYTES, within_s: float | None = None
+) -> dict[str, Any] | None:
     """The next message; ``None`` at the end of the connection.
 
     Raises:
         SidecarError: bytes that are no message.
+        TimeoutError: it is not complete ``within_s`` seconds.
         OSError: the connection broke.
     """
-    head = receive_exactly(connection, _HEAD.size)
+    end_s = None if within_s is None else time.monotonic() + within_s
+    head = receive_exactly(connection, _HEAD.size, end_s=end_s)
     if len(head) == 0:
         return None
     if len(head) < _HEAD.size:
@@ -63,22 +69,28 @@ def receive_json(connection: socket.socket, *, most_bytes: int = _MOST_BYTES) ->
             f"connection: expected a message of parquetry (it begins with {MAGIC!r}), got {bytes(head)!r}. "
             "Check the address: something else speaks there, or with TLS on one side only."
         )
-    body = receive_exactly(connection, length)
+    body = receive_exactly(connection, length, end_s=end_s)
     try:
         value = json.loads(bytes(body)) if len(body) == length else None
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise SidecarError(f"connection: expected a JSON object of {length} bytes, got {bytes(body[:80])!r}.")
     return value
 
 
-def receive_exactly(connection: socket.socket, count: int) -> np.ndarray:
-    """``count`` bytes, or fewer at the end of the connection; writable, and nobody else's."""
+def receive_exactly(connection: socket.socket, count: int, *, end_s: float | None = None) -> np.ndarray:
+    """``count`` bytes, or fewer at the end of the connection; writable, and nobody else's.
+
+    Raises:
+        TimeoutError: they are not there at ``end_s`` of the monotonic clock.
+    """
     buffer = np.empty(count, np.uint8)
     view = buffer.data
     at = 0
     while at < count:
+        if end_s is not None:
+            connection.settimeout(max(end_s - time.monotonic(), _SHORTEST_WAIT_S))
         got = connection.recv_into(view[at:])
         if not got:
             return buffer[:at]
@@ -148,17 +160,17 @@ def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
     return {**asdict(cursor), "origin": [cursor.origin.passes, cursor.origin.rows]}
 
 
-def cursor_of(request: dict[str, Any]) -> Cursor:
+def cursor_of(request: object) -> Cursor:
     """The inverse of `cursor_to_json`; the beginning of the first epoch where a request says nothing.
 
     Raises:
         StateError: no whole numbers, or a worker that there is not.
     """
-    found = {name: request[name] for name in Cursor.__dataclass_fields__ if name in request}
+    given: dict[str, Any] = request if isinstance(request, dict) else {"iteration": request}
+    found = {name: given[name] for name in Cursor.__dataclass_fields__ if name in given}
     worker, workers, origin = found.get("worker", 0), found.get("workers", 1), found.pop("origin", (0, 0))
-    values = [*found.values(), *origin]
-    whole = all(isinstance(value, int) and value >= 0 for value in values) and len(origin) == 2
-    if not whole or not worker < workers:
+    values = [*found.values(), *origin] if isinstance(origin, list | tuple) and len(origin) == 2 else [None]
+    if any(integer(value, least=0) is None for value in values) or not worker < workers:
         raise StateError(
             f"stream: expected whole numbers >= 0, and a worker below the number of workers, got {found}, {origin}."
         )

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from ...counting.counters import Counters
 from ...errors import SidecarError
 from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
@@ -86,6 +87,22 @@ def memory_file(name: str) -> int:
     block.unlink()
     block.close()
     return descriptor
+
+
+def received_counters(message: Message) -> Counters:
+    """The counters whose memory a START message carries, or new ones; takes the descriptor.
+
+    Raises:
+        SidecarError: the memory holds something else.
+    """
+    if message.descriptor is None:
+        return Counters()
+    try:
+        return Counters(message.descriptor)
+    except (OSError, ValueError) as error:
+        raise SidecarError(f"message START: expected memory for counters, got: {error}") from error
+    finally:
+        os.close(message.descriptor)
 
 
 def read_request(message: Message) -> dict[str, Any]:

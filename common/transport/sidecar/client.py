@@ -9,6 +9,7 @@ import atexit
 import codecs
 import contextlib
 import ctypes
+import logging
 import mmap
 import os
 import signal
@@ -20,26 +21,37 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ...counting.counters import Count
+from ...counting.tracing import ENVIRONMENT
 from ...engine.columns.batch import Column, leading, split_column
-from ...errors import ELEMENT_ERRORS, SidecarError, error_class
+from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
+from ...plan.options import RESTARTS
+from ...plan.state import state_of
 from ...schema.element import OutputField
-from ..processes import python_command, report, start_vital
+from ..processes import SHARED, python_command, report, start_vital
 from ..source import StepRequest
 from .channel import Channel, memory_file
 from .protocol import BatchHeader, Message, MessageType, RemoteError, Start, Started
-from .request import open_request
+from .request import may_share_process, open_request
 from .slots import read_table
+from .stalls import StallWatch
 
+_LOGGER = logging.getLogger(__name__)
 IDLE_S = 30.0
 """How long a sidecar waits for the next iteration, unless ``PARQUETRY_SIDECAR_IDLE_S`` says otherwise."""
 FEWEST_KEPT = 4
 """Idle sidecars that are kept however few are in use at once: training and validation take turns."""
 _DEATH_S = 2.0
 _TAIL_CHARACTERS = 8192
+
+
+class SidecarDiedError(SidecarError):
+    """A sidecar is gone; its client's callers see a plain `SidecarError`, once no other was of use."""
 
 
 class SidecarClient:
@@ -56,8 +68,11 @@ class SidecarClient:
     def __init__(self, request: bytes) -> None:
         self.request = request
         self.pid = os.getpid()
+        self._shared = may_share_process(request.decode())
+        self._surroundings = _surroundings()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = python_command("parquetry.common.sidecar", "--fd", str(theirs.fileno()))
+        shared = [SHARED] if self._shared else []
+        command = python_command("parquetry.common.sidecar", *shared, "--fd", str(theirs.fileno()))
         try:
             self._process = subprocess.Popen(
                 command,
@@ -69,8 +84,8 @@ class SidecarClient:
         except OSError as error:
             ours.close()
             raise SidecarError(
-                f"sidecar could not be started with {command}: {error}. Set PARQUETRY_PYTHON to a Python in which "
-                "parquetry is installed."
+                f"sidecar could not be started with {command}: {error}. "
+                + (limit_reached(error) or "Set PARQUETRY_PYTHON to a Python in which parquetry is installed.")
             ) from error
         finally:
             theirs.close()
@@ -82,20 +97,47 @@ class SidecarClient:
         self._slots: dict[int, _MappedSlot] = {}
         self._outstanding: set[int] = set()  # slots that the user holds; adding and discarding need no lock
         self._closed = False
+        self._stall_s: float | None = None  # how long the process may do nothing
+        self._stalled: str | None = None
         self.failed_at: int | None = None  # the position behind the element whose error was raised last
-        self._open()
+        self._interrupted = False
+        self.skipped: deque[tuple[int, int]] = deque()  # from which position on so many rows were left out
+        self._open(request)
 
-    def start(self, wanted: Start) -> None:
-        """Begins an iteration."""
+    def may_open(self, request: bytes) -> bool:
+        """Whether `open` may be called: a new process for it would be like this one was, and nobody holds a slot, of
+        which a request may have few.
+        """
+        free = self._shared and not self._outstanding
+        return free and may_share_process(request.decode()) and self._surroundings == _surroundings()
+
+    def open(self, request: bytes) -> bool:
+        """Opens another request in the same process. False if that cannot be done; the process has ended then.
+
+        Raises:
+            ParquetryError: what planning raised; the process has ended, too.
+        """
         self._generation += 1
-        self._send(Message(type=MessageType.START, generation=self._generation, body=wanted.pack()))
+        try:
+            self._open(request)
+        except SidecarError:
+            return False
+        return True
+
+    def start(self, wanted: Start, counters: int | None = None) -> None:
+        """Begins an iteration; ``counters``: the descriptor of the memory that it counts in."""
+        self._generation += 1
+        self.skipped.clear()
+        body = wanted.pack()
+        self._send(Message(type=MessageType.START, generation=self._generation, body=body, descriptor=counters))
         message = self._next(MessageType.STARTED)
         with self._held_to_protocol():
             self._most_slots = Started.unpack(message.body).most_slots
 
     def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
         """The next batch as views into its slot; ``None`` at the end."""
-        message = self._next(MessageType.BATCH, MessageType.END)
+        while (message := self._next(MessageType.BATCH, MessageType.END, MessageType.STATE)).type == MessageType.STATE:
+            self.skipped.append((message.a, message.b))
         if message.type == MessageType.END:
             return None
         with self._held_to_protocol():
@@ -109,6 +151,11 @@ class SidecarClient:
                 del lease
                 return header, read_table(own, header, outputs)
             return header, read_table(lease, header, outputs)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another iteration may run in it: not behind a function that somebody has interrupted."""
+        return self.alive and not self._interrupted
 
     def stop(self) -> None:
         """Ends the iteration; the sidecar stays."""
@@ -133,17 +180,24 @@ class SidecarClient:
             self._process.wait(timeout=_DEATH_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a disk ends when that answers
+                self._process.wait(timeout=_DEATH_S)
         self._drain.join(timeout=_DEATH_S)
         for slot in self._slots.values():
             slot.close()
 
-    def _open(self) -> None:
+    def _open(self, request: bytes) -> None:
+        self.request = request
+        self._stall_s = None
         descriptor = memory_file("request")
         try:
-            os.write(descriptor, self.request)
-            self._send(Message(type=MessageType.OPEN, a=len(self.request), descriptor=descriptor))
-            self._next(MessageType.OPENED)
+            os.write(descriptor, request)
+            message = Message(type=MessageType.OPEN, generation=self._generation, a=len(request), descriptor=descriptor)
+            self._send(message)
+            opened = self._next(MessageType.OPENED)
+            if opened.b >> 32:
+                # Workers that stall are replaced by the reader, which gets the time for that.
+                self._stall_s = 1 + 1.25 * (opened.b >> 32) / 1000
         except BaseException:
             self.close()
             raise
@@ -167,12 +221,28 @@ class SidecarClient:
 
     def _receive(self, *wanted: MessageType) -> Message:
         """The next message of this generation that is not about slots."""
-        while True:
+        watch: StallWatch | None = None
+
+        def is_over() -> bool:
+            nonlocal watch
+            watch = watch or StallWatch("the trainer", self._process.pid, timeout_s=self._stall_s, group=True)
+            if self._stalled is None and (stalled := watch.stalled()) is not None:
+                self._stalled = stalled
+                self._process.kill()
             # Another process may hold the other end of the connection, whose end alone would not be noticed then.
-            message = self._channel.receive(lambda: self._process.poll() is not None)
+            return self._stalled is not None or self._process.poll() is not None
+
+        while True:
+            try:
+                message = self._channel.receive(is_over)
+            except KeyboardInterrupt:
+                self._interrupted = True
+                raise
             if message is None:
                 raise self._death()
             if message.type == MessageType.SLOT and message.descriptor is not None:
+                if message.a in self._slots:
+                    self._slots[message.a].close()
                 self._slots[message.a] = _MappedSlot(message.descriptor)
             elif message.type == MessageType.BATCH and message.generation != self._generation:
                 self._release(message.a)
@@ -218,15 +288,15 @@ class SidecarClient:
         except OSError as error:
             raise self._death() from error
 
-    def _death(self) -> SidecarError:
+    def _death(self) -> SidecarDiedError:
         try:
             code = self._process.wait(timeout=_DEATH_S)
-            how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}"
+            how = self._stalled or (f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}")
         except subprocess.TimeoutExpired:
-            how = "connection closed"
+            how = self._stalled or "connection closed"
         self._drain.join(timeout=_DEATH_S)
         self.close()
-        return SidecarError(
+        return SidecarDiedError(
             f"sidecar (process {self._process.pid}) died: {how}. Its last words:\n{self._stderr.rstrip() or '(none)'}\n"
             "Begin a new iteration to start another; resume from a saved state if you have one."
         )
@@ -261,6 +331,14 @@ class _MappedSlot:
             os.close(self._descriptor)
             self._descriptor = -1
             self._memory = None
+
+
+def _surroundings() -> tuple[dict[str, str], str]:
+    """What a new process inherits: the environment and the working directory."""
+    try:
+        return {**os.environ, ENVIRONMENT: ""}, os.getcwd()  # a trace is told with START
+    except FileNotFoundError:  # somebody removed it
+        return {**os.environ, ENVIRONMENT: ""}, ""
 
 
 def _signal_name(number: int) -> str:
@@ -299,8 +377,10 @@ class RecentMost:
 
 
 class IdlePool:
-    """Sidecars that wait for the next iteration of the same request; ended after `idle_seconds`, and the oldest of them
-    when more are idle than were in use at once lately.
+    """Sidecars that wait for the next iteration of the same request; ended after `idle_seconds`.
+
+    When as many are idle as were in use at once lately, the oldest of them opens the next other request, or is ended
+    for one that is given back.
     """
 
     def __init__(self) -> None:
@@ -314,14 +394,15 @@ class IdlePool:
         """An idle sidecar of this request, or a new one."""
         while True:
             with self._lock:
-                found = next((item for item in self._idle if item[1].request == request), None)
+                found = next((item for item in self._idle if item[1].request == request), None) or self._spare(request)
                 if found is not None:
                     self._idle.remove(found)
             if found is None:
                 return self._lend(SidecarClient(request))
-            if found[1].alive:
-                return self._lend(found[1])
-            found[1].close()
+            client = found[1]
+            if client.alive and (client.request == request or client.open(request)):
+                return self._lend(client)
+            client.close()
 
     def give(self, client: SidecarClient) -> None:
         """Keeps a sidecar for a while."""
@@ -329,13 +410,13 @@ class IdlePool:
         with self._lock:
             self._most_used.note(len(self._used), time.monotonic())
             self._used.discard(client)
-        if not client.alive or not idle_s:
+        if not client.reusable or not idle_s:
             client.close()
             return
         with self._lock:
             now = time.monotonic()
             self._idle.append((now + idle_s, client))
-            surplus = max(0, len(self._idle) - max(FEWEST_KEPT, self._most_used.within(idle_s, now)))
+            surplus = max(0, len(self._idle) - self._most_kept(idle_s, now))
             dropped, self._idle = self._idle[:surplus], self._idle[surplus:]
             self._arm()
         for _, oldest in dropped:
@@ -357,6 +438,15 @@ class IdlePool:
         self._used = weakref.WeakSet()
         self._timer = None
         self._lock = threading.Lock()
+
+    def _spare(self, request: bytes) -> tuple[float, SidecarClient] | None:
+        """The oldest that may open a request, if it would be ended when one more is given back."""
+        if len(self._idle) < self._most_kept(idle_seconds(), time.monotonic()):
+            return None
+        return next((item for item in self._idle if item[1].may_open(request)), None)
+
+    def _most_kept(self, idle_s: float, now: float) -> int:
+        return max(FEWEST_KEPT, self._most_used.within(idle_s, now))
 
     def _lend(self, client: SidecarClient) -> SidecarClient:
         with self._lock:
@@ -392,42 +482,103 @@ class SidecarSource:
 
     def __init__(self, wanted: StepRequest) -> None:
         element, cursor = wanted.plan.element, wanted.cursor
-        self._outputs = element.outputs
+        self._outputs = element.leaves
+        self._counters = wanted.counters
         self._batched = element.batched
+        self.skipped = cursor.skipped
         self._ready: deque[tuple[int, list[Column], int]] = deque()
         self.position = cursor.start
         request = open_request(
             wanted.describe(), wanted.versions(), wanted.plan, wanted.threads, strict_nulls=wanted.strict_nulls
         )
-        self._client: SidecarClient | None = IDLE.take(request.encode())
+        self._request = request.encode()
+        self._plan = wanted.plan
+        self._cursor = cursor
+        self._restarts = RESTARTS if wanted.options.restarts is None else wanted.options.restarts
+        self._restarted = 0  # in a row
+        self._died_at = -1
+        self._closed = False
+        self._client: SidecarClient | None = None
         try:
-            self._client.start(Start(cursor=cursor, merge=True))
+            self._begin()
+        except SidecarDiedError as error:
+            self._begin_again(error)
+
+    def _begin(self) -> None:
+        """Begins behind the last step that was given."""
+        self._client = IDLE.take(self._request)
+        try:
+            cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
+            state = state_of(self._plan, cursor).to_json() if self.skipped else None
+            self._client.start(Start(cursor=cursor, merge=True, state=state), self._counters.descriptor)
         except BaseException:
-            self.close()
+            self._release()
             raise
+        if self._closed:  # meanwhile, by another thread
+            self._release()
+
+    def _begin_again(self, death: SidecarError) -> None:
+        """Replaces a sidecar that died.
+
+        Raises:
+            SidecarError: that was done often enough at this element.
+            ParquetryError: what planning raised.
+        """
+        error = death
+        while not self._closed:
+            self._release()
+            if self.position != self._died_at:
+                self._died_at, self._restarted = self.position, 0
+            if self._restarted >= self._restarts:
+                often = f"\nIt was started again {self._restarted} times at element {self.position}."
+                raise SidecarError(f"{error}{often if self._restarted else ''}") from error
+            self._restarted += 1
+            self._counters.row()[Count.RESTARTS] += 1
+            _LOGGER.warning(
+                "%s Starting another at element %d, %d of %d in a row.",
+                str(error).partition(" Its last words")[0],
+                self.position,
+                self._restarted,
+                self._restarts,
+            )
+            try:
+                self._begin()
+            except SidecarError as again:
+                error = again
+            else:
+                return
 
     def __next__(self) -> tuple[int, list[Column]]:
-        if not self._ready:
+        while not self._ready:
             self._receive()
         count, columns, self.position = self._ready.popleft()
+        self._note_skipped()
         return count, columns
 
     def _receive(self) -> None:
-        """Waits for the next message and takes its steps apart; raises ``StopIteration`` at the end."""
-        if self._client is None:
+        """Waits for a message and takes its steps apart, if it has any; raises ``StopIteration`` at the end."""
+        client = self._client
+        if client is None:
             raise StopIteration
         try:
-            received = self._client.next_batch(self._outputs)
+            received = client.next_batch(self._outputs)
         except ELEMENT_ERRORS:
-            if self._client.failed_at is None:
+            if client.failed_at is None:
                 self.close()
             else:
-                self.position = self._client.failed_at
+                self.position = client.failed_at
+                self._note_skipped()
             raise
+        except SidecarDiedError as error:
+            if self._closed:
+                raise SidecarError(str(error)) from error
+            self._begin_again(error)
+            return
         if received is None:
             self.close()
             raise StopIteration
         header, columns = received
+        self._counters.row()[Count.DELIVERED_BYTES] += header.table_offset
         if not self._batched:
             self._ready.append((header.num_elements, columns, header.first_element + header.num_elements))
             return
@@ -436,8 +587,17 @@ class SidecarSource:
         for number, step in enumerate(zip(*parts, strict=True), header.first_element + 1):
             self._ready.append((count, list(step), number))
 
+    def _note_skipped(self) -> None:
+        told = () if self._client is None else self._client.skipped
+        while told and told[0][0] <= self.position:
+            _, self.skipped = told.popleft()
+
     def close(self) -> None:
         """Ends the iteration; the sidecar waits for the next one. Idempotent."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
         client, self._client = self._client, None
         if client is not None and client.pid == os.getpid():
             client.stop()

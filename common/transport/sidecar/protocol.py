@@ -47,6 +47,7 @@ class MessageType(enum.IntEnum):
     BATCH = 104
     END = 105
     ERROR = 106
+    STATE = 107
 
 
 class Role(enum.IntEnum):
@@ -109,6 +110,8 @@ class Start:
         cursor: where to begin, unless there is a ``state``.
         merge: whether a message may hold several batches.
         state: a saved state to go on from, as text that only the sidecar reads.
+
+    Memory for counters travels beside it, as the message's descriptor.
     """
 
     cursor: Cursor

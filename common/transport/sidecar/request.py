@@ -48,6 +48,13 @@ def open_request(
     )
 
 
+def may_share_process(request: str) -> bool:
+    """Whether a sidecar may open this request and others, one after the other: it holds no function, which may change
+    what is imported, and asks for no workers, which are forked from a process that has read nothing yet.
+    """
+    return '"start_workers": 0' in request and '"pickle"' not in request
+
+
 def requested_versions(request: Mapping[str, Any]) -> list[str] | None:
     """The versions of the files that the client found; ``None`` if it could not know which files it asks for."""
     return None if "urls" in request else request.get("versions")
@@ -79,6 +86,7 @@ def _described(element: Element) -> dict[str, Any]:
             output.dtype.name if output.kind == "dense" else output.kind,
             list(output.element_shape),
             output.padded,
+            *([output.levels] if output.levels else []),
         ]
         for output in element.outputs
     }

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import logging
 import queue
+import signal
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 import cloudpickle
 
+from ...counting.counters import Count, Counters, add, took
 from ...engine.read.fetch import Fetcher
 from ...engine.read.file_cells import RowGroupColumns
 from ...engine.run.assemble import assemble
-from ...engine.run.jobs import Handle, Job, loaded, sources_of
+from ...engine.run.jobs import Handle, Job, all_loaded, sources_of
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
@@ -29,11 +33,19 @@ from ..processes import start_vital
 from .exported import ExportedBlock, export_block
 from .protocol import BatchHeader
 from .slots import SlotMemory, write_table
+from .stalls import StallWatch
 from .stream import StreamChannel
-from .worker_process import WorkerProcess, start_worker
+from .worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_DEATHS = 3
+"""Workers that a job may end, if it was the first of each: it would end every other, too."""
+_MOST_KILLS = 30
+"""Workers that somebody else may kill while one job runs, before it is given up."""
+_LOOK_S = 0.5
+"""How often a process that works is looked after."""
+_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM}
+"""Signals that no job's own fault sends; but the system does when memory runs out."""
 
 
 class Slot:
@@ -56,6 +68,9 @@ class Runner(Protocol):
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
         """Starts a job; ``first``, the number of its first element, goes into the batch header."""
 
+    def count_in(self, counters: Counters) -> None:
+        """Jobs that begin from now on count there."""
+
     def close(self) -> None:
         """Stops everything. Idempotent."""
 
@@ -70,6 +85,10 @@ class ThreadRunner:
         self._program = program
         self._strict_nulls = strict_nulls
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="parquetry-decode")
+        self._counters = Counters()
+
+    def count_in(self, counters: Counters) -> None:
+        self._counters = counters
 
     def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
         return rows, self._fetchers[source].assemble(rows, parts)
@@ -84,10 +103,14 @@ class ThreadRunner:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
+        self._counters.bind()
         sources = sources_of(job, handles)
         slot.memory.begin()
         columns = assemble(self._program, sources, job.count, slot.memory, strict_nulls=self._strict_nulls)
-        return write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
+        begin = time.perf_counter()
+        header = write_table(slot.memory, columns, first_element=first, num_elements=job.elements)
+        took(Count.HAND_OVER_S, begin)
+        return header
 
 
 class WorkerRunner:
@@ -100,7 +123,9 @@ class WorkerRunner:
         *,
         workers: int,
         strict_nulls: bool,
+        start: Callable[[], WorkerProcess],
         started: Sequence[WorkerProcess],
+        stall_timeout: float | None,
     ) -> None:
         self._fetchers = fetchers
         self._request = {
@@ -113,8 +138,10 @@ class WorkerRunner:
         self._numbers = iter(range(1 << 62))
         self._lock = threading.Lock()
         self._closed = False
-        processes = [*started, *(start_worker() for _ in range(workers - len(started)))]
-        self._workers = [_Worker(self._request, process) for process in processes]
+        self._counters = Counters()
+        self._killed_for_memory = _killed_for_memory()
+        processes = [*started, *(start() for _ in range(workers - len(started)))]
+        self._workers = [_Worker(self._request, start, process, stall_timeout) for process in processes]
         for worker in self._workers:
             start_vital(partial(self._dispatch, worker), name="parquetry-dispatch")
 
@@ -127,6 +154,14 @@ class WorkerRunner:
         block.close()
         for worker in self._workers:
             worker.stale.append(block.number)
+
+    def count_in(self, counters: Counters) -> None:
+        self._counters = counters
+
+    def _memory_ran_out(self) -> bool:
+        """Whether the system has killed processes, because memory ran out, since this was asked last."""
+        before, self._killed_for_memory = self._killed_for_memory, _killed_for_memory()
+        return self._killed_for_memory != before
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
         future: Future[BatchHeader] = Future()
@@ -156,7 +191,8 @@ class WorkerRunner:
                 future.set_exception(error)
 
     def _make(self, worker: _Worker, job: Job, handles: list[Handle], slot: Slot, first: int) -> BatchHeader:
-        blocks: list[ExportedBlock] = [loaded(handle) for handle in handles]
+        self._counters.bind()
+        blocks: list[ExportedBlock] = all_loaded(handles)
         held = [block for block in blocks if block.hold()]
         try:
             if len(held) < len(blocks):
@@ -188,28 +224,58 @@ class WorkerRunner:
                 for block, draw in zip(blocks, job.draws, strict=True)
             ],
         }
-        for attempt in range(1, _MOST_DEATHS + 1):
-            answer = worker.run(blocks, slot, message)
+        deaths = kills = 0
+        while deaths < _MOST_DEATHS and kills < _MOST_KILLS:
+            alone = worker.begin()
+            answer = worker.run(job, blocks, slot, message, self._counters)
             if answer is not None:
                 return answer
             if self._closed:
                 break
             _LOGGER.warning("decode worker died (%s) in job %d; starting another.", worker.status, job.number)
-            if attempt < _MOST_DEATHS:
-                worker.restart()
+            add(Count.RETRIES, 1)
+            if worker.was_killed and not self._memory_ran_out():
+                kills += 1
+            else:
+                deaths += alone
+        times = f"{deaths + kills} times in one batch ({worker.status})"
+        if worker.was_killed:
+            raise SidecarError(
+                f"decode worker died {times}: expected it to finish. Either the system kills workers because memory "
+                "runs out (use fewer workers or a lower memory_limit), or another program does."
+            )
         raise SidecarError(
-            f"decode worker died {_MOST_DEATHS} times in one batch ({worker.status}): expected it to finish. A user "
-            "function or codec that ends its process is the usual cause; run with executor='threads' to see it."
+            f"decode worker died {times}: expected it to finish. A user function or codec that ends its process is "
+            "the usual cause; run with executor='threads' to see it."
         )
+
+
+def _killed_for_memory() -> int:
+    """Processes that the system has killed because memory ran out."""
+    with suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 class _Worker:
     """One worker process as its dispatching thread sees it."""
 
-    def __init__(self, request: dict[str, Any], process: WorkerProcess) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        start: Callable[[], WorkerProcess],
+        process: WorkerProcess,
+        stall_timeout: float | None,
+    ) -> None:
         self._request = request
+        self._stall_timeout = stall_timeout
+        self._start = start
         self.stale: deque[int] = deque()
         self.status = "not started"
+        self.was_killed = False
+        self._lock = threading.Lock()  # of the process, which is replaced here and ended elsewhere
         self._closed = False
         self._use(process)
 
@@ -219,22 +285,33 @@ class _Worker:
         self._blocks: set[int] = set()
         self._slots: set[int] = set()
         self._opened = False
+        self._died = False
+        self._stalled: str | None = None
+        self._counters: Counters | None = None
 
-    def restart(self) -> None:
-        """Replaces a dead process."""
-        self._channel.close()
-        self._use(start_worker())
+    def begin(self) -> bool:
+        """Replaces a dead process. Returns whether this one has done nothing yet."""
+        if self._died:
+            self._channel.close()
+            process = self._start()
+            with self._lock:
+                self._use(process)
+                if self._closed:
+                    process.end()
+        return not self._opened
 
-    def run(self, blocks: Sequence[ExportedBlock], slot: Slot, message: dict[str, Any]) -> BatchHeader | None:
+    def run(
+        self, job: Job, blocks: Sequence[ExportedBlock], slot: Slot, message: dict[str, Any], counters: Counters
+    ) -> BatchHeader | None:
         """Runs a job; ``None`` if the process died.
 
         Raises:
             ParquetryError: what the job raised.
         """
         try:
-            self._prepare(blocks, slot)
+            self._prepare(blocks, slot, counters)
             self._channel.send(message)
-            received = self._channel.receive()
+            received = self._answer(f"job {job.number} ({job.count} rows)")
         except OSError:
             received = None
         if received is None:
@@ -246,10 +323,10 @@ class _Worker:
         result: BatchHeader | None = answer["done"]
         return result
 
-    def _prepare(self, blocks: Sequence[ExportedBlock], slot: Slot) -> None:
+    def _prepare(self, blocks: Sequence[ExportedBlock], slot: Slot, counters: Counters) -> None:
         if not self._opened:
             self._channel.send(self._request)
-            received = self._channel.receive()
+            received = self._answer("a new decode worker")
             if received is None:
                 raise ConnectionError("worker died at start")
             if "failed" in received[0]:
@@ -266,18 +343,37 @@ class _Worker:
         if slot.number not in self._slots:
             self._channel.send({"do": "slot", "id": slot.number}, slot.memory.descriptor)
             self._slots.add(slot.number)
+        if counters is not self._counters and counters.descriptor is not None:
+            self._channel.send({"do": "count"}, counters.descriptor)
+            self._counters = counters
+
+    def _answer(self, waiting: str) -> tuple[dict[str, Any], int | None] | None:
+        """What the process says to a message; ``None`` when it is gone, or was killed because it did nothing."""
+        watch: StallWatch | None = None
+        while not self._channel.wait(_LOOK_S):
+            process = self._process.process
+            watch = watch or StallWatch(waiting, process.pid, timeout_s=self._stall_timeout)
+            if self._stalled is None and (stalled := watch.stalled()) is not None:
+                self._stalled = stalled
+                process.kill()
+        return self._channel.receive()
 
     def _take_stale(self) -> list[int]:
         return [self.stale.popleft() for _ in range(len(self.stale))]
 
     def _note_death(self) -> None:
-        self.status = self._process.status()
+        code = self._process.exit_code()
+        self.status = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        self.was_killed = -code in _FROM_OUTSIDE and self._stalled is None
+        self.status = self._stalled or self.status
+        self._died = True
 
     def close(self) -> None:
         """Ends the process. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._process.end()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._process.end()
 
 
 _MOST_DECODERS = 8
@@ -301,11 +397,21 @@ def make_runner(
     *,
     workers: int,
     strict_nulls: bool,
+    start: Callable[[], WorkerProcess],
     started: Sequence[WorkerProcess],
+    stall_timeout: float | None,
 ) -> Runner:
-    """Worker processes or threads; ``started`` workers are taken over."""
+    """Worker processes, which ``start`` starts, or threads; ``started`` workers are taken over."""
     if needs_workers(program, workers):
-        return WorkerRunner(fetchers, program, workers=workers, strict_nulls=strict_nulls, started=started)
+        return WorkerRunner(
+            fetchers,
+            program,
+            workers=workers,
+            strict_nulls=strict_nulls,
+            start=start,
+            started=started,
+            stall_timeout=stall_timeout,
+        )
     for process in started:
         process.end()
     return ThreadRunner(fetchers, program, threads=workers, strict_nulls=strict_nulls)

@@ -173,6 +173,7 @@ def _parts(column: Column) -> list[tuple[Role, np.ndarray, tuple[int, ...]]]:
     elif isinstance(column, Strings):
         parts = _string_parts(column)
     else:
+        assert isinstance(column, Ragged)
         parts = [(Role.RAGGED_SHAPES, column.shapes, column.shapes.shape)]
         if isinstance(column.values, Strings):
             parts += _string_parts(column.values)

@@ -44,9 +44,17 @@ class StreamChannel:
         if descriptor is not None:
             send_handle(self._messages, descriptor, None)
 
-    def receive(self) -> tuple[dict[str, Any], int | None] | None:
-        """The next message and its descriptor; ``None`` when the other side is gone."""
+    def wait(self, timeout: float) -> bool:
+        """Whether there is something to receive, the end included, within so many seconds."""
+        poll = select.poll()
+        poll.register(self._messages.fileno(), select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+
+    def receive(self, timeout: float | None = None) -> tuple[dict[str, Any], int | None] | None:
+        """The next message and its descriptor; ``None`` when the other side is gone, or silent for ``timeout`` s."""
         try:
+            if timeout is not None and not self.wait(timeout):
+                return None
             body = self._messages.recv_bytes()
             descriptor = recv_handle(self._messages) if body[:1] == _WITH_DESCRIPTOR else None
         except (EOFError, OSError):

@@ -13,6 +13,7 @@ import pickle
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
+from ...counting.counters import Count, Counters, took
 from ...engine.columns.arena import SHARED_REGIONS
 from ...engine.columns.batch import Column
 from ...engine.run.assemble import assemble
@@ -70,7 +72,13 @@ class Worker:
         parts, places, rows, row_groups = open_exported(descriptor)
         program = leaves_of(self._program)[message["source"]]
         self._blocks[message["id"]] = LoadedBlock(
-            parts, places, rows, program.fields, row_groups=row_groups, program=program
+            parts,
+            places,
+            rows,
+            program.fields,
+            row_groups=row_groups,
+            program=program,
+            max_value_bytes=program.max_value_bytes,
         )
 
     def _forget(self, message: dict[str, Any], _: int | None) -> None:
@@ -81,6 +89,13 @@ class Worker:
         assert descriptor is not None
         self._slots[message["id"]] = SlotMemory(descriptor)
 
+    def _count(self, message: dict[str, Any], descriptor: int | None) -> None:
+        assert descriptor is not None
+        try:
+            Counters(descriptor).bind()
+        finally:
+            os.close(descriptor)
+
     def _job(self, message: dict[str, Any], _: int | None) -> None:
         assert self._program is not None
         try:
@@ -88,9 +103,11 @@ class Worker:
             slot.begin()
             sources = [Source(**{**source, "block": self._blocks[source["block"]]}) for source in message["sources"]]
             columns = self._assemble(sources, message["count"], slot)
+            begin = time.perf_counter()
             header = write_table(
                 slot, columns, first_element=message["first_element"], num_elements=message["num_elements"]
             )
+            took(Count.HAND_OVER_S, begin)
         except ParquetryError as error:
             self._channel.send({"failed": error})
         except Exception as error:  # whatever it is, it belongs to the trainer's traceback

@@ -16,6 +16,8 @@ from ..processes import python_command
 class Process(Protocol):
     """What a worker's owner asks of the process; the part of `subprocess.Popen` that it needs."""
 
+    pid: int
+
     def wait(self, timeout: float | None = None) -> int:
         """Its exit code, or minus the signal that ended it, once it has ended.
 
@@ -34,14 +36,13 @@ class WorkerProcess:
     process: Process
     connection: socket.socket
 
-    def status(self) -> str:
-        """How it ended (waits for that; one that does not end by itself is killed)."""
+    def exit_code(self) -> int:
+        """How it ended, as `Process.wait` (waits for that; one that does not end by itself is killed)."""
         try:
-            code = self.process.wait(timeout=5)
+            return self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            code = self.process.wait()
-        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+            return self.process.wait()
 
     def end(self) -> None:
         """Ends it at once."""

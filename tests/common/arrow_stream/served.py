@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faces import plain
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 
@@ -43,9 +44,9 @@ def server_process(pipeline: Pipeline, directory: Path, *arguments: str) -> Iter
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("serving at "), process.communicate(timeout=30)[1]
+            assert line.startswith("serving at "), process.communicate(timeout=PATIENCE_S)[1]
             yield process, line.removeprefix("serving at ").strip()
         finally:
             if process.poll() is None:
                 process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE_S)

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from builders import Built, build
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.arrow_stream.command import main
@@ -38,7 +39,7 @@ def test_one_signal_ends_the_server_and_nothing_stays(built: Built, tmp_path: Pa
         assert next(endless)["id"].tolist() == [0, 1, 2, 3]
         children = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(number)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
         assert not os.path.exists(url.removeprefix("unix:"))
         assert not any(child.is_running() for child in children)
         with pytest.raises(SidecarError, match="expected it to go on"):
@@ -68,7 +69,7 @@ def test_functions_run_in_the_server_with_its_own_workers(built: Built, tmp_path
     with server_process(pipeline, tmp_path, "--listen", "tcp://127.0.0.1:0") as (process, address):
         assert elements(Pipeline(address=address))[0]["id"] == [0, 2, 4, 6]
         process.terminate()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_an_own_server_ends_when_its_last_reader_has(built: Built) -> None:
     server.close()
     assert [first, *(batch["id"].tolist() for batch in reading)] == [batch["id"] for batch in elements(pipeline)]
     reading.close()
-    assert process.wait(timeout=30) in (0, None)
+    assert process.wait(timeout=PATIENCE_S) in (0, None)
     assert not directory.exists()
 
 

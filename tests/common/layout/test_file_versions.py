@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
-from fsspec import AbstractFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
+from memory_store import Store
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.errors import DatasetError
@@ -29,48 +29,6 @@ from parquetry.common.layout.stores import store_of
 
 CHANGED = "changed since the pipeline was planned: make the pipeline anew"
 ROWS = 40
-
-
-class Store(AbstractFileSystem):
-    """Files in memory; says of each only what ``says`` makes of its content and of how often it was written."""
-
-    cachable = False
-    protocol = "store"
-
-    def __init__(self, name: str = "", says: str = "") -> None:
-        super().__init__(name=name, says=says)
-        self.says = says
-        self.files: dict[str, bytes] = {}
-        self.written: dict[str, int] = {}
-        self.asked = 0
-
-    def put_file_bytes(self, path: str, content: bytes) -> None:
-        self.files[path] = content
-        self.written[path] = self.written.get(path, 0) + 1
-
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
-        self.asked += 1
-        path = self._strip_protocol(path)
-        if path in self.files:
-            return self._said(path)
-        if any(name.startswith(f"{path}/") for name in self.files):
-            return {"name": path, "size": 0, "type": "directory"}
-        raise FileNotFoundError(path)
-
-    def _said(self, path: str) -> dict[str, Any]:
-        said: dict[str, Any] = {"name": path, "size": len(self.files[path]), "type": "file"}
-        number = self.written[path]
-        return {**said, **{"tag": {"ETag": f'"{number}"'}, "time": {"LastModified": 1e9 + number}}.get(self.says, {})}
-
-    def find(self, path: str, *args: Any, detail: bool = False, **options: Any) -> Any:
-        found = {name: self._said(name) for name in sorted(self.files) if name.startswith(self._strip_protocol(path))}
-        return found if detail else list(found)
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
-        return list(self.find(path, detail=True).values()) if detail else self.find(path)
-
-    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
-        return MemoryFile(self, path, self.files[path])
 
 
 def content(first: int, *, label: int | None = None, rows: int = ROWS) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import fsspec.implementations.local
 import numpy as np
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline, write_dataset
 from parquetry.common.errors import DatasetError
@@ -32,7 +33,7 @@ class Store(fsspec.implementations.local.LocalFileSystem):
 
     def info(self, path: Any, **options: Any) -> Any:
         self.asked.append(str(path))
-        self._barrier.wait(30)
+        self._barrier.wait(PATIENCE_S)
         return super().info(path, **options)
 
 
@@ -77,3 +78,82 @@ def test_a_directory_has_its_index_and_the_same_rows(folder: Path) -> None:
     parts = [int(n) for batch in Pipeline(named(folder), filesystem=store).batch(7) for n in batch["id"]]
     assert whole == parts
     assert sorted(whole) == list(range(40))
+
+
+def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
+    part = tmp_path / "data" / "part"
+    write_dataset(str(part), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
+    (tmp_path / "elsewhere").symlink_to(part)
+    (tmp_path / "data" / "other").symlink_to(tmp_path / "elsewhere")
+    assert len(Pipeline(tmp_path / "data")) == 2  # a link to a directory beside is one that was wished for
+    (part / "loop").symlink_to(tmp_path / "data")
+    with pytest.raises(DatasetError, match=r"/loop: the link leads to '.*data', which it lies in\. Remove it\."):
+        Pipeline(tmp_path / "data").dataset  # noqa: B018
+    (part / "loop").unlink()
+    (part / "gone.parquet").symlink_to(tmp_path / "nothing")
+    with pytest.raises(DatasetError, match=r"gone\.parquet: the link leads to nothing, '.*nothing'\. Remove it\."):
+        Pipeline(tmp_path / "data").dataset  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("_delta_log/00000000000000000000.json", r"a table of Delta .* Open it with from_delta\(url\)"),
+        ("part/_delta_log/_last_checkpoint", "a table of Delta"),
+        (
+            "metadata/00001-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f.metadata.json",
+            r"a table of Iceberg .* Open it with from_iceberg\(table\)",
+        ),
+        ("metadata/v1.metadata.json", "a table of Iceberg"),
+        (".hoodie/hoodie.properties", "a table of Hudi .* name the files"),
+    ],
+)
+def test_a_table_is_no_plain_dataset(tmp_path: Path, name: str, advice: str) -> None:
+    write_dataset(str(tmp_path), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
+    assert len(Pipeline(tmp_path)) == 1
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(DatasetError, match=advice):
+        Pipeline(tmp_path).dataset  # noqa: B018
+    (file,) = tmp_path.glob("*.parquet")
+    assert len(Pipeline(file)) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["metadata/coco.metadata.json", "_old/_delta_log/00000000000000000000.json", ".x/metadata/v1.metadata.json"]
+)
+def test_a_plain_dataset_may_hold_names_like_those_of_tables(tmp_path: Path, name: str) -> None:
+    write_dataset(str(tmp_path), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text("{}")
+    assert len(Pipeline(tmp_path)) == 1
+
+
+def test_a_partition_of_a_table_is_no_plain_dataset_either(tmp_path: Path) -> None:
+    partition = tmp_path / "a=1" / "b=x"
+    write_dataset(str(partition), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
+    assert len(Pipeline(partition)) == 1
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    with pytest.raises(DatasetError, match="found a table of Delta"):
+        Pipeline(partition).dataset  # noqa: B018
+
+
+class Refusing(fsspec.implementations.local.LocalFileSystem):
+    """Raises what a library raises that found no credentials: an error of its own, which is no OSError."""
+
+    def info(self, path: str, **options: Any) -> Any:
+        raise RuntimeError("Unable to locate credentials")
+
+
+def test_a_store_that_refuses_to_list_names_its_credentials() -> None:
+    with pytest.raises(DatasetError, match=r"cannot be reached: Unable to locate credentials\. .* AWS_ACCESS_KEY_ID"):
+        list_files(["s3://bucket/x"], filesystem=Refusing())
+
+
+@pytest.mark.parametrize("name", ["", "a.JPG"])
+def test_images_are_no_dataset_and_name_from_image_folder(tmp_path: Path, name: str) -> None:
+    for image in ("a.JPG", "b.png"):
+        (tmp_path / image).write_bytes(b"no matter what")
+    with pytest.raises(DatasetError, match=r"found images, such as 'a.JPG'. .* from_image_folder\(url\)"):
+        list_files([str(tmp_path / name)])

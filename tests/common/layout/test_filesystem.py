@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout.filesystem import resolve
+from parquetry.common.layout.filesystem import _with_retry_limit, credentials_advice, resolve
 
 
 def test_an_absolute_path_stays_as_it_is(tmp_path: Path) -> None:
@@ -109,14 +109,18 @@ def test_a_missing_fsspec_library_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
-    with pytest.raises(DatasetError, match=r"library for 's3' is not installed \(Install s3fs"):
+    with pytest.raises(
+        DatasetError, match=r"library for 's3' is not installed \(Install s3fs.* pip install 'parquetry\[s3\]'"
+    ):
         resolve("s3://bucket/train", storage_options={"anon": True})
 
 
 def test_missing_fsspec_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(DatasetError, match=r"'memory' needs fsspec, which is not installed. Run: pip install fsspec"):
+    with pytest.raises(
+        DatasetError, match=r"'memory' needs fsspec, which is not installed. Run: pip install 'parquetry\[remote\]'"
+    ):
         resolve("memory://train")
 
 
@@ -163,3 +167,31 @@ def test_storage_options_beside_a_filesystem_are_refused() -> None:
 def test_storage_options_for_a_local_path_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"expected none for a local path, got \['anon'\]"):
         resolve(tmp_path, storage_options={"anon": True})
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "named"),
+    [
+        ("s3://bucket/x", OSError("AWS Error ACCESS_DENIED during HeadObject operation"), "AWS_ACCESS_KEY_ID"),
+        ("s3://bucket/x", PermissionError("no"), "AWS_PROFILE"),
+        ("gs://bucket/x", OSError("status(401): Anonymous caller"), "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("abfs://box/x", ValueError("AzureOptions doesn't contain a valid account name"), "AZURE_CLIENT_SECRET"),
+        ("hf://datasets/a/b", OSError("401 Client Error: Unauthorized"), "HF_TOKEN"),
+    ],
+)
+def test_a_store_that_refuses_names_its_credentials(url: str, error: Exception, named: str) -> None:
+    assert named in credentials_advice(url, error)
+    assert credentials_advice(url, OSError("connection reset after 4013 bytes")) == ""
+    assert credentials_advice("/data/x", error) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("gs://bucket/x", "gs://bucket/x?retry_limit_seconds=120"),
+        ("gcs://me@bucket/x?scheme=http", "gcs://me@bucket/x?scheme=http&retry_limit_seconds=120"),
+        ("gs://bucket?retry_limit_seconds=7", "gs://bucket?retry_limit_seconds=7"),
+    ],
+)
+def test_google_storage_gives_up_within_minutes(url: str, asked: str) -> None:
+    assert _with_retry_limit(url) == asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -256,3 +257,25 @@ def test_eight_processes_together_stay_within_the_limit_at_any_time(tmp_path: Pa
     assert [process.communicate()[1] for process in running] == [""] * 8
     assert all(name.endswith(".x") for name in names(tmp_path))
     assert limit / 2 < sum((tmp_path / name).stat().st_size for name in names(tmp_path)) <= limit
+
+
+def test_bytes_that_were_saved_are_loaded_unless_they_are_damaged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = KeptFiles(tmp_path / "kept", ".bin")
+    name = digest(0)
+    assert files.load(name, bytes) is None
+    files.save(name, b"[1]")
+    os.utime(files.path(name), ns=(1, 1))
+    assert files.load(name, json.loads) == [1]
+    assert os.stat(files.path(name)).st_mtime_ns > 1
+    assert caplog.text == ""
+    files.save(name, b"{")
+    assert files.load(name, json.loads) is None
+    files.save(name, b"[1]")
+    Path(files.path(name)).write_bytes(Path(files.path(name)).read_bytes()[:-1])
+    assert files.load(name, json.loads) is None
+    assert caplog.text.count("kept file is damaged") == 2
+    (tmp_path / "file").write_bytes(b"")
+    KeptFiles(tmp_path / "file", ".bin").save(name, b"")
+    assert "could not be kept" in caplog.text

@@ -316,5 +316,5 @@ def test_a_function_without_pandas_says_what_to_install(url: str, monkeypatch: p
         raise ImportError(name)
 
     monkeypatch.setattr("parquetry.common.petastorm.frames.importlib.import_module", absent)
-    with pytest.raises(PipelineError, match="pip install pandas"):
+    with pytest.raises(PipelineError, match=r"pip install 'parquetry\[petastorm\]'"):
         batches(url, schema_fields=["id"], transform_spec=TransformSpec(lambda frame: frame))

@@ -79,7 +79,8 @@ def test_stopping_ends_the_processes(tmp_path: Path) -> None:
         (tmp_path / str(os.getpid())).touch()
         return row
 
-    with make_reader(str(REAL), reader_pool_type="process", transform_spec=TransformSpec(note)) as reader:
+    pool = {"reader_pool_type": "process", "workers_count": 2}
+    with make_reader(str(REAL), transform_spec=TransformSpec(note), **pool) as reader:
         next(reader)
     pids = [int(path.name) for path in tmp_path.iterdir()]
     assert pids

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from oracle import examples
 
 from parquetry.common.petastorm import TransformSpec, make_batch_reader, make_reader
 from parquetry.common.petastorm.predicates import in_lambda, in_set
@@ -99,7 +100,7 @@ def check(chosen: dict[str, Any], read: list[tuple[int, int, str]]) -> None:
         assert [i for i, _, _ in read] == sorted(i for i, _, _ in read[:each]) * chosen["num_epochs"]
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(chosen=options())
 def test_rows_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
     with warnings.catch_warnings():
@@ -108,7 +109,7 @@ def test_rows_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]
             check(chosen, [(int(row.id), int(row.third), str(row.text)) for row in reader])
 
 
-@settings(max_examples=150)
+@examples(60)
 @given(chosen=options())
 def test_columns_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
     if chosen["predicate"] == "even":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import pickle
 import shutil
@@ -17,6 +18,7 @@ import pytest
 import parquetry.common.petastorm as petastorm
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError, SchemaError
+from parquetry.common.layout.kept import KeptFiles
 from parquetry.common.petastorm.benchmark.throughput import ReadMethod, WorkerPoolType, reader_throughput
 from parquetry.common.petastorm.cache import NullCache
 from parquetry.common.petastorm.codecs import NdarrayCodec, ScalarCodec
@@ -61,6 +63,26 @@ def test_a_disk_cache_keeps_values_within_its_limit(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
     with pytest.raises(ValueError, match="expected size_limit_bytes >= 1"):
         LocalDiskCache(str(tmp_path), 0, 4)
+
+
+def test_a_cached_pickle_that_others_could_have_written_is_not_read(tmp_path: Path) -> None:
+    cache = LocalDiskCache(str(tmp_path / "cache"), 100_000, 4)
+    assert cache.get("key", lambda: 1) == 1
+    (file,) = (tmp_path / "cache").glob("*.pickle")
+    file.chmod(0o666)
+    assert cache.get("key", lambda: 2) == 2
+    assert cache.get("key", lambda: 3) == 2  # it was written again
+
+
+def test_a_full_disk_only_costs_a_cache_its_speed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(KeptFiles, "keep", full)
+    assert LocalDiskCache(str(tmp_path / "cache"), 100_000, 4).get("key", lambda: 1) == 1
+    assert "could not be kept: [Errno 28]" in caplog.text
 
 
 def test_urls_are_resolved(tmp_path: Path) -> None:
@@ -112,7 +134,7 @@ def test_a_file_system_needs_fsspec(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise ImportError(name)
 
     monkeypatch.setattr("parquetry.common.petastorm.fs_utils.import_module", absent)
-    with pytest.raises(DatasetError, match="Run: pip install fsspec"):
+    with pytest.raises(DatasetError, match=r"Run: pip install 'parquetry\[remote\]'"):
         get_filesystem_and_path_or_paths(str(tmp_path))
 
 

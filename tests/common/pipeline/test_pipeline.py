@@ -26,3 +26,11 @@ def test_map_and_filter_are_transform_and_where(tmp_path: Path) -> None:
     assert [int(row["double"]) for row in drive.filter([("id", ">", 37)]).map(double, output)] == [76, 78]
     for name, verb in (("map", "transform"), ("filter", "where")):
         assert signature(getattr(Pipeline, name)).parameters == signature(getattr(Pipeline, verb)).parameters
+
+
+def test_whether_a_verb_may_follow_is_told_by_each_of_its_names(tmp_path: Path) -> None:
+    drive = Pipeline(write_drive(tmp_path))
+    for verb in ("map", "filter", "hash_split", "fixed", "balance"):
+        assert drive.accepts(verb)
+    assert not drive.batch(3).accepts("hash_split")
+    assert not drive.weigh("id").accepts("balance")

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from builders import Built
-from chains import KEPT, VERBS, chains, dataset, drawn_case, layouts
-from faces import SIDECAR, THREADS, NumpyFace, run_on_faces
+from builders import TOKEN_FIELDS, Built
+from chains import KEPT, VERBS, chains, dataset, drawn_case, layouts, mixings
+from faces import SIDECAR, THREADS, NumpyFace, outcome, plain, run_on_faces
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from mishaps import run_changed, run_failing
-from oracle import apply, call, check, examples
+from mishaps import run_changed, run_failing, run_skipping
+from oracle import apply, call, check, check_mixed, examples
 
 from parquetry.common import UnischemaField, mix
 from parquetry.common.errors import EmptySelectionError
@@ -85,8 +86,9 @@ def _plain(value: dict[str, Any]) -> Any:
 @examples(30)
 @given(st.data())
 def test_no_number_of_threads_or_loader_workers_changes_the_order(data: st.DataObject) -> None:
-    with dataset(data.draw(layouts, "files"), ("label", "points")) as built:
-        calls = data.draw(chains([*KEPT, "label", "points"], "x", [verb for verb in VERBS if verb != "cache"]), "calls")
+    names = ("label", "points", *TOKEN_FIELDS)
+    with dataset(data.draw(layouts, "files"), names) as built:
+        calls = data.draw(chains([*KEPT, *names], "x", [verb for verb in VERBS if verb != "cache"]), "calls")
         pipeline = apply(built.pipeline(), calls)
         try:
             expected = list(pipeline)
@@ -137,6 +139,34 @@ def test_a_mix_keeps_the_order_and_the_rows_of_its_sources(
         assert [dealt[k % ranks][k // ranks] for k in range(len(mixed))] == mixed
 
 
+ROWS = ("where", "shuffle", "weigh", "balance", "take", "skip")
+BEHIND = ("shard", "take", "skip", "repeat", "batch", "select", "rename", "cast", "transform", "as_tuple")
+
+
+@examples(12)
+@given(st.data())
+def test_any_chain_on_a_mix_of_any_chains_gives_what_a_list_comprehension_gives(data: st.DataObject) -> None:
+    with dataset(data.draw(layouts, "files"), ("vector",)) as built:
+        iteration, options = data.draw(st.integers(0, 1), "iteration"), data.draw(mixings, "mix")
+        pipelines, sources = [], []
+        for rest in range(2):
+            own = call(
+                "where", [("id", "in", [*range(rest, 400, 2)])], model=lambda row, rest=rest: row["id"] % 2 == rest
+            )
+            calls = [own, *data.draw(chains(KEPT, "x", ROWS), f"calls of source {rest}")]
+            assume(check(built, calls, THREADS.elements, iteration=iteration))
+            pipelines.append(apply(built.pipeline(), calls))
+            sources.append(partial(THREADS.elements, pipelines[-1]))
+        behind = data.draw(chains([*KEPT, "vector"], "x", BEHIND), "calls on the mix")
+        assume(all(each.options.get("canonical_shards") is None for each in behind if each.verb == "shard"))
+        mixed = mix(pipelines, **options)
+        expected = check_mixed(
+            partial(THREADS.elements, mixed), sources, lambda row: row["id"] % 2, options["stop"], behind, iteration
+        )
+        found = outcome(lambda: THREADS.elements(apply(mixed, behind), iteration))
+        assert found == expected or (not expected and found == "empty")
+
+
 def _negative(built: Built) -> Any:
     return built.pipeline("id").transform(_negated, [UnischemaField("id", np.int64)])
 
@@ -154,6 +184,12 @@ EXECUTORS = [*[THREADS] * 6, SIDECAR]  # a sidecar takes long to start
 @given(st.data())
 def test_an_element_that_fails_is_one_element_and_the_others_are_given(data: st.DataObject) -> None:
     run_failing(data, EXECUTORS)
+
+
+@examples(15)
+@given(st.data())
+def test_rows_that_fail_are_left_out_and_the_others_fill_their_places(data: st.DataObject) -> None:
+    run_skipping(data, EXECUTORS)
 
 
 @examples(20)
@@ -239,6 +275,32 @@ def _global_batches(
         for step, batch in enumerate(elements):
             together[step].update(_ids([batch]))
     return together
+
+
+RESUMED = ("where", "select", "rename", "shuffle", "weigh", "balance", "concat", "pack_rows", "bucket")
+
+
+@examples(20)
+@given(layouts, st.data())
+def test_any_chain_goes_on_with_another_number_of_ranks(files: list[list[int]], data: st.DataObject) -> None:
+    with dataset(files, TOKEN_FIELDS) as built:
+        calls = data.draw(chains([*KEPT, *TOKEN_FIELDS], "x", RESUMED), "calls")
+        before, after = (data.draw(st.sampled_from([1, 2, 3, 4, 6, 12]), name) for name in ("before", "after"))
+        even, passes = data.draw(st.sampled_from(["pad", "drop"]), "even"), data.draw(st.integers(1, 2), "passes")
+
+        def part(ranks: int, rank: int) -> Any:
+            shard = call("shard", ranks, rank, even=even, canonical_shards=12)
+            return apply(built.pipeline(), [*calls, shard, call("repeat", passes)])
+
+        whole = outcome(lambda: list(map(plain, part(1, 0))))
+        assume(whole and whole != "empty")
+        steps = data.draw(st.integers(0, len(whole) // 12), "rounds") * 12 // before
+        stopped = iter(part(before, 0))
+        deque(itertools.islice(stopped, steps), maxlen=0)
+        state = stopped.state_dict()
+        rest = [list(map(plain, iter(part(after, rank)).load_state_dict(state))) for rank in range(after)]
+        left = [element for turn in itertools.zip_longest(*rest) for element in turn if element is not None]
+        assert left == whole[steps * before :]
 
 
 @examples(40)

@@ -38,6 +38,7 @@ def test_a_state_brings_back_its_own_epoch(built: Built, name: str) -> None:
     assert_resumable(lambda: iter(pipeline))  # each iter() is another epoch
 
 
+@pytest.mark.slow
 def test_an_endless_pipeline_goes_on_in_any_pass(built: Built) -> None:
     assert_resumable(lambda: iter(built.pipeline("id").shuffle(5, seed=3).repeat().batch(4)), steps=14)
 
@@ -122,6 +123,7 @@ def test_a_state_is_small_json_whatever_the_position(built: Built) -> None:
 # --- other numbers of ranks ---
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_on_other_ranks_the_rows_left_are_the_rows_that_were_left(built: Built, data: st.DataObject) -> None:

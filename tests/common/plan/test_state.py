@@ -139,6 +139,7 @@ def test_a_state_of_the_version_before_goes_on_where_its_name_was_clear(built: B
         iter(unclear).load_state_dict({**_old(pipeline, 1), "version": 1})
 
 
+@pytest.mark.slow
 @examples(250)
 @given(st.data())
 def test_a_corrupt_state_is_a_state_error_or_another_state(built: Built, data: st.DataObject) -> None:

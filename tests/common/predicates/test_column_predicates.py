@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from drive_rows import ROWS, ids, write_drive
 
@@ -15,6 +16,18 @@ from parquetry.common.errors import PipelineError
 @pytest.fixture(scope="module")
 def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return Pipeline(write_drive(tmp_path_factory.mktemp("drive")), executor="threads", workers=2)
+
+
+def test_contains_leaves_out_what_null_lists_hide() -> None:
+    hidden = pa.ListArray.from_arrays(
+        pa.array([0, 2, 3, 5, 8], pa.int32()),
+        pa.array([1, 2, 3, 9, 9, 4, 5, 6]),
+        mask=pa.array([False, False, True, False]),
+    )
+    fixed = pa.array([[1, 2], None, [5, 6]], pa.list_(pa.int32(), 2))
+    assert contains("x", 5).mask(hidden).tolist() == [False, False, False, True]
+    assert contains("x", 9).mask(hidden[1:]).tolist() == [False, False, False]
+    assert contains("x", 6).mask(fixed).tolist() == [False, False, True]
 
 
 def test_contains_finds_members_of_lists(drive: Pipeline) -> None:
@@ -32,6 +45,16 @@ def test_the_parts_of_a_hash_split_cover_every_row_once(drive: Pipeline, field: 
     parts = [ids(drive.hash_split(field, [0.5, 0.3, 0.2], part, seed=3)) for part in range(3)]
     assert sorted(chain.from_iterable(parts)) == list(range(40))
     assert parts == [ids(drive.where(hash_split(field, (0.5, 0.3, 0.2), part, 3))) for part in range(3)]
+
+
+def test_an_inverted_predicate_keeps_the_other_rows_also_by_json_and_under_another_name(drive: Pipeline) -> None:
+    held_out = hash_split("id", [0.2] * 5, 3)
+    assert sorted(ids(drive.where(held_out)) + ids(drive.where(~held_out))) == list(range(40))
+    assert ids(drive.where(~contains("tags", "t1"))) == [row["id"] for row in ROWS if "t1" not in row["tags"]]
+    assert ~~held_out == held_out
+    renamed = drive.rename({"id": "number", "name": "id"}).where(~hash_split("id", [0.5, 0.5], 0))
+    numbers = [int(row["number"]) for row in Pipeline.from_json(renamed.to_json())]
+    assert numbers == ids(drive.where(~hash_split("name", [0.5, 0.5], 0)))
 
 
 def test_a_row_keeps_its_part_whatever_file_it_lies_in(drive: Pipeline, tmp_path: Path) -> None:

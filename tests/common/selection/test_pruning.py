@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from oracle import examples
 
 from parquetry.common.errors import PipelineError
 from parquetry.common.predicates.expression import Call, FieldRef, Literal, Opaque, parse_expression, row_mask
@@ -536,7 +537,7 @@ GROUPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@examples(150)
 @given(
     groups=GROUPS,
     expression=_trees(st.one_of(_leaves(DOMAINS), CASTS, PAIRS, OTHERS), max_leaves=6),
@@ -551,7 +552,7 @@ def test_no_match_is_ruled_out_and_nothing_false_is_proven(groups, expression, n
         assert not all_match or (len(rows) > 0 and mask.all())
 
 
-@settings(deadline=None, max_examples=200)
+@examples(80)
 @given(rows=st.lists(ROWS, min_size=1, max_size=6), expression=_trees(_leaves("ijbdt"), max_leaves=6))
 def test_a_row_group_of_one_exact_value_is_always_decided(rows, expression) -> None:
     statistics = {

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from builders import build
+from processes import PATIENCE_S
 
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch
@@ -154,7 +155,7 @@ def test_another_process_finds_the_selection_on_disk(url: str, reads: Counter, t
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=True,
         )
         return [int(number) for number in done.stdout.split()]

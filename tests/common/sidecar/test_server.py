@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from processes import PATIENCE_S
 from sidecar_packets import packet
 
 from parquetry.common import Pipeline
@@ -69,7 +70,7 @@ def test_a_client_that_does_not_speak_the_protocol_is_told_so_on_stderr(sidecar:
     process, ours = sidecar
     send, expected = BEFORE_OPEN[name]
     send(ours)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 70
     assert said.splitlines()[-1].startswith("parquetry.common.errors.SidecarError: ")
     assert re.search(expected, said)
@@ -89,7 +90,7 @@ def test_a_message_that_makes_no_sense_ends_the_sidecar(
     process, ours = sidecar
     _open(ours, request_text)
     ours.send(sent)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 70
     assert re.search(expected, said)
 
@@ -106,7 +107,7 @@ def test_a_slot_that_is_released_twice_ends_the_sidecar(sidecar: Any, request_te
     channel.send(Message(type=MessageType.STOP, generation=1))  # else it may be lent again in between
     for _ in range(2):
         channel.send(Message(type=MessageType.RELEASE, generation=1, a=message.a))
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 70
     assert re.search(rf"message RELEASE: expected one of the slots .*, got {message.a}\.", said)
 

@@ -31,7 +31,7 @@ SCHEMA = Unischema("s", [UnischemaField("id", np.int64)])
 def test_the_error_names_the_extra(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pyspark", "pyspark.sql"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(CodecUnavailableError, match=r"needs pyspark .*pip install 'parquetry\[spark\]'"):
+    with pytest.raises(CodecUnavailableError, match=r"needs pyspark, .*pip install 'parquetry\[spark\]'"):
         call()
 
 

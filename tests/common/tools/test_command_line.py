@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from parquetry.common import Pipeline, tools
-from parquetry.common.tools.__main__ import main
+from parquetry.common.tools.__main__ import _parser, main
 
 REAL = Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1"
 
@@ -76,3 +77,13 @@ def test_the_public_names_are_there() -> None:
     assert all(callable(getattr(tools, name)) for name in tools.__all__)
     with pytest.raises(AttributeError, match="bogus"):
         _ = tools.bogus  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("tool", ["migrate", "generate-metadata", "convert", "copy"])
+def test_every_argument_of_every_tool_says_what_it_is(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tools_of,) = (action for action in _parser()._actions if isinstance(action, argparse._SubParsersAction))
+    parser = tools_of.choices[tool]
+    assert [action.dest for action in parser._actions if not action.help] == []
+    with pytest.raises(SystemExit):
+        main([tool, "--help"])
+    assert "show no progress bar" in capsys.readouterr().out or tool in ("migrate", "generate-metadata")

@@ -156,6 +156,15 @@ def _utf8(data: bytes) -> bool:
     return True
 
 
+def test_files_without_records_are_passed_over(tmp_path: Path) -> None:
+    for number, records in enumerate([[], [{}, {"a": feature([1])}], [], [{"a": feature([2])}]]):
+        (tmp_path / f"{number}.tfrecord").write_bytes(framed(*map(example, records)))
+    run(tmp_path, tmp_path / "out")
+    assert stored(tmp_path / "out", "a") == [None, 1, 2]
+    with pytest.raises(DatasetError, match=r"2.tfrecord: expected records with features, got 0 without"):
+        run([tmp_path / "0.tfrecord", tmp_path / "2.tfrecord"], tmp_path / "none")
+
+
 @pytest.mark.parametrize("name", ["a.tar", "a.tgz"])
 def test_webdataset_samples_become_rows(tmp_path: Path, name: str) -> None:
     array = io.BytesIO()
@@ -211,6 +220,19 @@ def test_an_image_folder_keeps_its_files_and_class_names(tmp_path: Path) -> None
         assert np.array_equal(row["image"], other["image"])
     run(tmp_path / "in", tmp_path / "pictures", "image")
     assert class_names(Pipeline(tmp_path / "pictures")) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"GIF89a" + bytes(40), picture(1)[:30]])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_image_folder_with_a_file_that_is_no_image_is_refused(tmp_path: Path, content: bytes, workers: int) -> None:
+    for name in ("cat/0.jpg", "cat/1.jpg", "dog/0.jpg"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content if name == "dog/0.jpg" else picture(9))
+    with pytest.raises(EncodeError, match=r"field 'image', file 'dog/0.jpg' of .*: expected an image .* got: "):
+        run(tmp_path / "in", tmp_path / "out", workers=workers)
+    assert run(tmp_path / "in", tmp_path / "labels", ["label", "path"]).rows == 3
+    some = Pipeline.from_image_folder(tmp_path / "in", convert=True).where([("label", "=", 0)])
+    assert run(some, tmp_path / "cats").rows == 2
 
 
 def test_a_folder_of_hugging_face_keeps_images_and_class_names(tmp_path: Path) -> None:
@@ -276,6 +298,33 @@ def test_an_interrupted_conversion_goes_on_and_gives_the_same_files(
     assert (report.rows, report.files) == (20, 5)
     made = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     assert made == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+
+
+def test_a_target_that_holds_the_source_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.tfrecord").write_bytes(framed(example({"a": feature([1])})))
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    run(tmp_path / "in", tmp_path / "out")
+    (tmp_path / "pictures" / "cat").mkdir(parents=True)
+    (tmp_path / "pictures" / "cat" / "0.jpg").write_bytes(picture(1))
+    for source, target in (("in", "in"), ("in", "link"), ("in/a.tfrecord", ""), ("out", "out"), ("pictures", "")):
+        with pytest.raises(DatasetError, match="expected a target that holds none of the sources"):
+            run(tmp_path / source, tmp_path / target, overwrite=True)
+    for source, target in (("out", "out/copy"), ("pictures", "pictures/cat/out")):
+        with pytest.raises(DatasetError, match="expected a target outside of the sources, got one below"):
+            run(tmp_path / source, tmp_path / target)
+    run(tmp_path / "in", tmp_path / "in" / "beside")
+    run(tmp_path / "out", tmp_path / "out" / "_copy")
+    for target in ("out", "out/_copy", "in/beside"):
+        assert len(Pipeline(tmp_path / target)) == 1
+
+
+def test_features_to_rename_are_there(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(framed(example({"jpg": feature([1]), "b": feature([2])})))
+    with pytest.raises(FieldNotFoundError, match=r"got \['jgp'\]; the first 1 records of .* have \['b', 'jpg'\]"):
+        run(tmp_path, tmp_path / "out", rename={"jgp": "image", "b": "c"})
+    run(tmp_path, tmp_path / "out", rename={"jpg": "image", "png": "image"})
+    assert [field.name for field in Pipeline(tmp_path / "out").dataset.schema] == ["b", "image"]
 
 
 def test_a_record_that_does_not_fit_names_its_file(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -12,15 +14,15 @@ import pytest
 from tfrecords import example, feature, framed, message
 
 from parquetry.common.errors import DatasetError
-from parquetry.common.tools.tfrecord import _crc32c, tfrecord_rows
+from parquetry.common.tools.tfrecord import _checksum, tfrecord_rows
 
 
 def rows(data: bytes) -> list[dict[str, Any]]:
     return list(tfrecord_rows(pa.BufferReader(data), "x"))  # type: ignore[arg-type]
 
 
-def test_the_checksum_is_crc32c() -> None:
-    assert _crc32c(b"123456789") == 0xE3069283
+def test_the_checksum_is_masked_crc32c() -> None:
+    assert _checksum(b"123456789") == 0xC78AB0E5
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -50,6 +52,46 @@ def test_a_file_that_is_cut_short_is_an_error(kind: Any, left: int) -> None:
     data = kind(framed(example({"a": feature([1, 2])}), example({"a": feature([b"x" * 50])})))
     with pytest.raises(DatasetError, match=r"file x, record \d: expected a whole record|wrong checksum"):
         rows(data[:left])
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize("claimed", [20 << 30, 1 << 60, (1 << 64) - 1])
+def test_a_length_that_a_record_claims_sets_no_memory_aside(compress: Any, claimed: int) -> None:
+    length = struct.pack("<Q", claimed)
+    data = compress(framed(b"") + length + struct.pack("<I", _checksum(length)) + b"x" * 5000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            DatasetError, match=r"file x, record 1: expected a whole record, but it is cut short\. Write"
+        ):
+            rows(data)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_a_content_that_changed_is_an_error(size: int) -> None:
+    data = bytearray(framed(b"", example({"a": feature([b"x" * size])})))
+    data[-9] ^= 1
+    with pytest.raises(
+        DatasetError, match="file x, record 1: expected a whole record, but its content has a wrong checksum"
+    ):
+        rows(bytes(data))
+
+
+def test_a_damaged_gzip_is_an_error_that_names_the_file() -> None:
+    whole = gzip.compress(framed(*[example({"a": feature([b"%d" % n])}) for n in range(300)]))
+    for place in (10, len(whole) // 2, -9, -6, -1):
+        data = bytearray(whole)
+        data[place] ^= 0xFF
+        with pytest.raises(DatasetError, match=r"file x, record \d+: expected a"):
+            rows(bytes(data))
+    for tail in (b"PAR1", whole[:10]):
+        with pytest.raises(DatasetError, match=r"file x, record 300: expected a whole record, but it is (damaged|cut)"):
+            rows(whole + tail)
+    assert len(rows(whole + bytes(100))) == 300
+    assert len(rows(whole + whole)) == 600
 
 
 def test_other_files_are_refused() -> None:

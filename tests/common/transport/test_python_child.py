@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import Built, build
+from processes import PATIENCE_S
 
 from parquetry.common.transport.processes import python_command
 
@@ -57,7 +58,7 @@ def test_the_working_directory_shadows_nothing_and_the_scripts_own_modules_are_f
         cwd=here,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert (done.stdout.split(), done.stderr) == (["33"] * 3, "")

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common.transport.processes import FAILED, start_vital
 
@@ -27,7 +28,11 @@ threading.Event().wait()
 """
     for error in ("KeyError('the cause')", "SystemExit('the cause')"):
         done = subprocess.run(
-            [sys.executable, "-c", program.format(error=error)], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", program.format(error=error)],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
         assert done.returncode == FAILED
         assert "the cause" in done.stderr

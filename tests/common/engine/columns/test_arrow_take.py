@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import examples
 
 from parquetry.common import UnischemaField
-from parquetry.common.engine.columns.arrow_take import number_lists, take_runs
+from parquetry.common.engine.columns.arrow_take import runs_of, take_runs
 from parquetry.common.engine.columns.batch import Ragged, Strings, take_column
 from parquetry.common.engine.columns.columns import ArrowColumn
 from parquetry.common.schema.codecs import ListCodec
@@ -40,12 +40,12 @@ def lists(draw: st.DrawFn) -> tuple[pa.Array, np.ndarray]:
 @given(lists())
 def test_lists_of_numbers_are_those_that_arrow_takes(case: tuple[pa.Array, np.ndarray]) -> None:
     array, rows = case
-    numbers = number_lists(array)
+    numbers = runs_of(array)
     assert numbers is not None
-    lengths, values, valid = numbers.take(rows)
+    ends, values, valid = numbers.take(rows)
     expected = array.take(pa.array(rows))
     assert values.dtype == array.type.value_type.to_pandas_dtype()
-    assert lengths.tolist() == [len(row or []) for row in expected.to_pylist()]
+    assert np.diff(ends).tolist() == [len(row or []) for row in expected.to_pylist()]
     assert values.tolist() == expected.flatten().to_pylist()
     assert np.array_equal(np.ones(len(rows), bool) if valid is None else valid, expected.is_valid().to_numpy(False))
 
@@ -59,8 +59,8 @@ def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     field = UnischemaField("x", array.type.value_type.to_pandas_dtype(), (None,), ListCodec(), nullable=True)
     parts = [array.slice(0, len(array) // 2), array.slice(len(array) // 2)] if two_parts else [array]
     fast, plain = (ArrowColumn(field, parts, str) for _ in range(2))
-    assert fast._lists is not None
-    plain._lists = None
+    assert fast._runs is not None
+    plain._runs = None
     one, other = fast.gather(rows, None), plain.gather(rows, None)
     assert isinstance(one, Ragged)
     assert isinstance(other, Ragged)
@@ -88,7 +88,7 @@ def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     ids=lambda array: str(array.type),
 )
 def test_other_lists_are_left_to_arrow(array: pa.Array) -> None:
-    assert number_lists(array) is None
+    assert runs_of(array) is None
 
 
 @examples(100)

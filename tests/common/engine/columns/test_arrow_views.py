@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import examples
+from processes import PATIENCE_S
 
 from parquetry.common.engine.columns.arrow_views import as_arrow, as_numpy, without_nulls
 
@@ -102,4 +103,4 @@ def test_pandas_is_not_imported() -> None:
         assert without_nulls(holes).to_pylist() == [0, 0, 2, 0]
         assert "pandas" not in sys.modules
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

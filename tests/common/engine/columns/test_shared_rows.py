@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common.engine.columns import shared_rows
 from parquetry.common.engine.columns.shared_rows import SharedRows
@@ -29,7 +30,7 @@ class Decoder:
             self.calls[row] += 1
             if row in self._gated:
                 self.begun.set()
-                assert self.gate.wait(30)
+                assert self.gate.wait(PATIENCE_S)
             place[...] = row
 
         return out.reshape(-1)[:3].tolist() if rows.copy_into(row, out, decode, wait=wait) else None
@@ -40,14 +41,14 @@ def test_others_are_decoded_while_one_is_being_made() -> None:
     made: list[list[int] | None] = []
     first = threading.Thread(target=lambda: made.append(decoder.put(rows, 5)))
     first.start()
-    assert decoder.begun.wait(30)
+    assert decoder.begun.wait(PATIENCE_S)
     assert decoder.put(rows, 5, wait=False) is None
     assert decoder.put(rows, 6, wait=False) == [6, 6, 6]
     second = threading.Thread(target=lambda: made.append(decoder.put(rows, 5)))
     second.start()
     decoder.gate.set()
-    first.join(30)
-    second.join(30)
+    first.join(PATIENCE_S)
+    second.join(PATIENCE_S)
     assert made == [[5, 5, 5]] * 2
     assert decoder.put(rows, 5, wait=False) == [5, 5, 5]
     assert decoder.calls == {5: 1, 6: 1}

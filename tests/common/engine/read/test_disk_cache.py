@@ -6,15 +6,18 @@ import errno
 import hashlib
 import logging
 import os
+import struct
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from processes import open_files
 
 from parquetry.common.engine.read import cache_entry, disk_cache
 from parquetry.common.engine.read.disk_cache import DiskCache
@@ -120,12 +123,12 @@ def test_an_evicted_entry_stays_readable_for_its_holder(tmp_path: Path) -> None:
 def test_descriptors_do_not_grow_with_the_entries(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path), None)
     cache.put("first", table_of(10))
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files(str(tmp_path))
     held = []
     for number in range(50):
         cache.put(str(number), table_of(10, number))
         held.append(cache.get(str(number)))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_files(str(tmp_path)) == before
     assert held == [table_of(10, number) for number in range(50)]
 
 
@@ -370,3 +373,20 @@ def test_processes_share_one_directory(tmp_path: Path) -> None:
     assert [process.returncode for process in running] == [0, 0, 0]
     assert all(cache_entry.map_entry(str(path)).size > 0 for path in entries(tmp_path))
     assert {Path(name).suffix for name in names(tmp_path)} == {".table"}
+
+
+@pytest.mark.parametrize("offsets", [(0, 1 << 30, 2), (0, -5, 2), (2, 1, 0)])
+def test_an_entry_with_false_offsets_and_a_right_checksum_counts_as_missing(
+    tmp_path: Path, offsets: tuple[int, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = DiskCache(str(tmp_path), None)
+    cache.put(KEY, pa.table({"x": ["a", "b"]}))
+    path = entry_of(tmp_path, KEY)
+    content = path.read_bytes()
+    body, trailer = content[:-32], content[-32:]
+    true = struct.pack("<3i", 0, 1, 2)
+    assert true in body
+    body = body.replace(true, struct.pack("<3i", *offsets))
+    path.write_bytes(body + trailer[:16] + struct.pack("<Q", zlib.crc32(body)) + trailer[24:])
+    assert cache.get(KEY) is None
+    assert f"cache entry {path} is damaged" in caplog.text

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from oracle import examples
 
 from parquetry.common import Pipeline, mix
 from parquetry.common.engine.columns.arena import RegionPool
@@ -60,7 +61,7 @@ def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ElementProgram, "fields_by_item", ())
 
 
-@settings(max_examples=15, deadline=None)
+@examples(6)
 @given(
     batch=st.sampled_from([None, 1, 7, 64, 1000]),
     buffer=st.sampled_from([1, 900, 5000]),

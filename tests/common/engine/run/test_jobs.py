@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common.engine.read.file_cells import RowGroupColumns
 from parquetry.common.engine.run.jobs import BlockStore, Job
@@ -47,7 +48,7 @@ class Fetcher:
     def fetch(self, row_group: int, rows: Any) -> RowGroupColumns:
         self._began.row_groups.append(row_group)
         self._began.arrived.release()
-        assert self._began.gate.wait(30)
+        assert self._began.gate.wait(PATIENCE_S)
         return RowGroupColumns(())
 
 
@@ -73,7 +74,7 @@ def job(block: int) -> Job:
 def arrive(began: Began, count: int) -> list[int]:
     """Waits for this many fetches, and for no more."""
     for _ in range(count):
-        assert began.arrived.acquire(timeout=30)
+        assert began.arrived.acquire(timeout=PATIENCE_S)
     assert not began.arrived.acquire(timeout=0.05)
     return sorted(began.row_groups)
 
@@ -83,7 +84,7 @@ def test_one_block_is_read_ahead_while_that_is_enough(began: Began) -> None:
     store = store_of(began, threads=4)
     for block in range(3):
         handles = store.acquire(job(block))
-        handles[0].future.result(30)
+        handles[0].future.result(PATIENCE_S)
         store.read_ahead()
         assert arrive(began, 2 if block == 0 else 1) == list(range(block + 2))
         store.release(handles)
@@ -133,7 +134,7 @@ def test_what_was_read_ahead_goes_when_it_is_behind(began: Began) -> None:
     store.read_ahead()
     second, third = store.acquire(job(1)), store.acquire(job(2))
     for handles in (first, second, third):
-        handles[0].future.result(30)
+        handles[0].future.result(PATIENCE_S)
     store.release(first)
     store.release(second)
     assert [key.block for key in store._handles] == [2]

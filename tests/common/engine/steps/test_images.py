@@ -16,9 +16,11 @@ import cv2
 import numpy as np
 import pytest
 from faces import installed_faces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from oracle import examples
 from PIL import Image
+from processes import PATIENCE_S
 
 from parquetry.common import CompressedImageCodec, NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.engine.steps import image_kernels
@@ -127,7 +129,7 @@ def chains(draw: Any) -> list[Verb]:
     return [draw(st.sampled_from(first)), *draw(st.lists(st.sampled_from(later), max_size=3)), *ends]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(chain=chains(), name=st.sampled_from(["jpeg", "free", "tensor", "depth"]), batched=st.booleans())
 def test_a_folded_chain_gives_what_its_steps_give_one_after_the_other(
     url: Path, chain: list[Verb], name: str, batched: bool
@@ -688,4 +690,4 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert opencv().getNumThreads() == 2
 """
-    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", program], check=True, timeout=PATIENCE_S)

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from faces import installed_faces
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from oracle import examples
 
 from parquetry.common import NdarrayCodec, Pipeline, Unischema, UnischemaField, mix, write_dataset
 from parquetry.common.engine.run.block import LoadedBlock
@@ -68,7 +69,7 @@ def beside(names: list[str], dtype: Any) -> np.ndarray:
 names = st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=8, unique=True)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(25)
 @given(
     names=names,
     dtype=st.sampled_from([None, "float32", "float64", "float16"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from builders import Built, build
 
 from parquetry.common import Pipeline, UnischemaField, mix
-from parquetry.common.errors import TransformError
+from parquetry.common.errors import DecodeError, TransformError
+from parquetry.common.testing import assert_same
 
 ROWS = 40
 VECTOR = UnischemaField("double", np.int64, (3,))
@@ -261,3 +264,57 @@ def test_a_masked_window_keeps_the_nulls_of_its_steps(tmp_path: Path) -> None:
         after = list((chain.batch(2) if batched else chain).transform(dict, batched=batched))
         assert repr(after) == repr(before)
     assert isinstance(Pipeline(built.url).schema["speed"].nullable, bool)
+
+
+# --- fields that are padded to the longest value of a batch ---
+
+FORMS: list[Any] = [False, True, "arrow"]
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    directory = tmp_path_factory.mktemp("lists")
+    table = {"a": [[1], [1, 2, 3], [], []], "texts": [["x"], [], ["y", "zz"], []], "null": [[1, 2], None, None, [3]]}
+    pq.write_table(pa.table(table), directory / "lists.parquet")
+    return Pipeline(directory, executor="threads")
+
+
+@pytest.mark.parametrize("batched", FORMS)
+def test_padded_fields_stay_arrays_behind_a_function(lists: Pipeline, batched: Any) -> None:
+    for padded in (
+        lists.batch(2).pad("a", "texts", "null"),
+        lists.pad("a", "texts", "null").batch(2),
+        lists.select("a", "texts").bucket("a", [2, 3], batch_size=2, fields=["a", "texts"]),
+    ):
+        changed = padded.transform(lambda batch: batch, [], batched=batched)
+        for found, expected in zip(changed, padded, strict=True):
+            assert_same(found, expected)
+    rows = lists.select("a", "texts").pad("a", "texts")
+    same = rows.transform(lambda row: row, [], batched=batched).batch(2)
+    for found, expected in zip(same, rows.batch(2), strict=True):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("batched", FORMS)
+def test_padded_fields_have_one_shape_behind_a_function(lists: Pipeline, batched: Any) -> None:
+    def longer(batch: Any) -> Any:
+        values = [[1], [1, 2]]
+        return batch.set_column(0, "a", pa.array(values)) if batched == "arrow" else {**batch, "a": values}
+
+    with pytest.raises(
+        TransformError, match=r"field 'a', .*row 0: expected values of one shape, as .* \(1,\) and \(2,"
+    ):
+        next(iter(lists.select("a").batch(2).pad("a").transform(longer, [], batched=batched)))
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize("verb", ["map", "where"])
+def test_an_error_of_ours_that_a_function_raises_names_the_function(built: Built, executor: Any, verb: str) -> None:
+    def refuse(*_: object) -> object:
+        raise DecodeError("my own words")
+
+    pipeline = Pipeline(built.url, executor=executor).select("id")
+    pipeline = pipeline.map(refuse) if verb == "map" else pipeline.where(refuse, fields=["id"])
+    with pytest.raises(DecodeError, match="my own words") as caught:
+        list(pipeline)
+    assert "in refuse" in "".join(traceback.format_exception(caught.value))

@@ -188,7 +188,7 @@ def test_a_url_of_the_hub_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatc
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DatasetError, match="pip install huggingface_hub"):
+    with pytest.raises(DatasetError, match=r"pip install 'parquetry\[huggingface\]'"):
         Pipeline.from_huggingface_parquet("hf://datasets/user/faces")
 
 

@@ -8,17 +8,20 @@ import logging
 import os
 import pickle
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
+from memory_store import Store
 from PIL import Image
 
 from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField
 from parquetry.common.errors import DatasetError, DecodeError, SchemaError
 from parquetry.common.selection.statistics import decoded_bytes
+from parquetry.common.selection.store import kept_key
 from parquetry.common.tables import class_names
 
 FILES = ["dog/1.jpg", "cat/b.PNG", "cat/a/2.jpeg", "zebra/0.webp", "cat/a.jpg", "cat/.hidden.jpg", ".git/x/y.png"]
@@ -190,6 +193,13 @@ def test_a_manifest_that_is_gone_is_an_error_that_says_what_to_do(folder: Path) 
     assert listed(Pipeline.from_image_folder(folder)) == LISTED
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_name_that_is_no_text_is_an_error_that_shows_it(folder: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder / "dog") + b"/\xff.png")).write_bytes(picture("png"))
+    with pytest.raises(DatasetError, match=r"/dog/\\xff.png': expected a path in UTF-8"):
+        Pipeline.from_image_folder(folder)
+
+
 def test_files_that_are_no_images_are_left_out_with_a_warning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(folder, "cat/readme.txt", b"x")
     with caplog.at_level(logging.WARNING):
@@ -222,3 +232,84 @@ def test_row_groups_are_small_and_weigh_as_much_as_their_images(tmp_path: Path) 
     assert pipeline.dataset.row_groups.rows.tolist() == [128, 2]
     assert decoded_bytes(pipeline.dataset, 0, ["image"]) == 128 * len(data)
     assert "KiB of 3 columns" in pipeline.explain()
+
+
+def replaced(path: Path, data: bytes) -> None:
+    """Other content of the same size, with the same time."""
+    before = path.stat()
+    assert len(data) == before.st_size
+    path.with_suffix(".new").write_bytes(data)
+    os.replace(path.with_suffix(".new"), path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_an_image_that_is_replaced_by_one_of_its_size_and_time_is_noticed(
+    folder: Path, tmp_path: Path, cached: bool
+) -> None:
+    def opened() -> Pipeline:
+        pipeline = Pipeline.from_image_folder(folder)
+        return pipeline.cache(str(tmp_path / "cache")) if cached else pipeline
+
+    for number, name in enumerate(["dog/1.jpg", "cat/b.PNG"]):
+        put(folder, name, picture(kind_of(name), 10 + number).ljust(2000, b"\0"))
+    first = opened()
+    (folder / "cat/a.jpg").chmod(0o600)  # which changes no content
+    assert [int(row["image"].mean()) for row in first if row["path"] == "dog/1.jpg"] == [10]
+    replaced(folder / "dog/1.jpg", picture("jpeg", 90).ljust(2000, b"\0"))
+    if not cached:  # a cache may give what the pipeline was planned with
+        with pytest.raises(DatasetError, match=r"dog/1.jpg: expected the version that the pipeline was planned with"):
+            list(first)
+    again = opened()
+    assert [int(row["image"].mean()) for row in again if row["path"] == "dog/1.jpg"] == [90]
+    assert again.dataset.version != first.dataset.version
+
+
+def in_memory(name: str, grey: int, says: str) -> Store:
+    store = Store(name=name, says=says)
+    for number in range(3):
+        store.put_file_bytes(f"/train/c{number % 2}/{number}.png", picture("png", grey).ljust(300, b"\0"))
+    return store
+
+
+def greys(pipeline: Pipeline) -> set[int]:
+    return {int(row["image"].mean()) for row in pipeline}
+
+
+@pytest.mark.parametrize("says", ["tag", "time", ""])
+@pytest.mark.parametrize("cached", [False, True])
+def test_two_stores_with_equal_listings_are_two_datasets(tmp_path: Path, cached: bool, says: str) -> None:
+    def opened(store: Store) -> Pipeline:
+        pipeline = Pipeline.from_image_folder("/train", filesystem=store)
+        return pipeline.cache(str(tmp_path / "cache")) if cached else pipeline
+
+    first, second = in_memory("first", 20, says), in_memory("second", 70, says)
+    assert [greys(opened(store)) for store in (first, second, first)] == [{20}, {70}, {20}]
+    kept = list((tmp_path / "cache").glob("*.table")) if cached else []
+    assert bool(kept) == (cached and bool(says))
+    for path in first.files:  # unsaid: whether this is seen tells whether the cache is used
+        first.files[path] = picture("png", 50).ljust(300, b"\0")
+    assert greys(opened(first)) == ({20} if kept else {50})
+    for path in first.files:
+        first.put_file_bytes(path, picture("png", 60).ljust(300, b"\0"))
+    assert greys(opened(first)) == {60}
+    assert opened(first).dataset.outlives_plan == bool(says)
+
+
+def test_nothing_is_kept_of_a_store_without_a_name() -> None:
+    store = in_memory("", 20, "tag")
+    store.storage_options["hook"] = lambda: None  # which nothing can pickle
+    pipeline = Pipeline.from_image_folder("/train", filesystem=store)
+    assert not pipeline.dataset.outlives_plan
+    assert kept_key(pipeline.dataset, [], "vocabulary") is None
+    assert pipeline != Pipeline.from_image_folder("/train", filesystem=store)
+    assert Pipeline.from_image_folder("/train", filesystem=in_memory("x", 1, "tag")).dataset.outlives_plan
+
+
+def test_a_cache_that_keeps_nothing_says_which_folder_it_is_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store()
+    store.put_file_bytes("/pictures/a/0.png", picture("png"))
+    list(Pipeline.from_image_folder("/pictures", filesystem=store).cache(str(tmp_path / "cache")))
+    assert "cache() of /pictures keeps nothing" in caplog.text

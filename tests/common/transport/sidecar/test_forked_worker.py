@@ -16,8 +16,9 @@ import numpy as np
 import psutil
 import pytest
 from builders import Built, build
-from processes import WITHIN_S, gone
+from processes import PATIENCE_S, WITHIN_S, gone
 
+from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.transport.sidecar.client import IDLE
 
@@ -83,14 +84,14 @@ def sockets(process: psutil.Process) -> set[str]:
 
 def test_workers_are_copies_of_the_reader(built: Built) -> None:
     iterator, reader = begun(built)
-    workers = reader.children()
+    workers = workers_of(reader)
     assert [worker.cmdline() for worker in workers] == [reader.cmdline()] * 2
     iterator.close()
 
 
 def test_a_worker_holds_its_own_connection_and_no_other(built: Built) -> None:
     iterator, reader = begun(built)
-    held = [sockets(worker) for worker in reader.children()]
+    held = [sockets(worker) for worker in workers_of(reader)]
     assert [len(own) for own in held] == [1, 1]
     assert not held[0] & held[1]
     assert not (held[0] | held[1]) & sockets(reader)
@@ -99,7 +100,7 @@ def test_a_worker_holds_its_own_connection_and_no_other(built: Built) -> None:
 
 def test_workers_end_when_the_reader_is_killed(built: Built) -> None:
     iterator, reader = begun(built)
-    workers = [worker.pid for worker in reader.children()]
+    workers = [worker.pid for worker in workers_of(reader)]
     assert len(workers) == 2
     reader.kill()
     assert gone(workers, WITHIN_S) == []
@@ -108,18 +109,40 @@ def test_workers_end_when_the_reader_is_killed(built: Built) -> None:
 
 def test_one_that_is_killed_is_told_reaped_and_replaced(built: Built, capfd: pytest.CaptureFixture[str]) -> None:
     iterator, reader = begun(built)
-    first = {worker.pid for worker in reader.children()}
-    for worker in reader.children():
+    first = {worker.pid for worker in workers_of(reader)}
+    for worker in workers_of(reader):
         worker.send_signal(signal.SIGKILL)
     assert gone(list(first), WITHIN_S) == []
     for _ in iterator:  # until both have been asked for something; it goes on for ever
-        workers = reader.children()  # a zombie would be one of them
-        if len(workers) == 2 and not first & {worker.pid for worker in workers} and all(map(runs_afresh, workers)):
+        (template,) = reader.children()
+        workers = template.children()  # a zombie would be one of them
+        if len(workers) == 2 and not first & {worker.pid for worker in workers}:
             break
+    assert not any(map(runs_afresh, workers))
     assert gone(list(first), WITHIN_S) == []
     iterator.close()
     IDLE.close()  # the reader's last words have been read
     assert "decode worker died (killed by signal 9)" in capfd.readouterr().err
+
+
+def test_without_its_template_workers_are_started_by_themselves(
+    built: Built, capfd: pytest.CaptureFixture[str]
+) -> None:
+    iterator, reader = begun(built)
+    (template,) = reader.children()
+    first = workers_of(reader)
+    template.kill()
+    next(iterator)
+    for worker in first:
+        worker.kill()
+    for _ in iterator:
+        workers = workers_of(reader)
+        if len(workers) == 2 and not set(first) & set(workers) and all(map(runs_afresh, workers)):
+            break
+    assert template not in reader.children()  # nor is its zombie
+    iterator.close()
+    IDLE.close()
+    assert "workers are forked from is gone; starting a worker without it" in capfd.readouterr().err
 
 
 def test_nothing_adds_up_over_iterations(built: Built) -> None:
@@ -132,7 +155,7 @@ def test_nothing_adds_up_over_iterations(built: Built) -> None:
             iterator = iter(pipeline)
             next(iterator)
             iterator.close()
-        workers = reader.children()
+        workers = workers_of(reader)
         return reader.num_fds(), [worker.pid for worker in workers], [len(sockets(worker)) for worker in workers]
 
     before, after = rounds(8), rounds(40)
@@ -166,7 +189,7 @@ def test_a_reader_that_has_threads_already_starts_its_workers_afresh(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     iterator, reader = begun(built)
     for _ in iterator:  # the second may still be on its way when the first has made a batch
-        if all(map(runs_afresh, workers := reader.children())):
+        if all(map(runs_afresh, workers := workers_of(reader))):
             break
     assert len(workers) == 2
     iterator.close()
@@ -192,7 +215,8 @@ forked_worker.work = work
 ours, theirs = socket.socketpair()
 stray = os.open(os.devnull, os.O_RDONLY)
 print("written once")
-workers = forked_worker.fork_workers(5, in_worker=theirs.close)
+template = forked_worker.Template(in_child=theirs.close)
+workers = [template.start() for _ in range(5)]
 said = [eval(worker.connection.recv(1000)) for worker in workers]
 assert [others for others, _ in said] == [[]] * 5, said
 assert len({number for _, number in said}) == 5, said
@@ -204,10 +228,12 @@ workers[0].connection.sendall(b"7")
 workers[1].connection.close()
 workers[2].process.kill()
 workers[3].connection.sendall(b"raise")
-print([worker.status() for worker in workers[:4]])
+print([worker.exit_code() for worker in workers[:4]])
 workers[2].process.kill()  # of a process that is gone, and whose number may be another's
 workers[4].end()
 workers[4].end()
+template.close()
+template.close()
 try:
     os.waitpid(-1, os.WNOHANG)
 except ChildProcessError:
@@ -221,7 +247,7 @@ def alone(before: str = "") -> tuple[list[str], str]:
         [sys.executable, "-W", "error::DeprecationWarning", "-c", before + textwrap.dedent(ALONE)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -233,12 +259,12 @@ def test_how_a_worker_ended_is_known_and_no_zombie_is_left() -> None:
     assert lines == [
         "written once",
         "still runs",
-        "['exit status 7', 'exit status 0', 'killed by signal 9', 'exit status 1']",
+        "[7, 0, -9, 1]",
         "no child is left",
     ]
     assert errors.rstrip().endswith("KeyError: 'a bug in the worker'")
 
 
-def test_where_children_are_not_to_be_waited_for_their_end_is_seen_all_the_same() -> None:
+def test_where_children_are_not_to_be_waited_for_it_is_known_all_the_same() -> None:
     lines, _ = alone("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
-    assert lines[2:] == ["['exit status 0', 'exit status 0', 'exit status 0', 'exit status 0']", "no child is left"]
+    assert lines[2:] == ["[7, 0, -9, 1]", "no child is left"]

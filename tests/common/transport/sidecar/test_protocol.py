@@ -85,7 +85,7 @@ def test_the_packet_begins_as_the_page_says() -> None:
         (b"HTTP" + bytes(36), "expected protocol version 2, got magic 0x50545448 version 0"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 9, 2, 0, 0, 0, 0, 0), "version 9. Trainer and sidecar must run the same"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 1, 2, 0, 0, 0, 0, 0), "version 1. Trainer and sidecar must run the same"),
-        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 6, 0, 0, 0, 0, 0), r"expected one of the types \[1, 2, .*106\], got 6"),
+        (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 6, 0, 0, 0, 0, 0), r"expected one of the types \[1, 2, .*107\], got 6"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 0, 0, 0, 5, 0) + b"abc", "expected 5 bytes and 0 descriptors, got 3 and 0"),
         (struct.pack("<IHHQQQII", protocol.MAGIC, 2, 2, 0, 0, 0, 0, 1), "expected 0 bytes and 1 descriptors, got 0 and 0"),
     ],

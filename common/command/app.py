@@ -1,0 +1,48 @@
+"""The app: ``parquetry`` with all its commands, and ``--version``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from . import changing, checking, looking, measuring
+from .output import EXIT_CODES
+
+app = typer.Typer(
+    name="parquetry",
+    help="Look at Parquet datasets for training, check them, change them, and measure how fast they are read.",
+    epilog="Exit status: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (looking, checking, changing, measuring):
+    group.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"parquetry {version('parquetry')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Look at Parquet datasets for training, check them, change them, and measure how fast they are read."""
+
+
+def main() -> None:
+    """Runs the command that the arguments of this process name."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars are for people
+    app(prog_name="parquetry")

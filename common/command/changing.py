@@ -1,0 +1,268 @@
+"""``convert``, ``copy``, ``rewrite``, ``index``, ``migrate``, ``generate-metadata``: new files; ``serve``: a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .looking import Chain, opened
+from .output import SHOWN_BEFORE, Shown, StorageOptions, Url, command, pair_of, storage_options_of
+
+if TYPE_CHECKING:
+    from ..schema.codec import Codec
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="A directory that is empty or does not exist.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is at the target.")]
+PartitionBy = Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field that becomes directories.")]
+RowGroupRows = Annotated[int | None, typer.Option(metavar="N", min=1, help="Rows of a row group.")]
+Compatible = Annotated[bool, typer.Option("--petastorm-compatible", help="Write Petastorm's metadata too.")]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="CONDITION", help="Only rows for which this holds: 'field(\"speed\") > 3', or DNF as JSON."),
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no bar.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the app."""
+    command(
+        app,
+        "parquetry convert photos/ train --row-group-rows 1000",
+        "parquetry convert 'shards/train-*.tar' train --rename jpg=image --rename cls=label",
+    )(convert)
+    command(app, "parquetry copy data/train small --where 'field(\"id\") < 1000' --field-regex id --field-regex image")(
+        copy
+    )
+    command(
+        app,
+        "parquetry rewrite data/raw data/train --sort-by stamp --row-group-rows 1000",
+        "parquetry rewrite data/raw data/train --codec image=jpeg:90",
+    )(rewrite)
+    command(app, "parquetry index data/train")(index)
+    command(app, "parquetry migrate data/petastorm --dry-run")(migrate)
+    command(app, "parquetry generate-metadata data/plain")(generate_metadata)
+    command(
+        app,
+        "parquetry serve data/train 'shuffle(1000, seed=7).batch(64)' --listen tcp://127.0.0.1:8815",
+        "parquetry serve pipeline.json",
+    )(serve)
+
+
+def convert(
+    source: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="A folder, a file, or several; * and ? too.")
+    ],
+    target: Target,
+    form: Annotated[str | None, typer.Option(help="parquet, huggingface, images, tfrecord or webdataset.")] = None,
+    fields: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="A field to convert; all otherwise.")
+    ] = None,
+    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="For TFRecord and WebDataset.")] = None,
+    split: Annotated[str | None, typer.Option(help="Of a Hugging Face folder.")] = None,
+    config: Annotated[str | None, typer.Option(help="Of a Hugging Face folder.")] = None,
+    partition_by: PartitionBy = None,
+    row_group_rows: RowGroupRows = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many parts are written at a time.")] = None,
+    overwrite: Overwrite = False,
+    petastorm_compatible: Compatible = False,
+    no_progress: NoProgress = False,
+) -> Shown:
+    """Write image folders, TFRecords, WebDataset tars, Hugging Face folders or Parquet as a dataset."""
+    from ..tools import convert as convert_files
+
+    known: Any = form  # checked there
+    report = convert_files(
+        source if len(source) > 1 else source[0],
+        target,
+        fields,
+        form=known,
+        rename=dict(pair_of(text, "--rename") for text in rename or ()),
+        split=split,
+        config=config,
+        partition_by=partition_by,
+        row_group_rows=row_group_rows,
+        petastorm_compatible=petastorm_compatible,
+        overwrite=overwrite,
+        workers=workers,
+        progress=_shows_bars(no_progress),
+    )
+    return _copied(target, report)
+
+
+def copy(
+    source: Url,
+    target: Target,
+    field_regex: Annotated[
+        list[str] | None, typer.Option(metavar="REGEX", help="Fields to copy; all otherwise.")
+    ] = None,
+    not_null_fields: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="Must not be null.")] = None,
+    where: Where = None,
+    partition_by: PartitionBy = None,
+    row_group_rows: RowGroupRows = None,
+    files: Annotated[int, typer.Option(min=1, help="Files of each stripe.")] = 1,
+    overwrite: Overwrite = False,
+    petastorm_compatible: Compatible = False,
+    no_progress: NoProgress = False,
+) -> Shown:
+    """Copy some fields and rows of a dataset; run it again to go on after an interruption."""
+    from ..tools import copy as copy_dataset
+
+    report = copy_dataset(
+        source,
+        target,
+        field_regex=field_regex,
+        not_null_fields=not_null_fields or (),
+        where=_condition(where),
+        partition_by=partition_by,
+        row_group_rows=row_group_rows,
+        files=files,
+        overwrite=overwrite,
+        petastorm_compatible=petastorm_compatible,
+        progress=_shows_bars(no_progress),
+    )
+    return _copied(target, report)
+
+
+def rewrite(
+    source: Url,
+    target: Target,
+    fields: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to write; all otherwise.")] = None,
+    where: Where = None,
+    sort_by: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="Sort by it; -FIELD descending.")] = None,
+    codec: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=CODEC", help="jpeg:90, png, webp:80, ndarray, npz or tensor.")
+    ] = None,
+    row_group_rows: RowGroupRows = None,
+    row_group_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Bytes of a row group.")] = None,
+    files: Annotated[int, typer.Option(min=1, help="How many files.")] = 1,
+    partition_by: PartitionBy = None,
+    compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip, brotli or none.")] = "zstd",
+    no_progress: NoProgress = False,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Write a dataset again: sorted, in row groups of equal size, with codecs and compression that suit training."""
+    from ..tools import rewrite as rewrite_dataset
+
+    report = rewrite_dataset(
+        source,
+        target,
+        fields,
+        where=_condition(where),
+        sort_by=sort_by or (),
+        codecs=dict(_codec(*pair_of(text, "--codec")) for text in codec or ()),
+        row_group_rows=row_group_rows,
+        row_group_bytes=row_group_bytes,
+        files=files,
+        partition_by=partition_by,
+        compression=compression,
+        progress=_shows_bars(no_progress),
+        source_options=storage_options_of(storage_option),
+        target_options=storage_options_of(storage_option) if "://" in target else None,
+    )
+    return _copied(target, report)
+
+
+def index(
+    url: Url,
+    columns: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to describe; all else.")] = None,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Write the row-group index of a dataset, so that planning reads one file instead of all footers."""
+    from ..layout.index import write_index
+
+    path = write_index(url, columns=columns, storage_options=storage_options_of(storage_option))
+    return Shown({"index": path}, (f"written to {path}",))
+
+
+def migrate(
+    url: Url,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    keep_petastorm: Annotated[bool, typer.Option("--keep-petastorm", help="Leave Petastorm's keys too.")] = False,
+) -> Shown:
+    """Turn Petastorm's pickled metadata into JSON, in place."""
+    from ..tools import migrate as migrate_dataset
+
+    report = migrate_dataset(url, dry_run, keep_petastorm=keep_petastorm)
+    text = f"dry run, nothing was written. {report}" if dry_run else str(report)
+    value = {"path": report.path, "changed": report.changed and not dry_run, "removed": report.removed}
+    return Shown({**value, "schema": report.schema.to_json()}, (text,))
+
+
+def generate_metadata(
+    url: Url,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a schema that is there.")] = False,
+) -> Shown:
+    """Write the schema of plain Parquet files."""
+    from ..reports.values import without_secrets
+    from ..tools import generate_metadata as write_schema
+
+    schema = write_schema(url, overwrite=overwrite)
+    return Shown(
+        schema.to_json(), (f"{without_secrets(url)}: schema of {len(schema)} fields: {', '.join(schema.fields)}.",)
+    )
+
+
+def serve(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="URL", help="A dataset; or PIPELINE.json of Pipeline.to_json().")],
+    chain: Chain = "",
+    listen: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="unix:PATH or tcp://127.0.0.1:PORT; a new socket otherwise.")
+    ] = None,
+    token_file: Annotated[str | None, typer.Option(metavar="FILE", help="Clients must know its first line.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER", help="What a client may ask for, such as idle_s=600; see docs/arrow-stream.md."
+        ),
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Serve a pipeline's batches as Arrow streams, until SIGTERM or Ctrl-C."""
+    from ..arrow_stream.command import serve_until_stopped
+
+    is_file = not chain and (source == "-" or source.endswith(".json"))
+    pipeline = source if is_file else opened(source, chain, storage_option)
+    security = {"token_file": token_file, "tls_cert_file": tls_cert, "tls_key_file": tls_key}
+    announce = _announce_as_json if context.params.get("as_json") else print
+    serve_until_stopped(pipeline, listen, announce=announce, limits=limit or (), **security)
+    return SHOWN_BEFORE
+
+
+def _announce_as_json(text: str) -> None:
+    print(json.dumps({"address": text.removeprefix("serving at ")}))
+
+
+def _shows_bars(no_progress: bool) -> bool:
+    return not no_progress and sys.stderr.isatty()
+
+
+def _copied(target: str, report: Any) -> Shown:
+    from ..reports.values import without_secrets
+
+    place = without_secrets(target)
+    value = {
+        "target": place,
+        "rows": report.rows,
+        "files": report.files,
+        "fields": list(report.schema.fields),
+        "resumed_stripes": report.resumed_stripes,
+    }
+    return Shown(value, (f"{place}: {report}",))
+
+
+def _condition(text: str | None) -> Any:
+    from ..reports.chain import parse_condition
+
+    return None if text is None else parse_condition(text)
+
+
+def _codec(name: str, text: str) -> tuple[str, Codec]:
+    from ..reports.chain import parse_codec
+
+    return name, parse_codec(text)

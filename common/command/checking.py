@@ -1,0 +1,255 @@
+"""``lint``, ``verify``, ``stats``, ``doctor``, ``state``, ``cache``: is the data sound, and is this machine?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from .looking import Chain, finding_lines, opened, opened_to_show, with_refused
+from .output import FINE, FOUND_PROBLEMS, Shown, StorageOptions, Url, command, facts, storage_options_of, table
+
+if TYPE_CHECKING:
+    from ..reports.kept_files import CacheReport
+
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Row groups at once; one for each processor.")]
+_STYLES = {"fine": "green", "note": "bold yellow", "problem": "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the app."""
+    command(app, "parquetry lint data/train", "parquetry lint data/train --strict && echo fine")(lint)
+    command(app, "parquetry verify data/train", "parquetry verify s3://bucket/train --workers 32")(verify)
+    command(
+        app,
+        'parquetry stats data/train \'select("image", "label")\'',
+        "parquetry stats data/train --rows 10000",
+        "parquetry stats data/train --keep",
+    )(stats)
+    command(app, "parquetry doctor")(doctor)
+    state = typer.Typer(help="Saved states.", no_args_is_help=True)
+    command(
+        state, "parquetry state show state.json", "parquetry state show state.json data/train 'batch(64)'", name="show"
+    )(state_show)
+    app.add_typer(state, name="state")
+    cache = typer.Typer(help="What parquetry keeps between runs.", no_args_is_help=True)
+    command(cache, "parquetry cache ls", "parquetry cache ls --directory /scratch/cache", name="ls")(cache_ls)
+    command(cache, "parquetry cache clear selections", name="clear")(cache_clear)
+    command(cache, "parquetry cache warm data/train 'where(field(\"speed\") > 3)'", name="warm")(cache_warm)
+    app.add_typer(cache, name="cache")
+
+
+def lint(
+    url: Url,
+    strict: Annotated[bool, typer.Option("--strict", help="Count notes as problems too.")] = False,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Say what makes training from a dataset slow or wrong; exit status 1 if there is a problem."""
+    from ..reports.linting import lint as lint_dataset
+
+    findings = lint_dataset(url, storage_options=storage_options_of(storage_option))
+    bad = [finding for finding in findings if strict or finding.level == "problem"]
+    return Shown(findings, tuple(finding_lines(findings)), FOUND_PROBLEMS if bad else FINE)
+
+
+def verify(
+    url: Url,
+    workers: Workers = None,
+    round_trips: Annotated[int, typer.Option(min=0, help="Rows of each row group that codecs encode again.")] = 16,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Read every byte, decode every value, compare footers, index and codecs; exit status 1 if something is wrong."""
+    from ..pipeline.explain import bytes_text
+    from ..reports.verifying import verify as verify_dataset
+
+    options = storage_options_of(storage_option)
+    found = verify_dataset(url, storage_options=options, workers=workers, round_trips=round_trips)
+    lines: list[RenderableType] = [
+        Text.assemble((f"{damage.check}: ", "bold red"), _place(damage.file, damage.row_group), damage.what)
+        for damage in found.damages
+    ]
+    lines.append(
+        f"read {found.rows:,} rows in {found.row_groups:,} row groups of {found.files:,} files, "
+        f"{bytes_text(found.bytes)}; {found.round_trips:,} values made a round trip; "
+        f"{'the index fits' if found.indexed else 'there is no index'}"
+    )
+    count = len(found.damages)
+    lines.append(Text(f"{count:,} damages", style="bold red") if count else Text("Everything is sound.", style="green"))
+    return Shown(found, tuple(lines), FOUND_PROBLEMS if found.damages else FINE)
+
+
+def _place(file: str | None, row_group: int | None) -> str:
+    where = "" if row_group is None else f", row group {row_group}"
+    return "" if file is None else f"{file}{where}: "
+
+
+def stats(
+    url: Url,
+    chain: Chain = "",
+    rows: Annotated[int | None, typer.Option("--rows", "-n", min=1, help="Draw so many rows; all otherwise.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Write them beside the dataset, and use them from there.")
+    ] = False,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Count values: mean and deviation of numbers and image channels, lengths, and which values occur."""
+    from ..reports.statistics import keep as keep_statistics
+    from ..reports.statistics import kept
+    from ..reports.statistics import stats as count
+    from ..reports.values import to_json
+
+    pipeline, refused = opened_to_show(url, chain, storage_option)
+    found = kept(pipeline) if keep and rows is None else None
+    if found is not None:
+        return with_refused(Shown(found, ("kept beside the dataset:", *_statistics(found))), refused)
+    counted = count(pipeline, rows=rows, seed=seed)
+    parts = list(_statistics(to_json(counted)))
+    if keep:
+        parts.append(f"written to {keep_statistics(pipeline, counted)}")
+    return with_refused(Shown(counted, tuple(parts)), refused)
+
+
+def _nulls(field: dict[str, Any]) -> str:
+    inside = field.get("nulls_inside", 0)
+    return f"{field['nulls']:,}" + (f" + {inside:,} in lists" if inside else "")
+
+
+def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
+    """A table of statistics as JSON has them."""
+    columns = table(
+        *("field", "dtype", "count", "nulls", "mean", "deviation", "least", "median", "most", "lengths", "distinct"),
+        "most often",
+        right=("count", "nulls", "mean", "deviation", "least", "median", "most", "distinct"),
+    )
+    for field in found["fields"]:
+        lengths, quantiles = field["lengths"], field["quantiles"]
+        common = [f"{value} ({times:,})" for value, times in field["common"][:3] if times > 1]
+        columns.add_row(
+            field["name"],
+            field["dtype"],
+            f"{field['count']:,}",
+            _nulls(field),
+            *(_number(field[name]) for name in ("mean", "deviation", "least")),
+            _number(quantiles[4] if quantiles else None),
+            _number(field["most"]),
+            "" if lengths is None else f"{lengths[0]:,} ... {lengths[1]:,.1f} ... {lengths[2]:,}",
+            "" if field["distinct"] is None else f"{field['distinct']:,}",
+            ", ".join(common),
+        )
+    yield columns
+    for field in found["fields"]:
+        if field["channels"]:
+            means, deviations = zip(*field["channels"], strict=True)
+            yield f"{field['name']}: mean ({_numbers(means)}), deviation ({_numbers(deviations)}) of its channels"
+            if field["dtype"] == "uint8":
+                scaled = [[value / 255 for value in values] for values in (means, deviations)]
+                yield f'  normalize("{field["name"]}", mean=({_numbers(scaled[0])}), std=({_numbers(scaled[1])}))'
+    kind = "all" if found["exact"] else "a sample of"
+    of = f" of {found['total']:,}" if found["total"] is not None and not found["exact"] else ""
+    yield f"{kind} {found['rows']:,}{of} rows"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)
+
+
+def doctor() -> Shown:
+    """Look at this machine: versions, the op, shared memory, limits, caches; exit status 1 if something is missing."""
+    from ..pipeline.explain import bytes_text
+    from ..reports.machine import doctor as look
+
+    found = look()
+    checks = table("check", "", "found", "what to do")
+    for check in found.checks:
+        checks.add_row(check.name, Text(check.level, style=_STYLES[check.level]), check.found, check.remedy)
+    libraries = table("library", "version", "for")
+    for name, number in found.libraries.items():
+        libraries.add_row(name, number or "-", found.uses[name])
+    about = {**found.versions, "processors": found.processors, "memory": bytes_text(found.memory_bytes)}
+    parts = (facts(about), "", checks, "", libraries, "", _kept(found.caches))
+    return Shown(found, parts, FOUND_PROBLEMS if found.problems else FINE)
+
+
+def _kept(found: Iterable[CacheReport]) -> RenderableType:
+    from ..pipeline.explain import bytes_text
+
+    columns = table("kept", "files", "bytes", "directory", "what", right=("files", "bytes"))
+    for each in found:
+        columns.add_row(each.kind, f"{each.files:,}", bytes_text(each.bytes), each.directory, each.what)
+    return columns
+
+
+def state_show(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON file with what state_dict() returned.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="A dataset that the state is held to.")] = "",
+    chain: Chain = "",
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Say what a saved state holds, and whether it fits a dataset and a chain; exit status 1 if it does not."""
+    from ..reports.states import show_state
+
+    found = show_state(file, opened(url, chain, storage_option) if url else None)
+    parts: list[RenderableType] = []
+    for report in found:
+        state = report.state
+        elements = "rows" if state.batch_size is None else f"batches of {state.batch_size:,}"
+        parts.append(
+            facts(
+                {
+                    "place": report.place,
+                    "elements": f"{state.consumed:,} {elements} handed out",
+                    "iterator": f"number {state.iteration}, which decides the epoch",
+                    "begun at": f"pass {state.origin[0]}, row {state.origin[1]:,}",
+                    "seed": None if state.seed is None else str(state.seed),
+                    "rank": f"{state.shards[0]} of {state.shards[1]} ({state.canonical_shards} canonical shards)",
+                    "loader worker": f"{state.worker} of {state.workers}" if state.workers > 1 else None,
+                    "dataset": state.fingerprint,
+                    "pipeline": f"{state.pipeline} (order {state.order})",
+                    "fits": None if report.fits is None else "yes" if report.fits else f"no: {report.why_not}",
+                }
+            )
+        )
+    return Shown(found, tuple(parts), FOUND_PROBLEMS if any(each.fits is False for each in found) else FINE)
+
+
+Directory = Annotated[str | None, typer.Option(metavar="DIR", help="A directory of cache(directory) instead.")]
+
+
+def cache_ls(directory: Directory = None) -> Shown:
+    """List what is kept between runs, and how much it is."""
+    from ..reports.kept_files import caches
+
+    found = caches(directory)
+    return Shown(found, (_kept(found),))
+
+
+def cache_clear(
+    kinds: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KIND", help="Such as selections; if none, all but frames and folders."),
+    ] = None,
+    directory: Directory = None,
+) -> Shown:
+    """Remove what is kept and made again when needed; frames and folders, which live pipelines read, only if named."""
+    from ..reports.kept_files import clear
+
+    found = clear(kinds or (), directory)
+    return Shown(found, ("removed:", _kept(found)))
+
+
+def cache_warm(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
+    """Make what a job would make first: the selection, vocabularies, and the rows of cache(directory) in the chain."""
+    from ..reports.kept_files import warm
+
+    found = warm(opened(url, chain, storage_option))
+    many = "an unknown number of" if found.elements is None else f"{found.elements:,}"
+    read = "" if found.cached is None else f", cached in {found.cached}"
+    return Shown(found, (f"{many} elements{read}; {found.seconds:.1f} s",))

@@ -1,0 +1,270 @@
+"""``explain``, ``inspect``, ``head``, ``sample``, ``show``: what is stored, and what a chain makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from ..errors import ParquetryError, PipelineError, SchemaError
+from .output import Shown, StorageOptions, Url, command, facts, new_console, storage_options_of, table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..pipeline.pipeline import Pipeline
+    from ..reports.inspecting import DatasetReport
+    from ..reports.linting import Finding
+    from ..reports.rows import Preview
+
+Chain = Annotated[
+    str, typer.Argument(metavar="CHAIN", help="Verbs as in Python: 'where(field(\"a\") > 3).shuffle(1000).batch(64)'.")
+]
+Count = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows (batches after batch()).")]
+
+_TERMINAL_TILE = 64
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands to the app."""
+    command(app, "parquetry inspect data/train", "parquetry inspect data/train --html report.html")(inspect)
+    command(app, "parquetry head data/train -n 3", 'parquetry head data/train \'select("image", "label")\'')(head)
+    command(app, "parquetry sample data/train -n 10 --seed 7")(sample)
+    command(
+        app,
+        "parquetry show data/train -n 8 --png sheet.png",
+        "parquetry show data/drive --chain 'ngram([\"image\"], length=5)' -n 3",
+        "parquetry show data/text --tokenizer tokenizer.json",
+    )(show)
+    command(app, "parquetry explain data/train 'where(field(\"speed\") > 3).shuffle(10000).batch(64)'")(explain)
+
+
+def inspect(
+    url: Url,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one self-contained page instead.")] = None,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Show the schema, files, row groups, compression and statistics of a dataset, and what is odd about them."""
+    from ..reports.inspecting import inspect as inspect_dataset
+    from ..reports.inspecting import pipeline_of
+    from ..reports.linting import find
+
+    pipeline = pipeline_of(url, storage_options_of(storage_option))
+    if html is not None:
+        from ..reports.page import save_report
+
+        save_report(pipeline, html)
+        return Shown({"html": html}, (f"written to {html}",))
+    report = inspect_dataset(pipeline)
+    findings = find(report, pipeline.dataset)
+    return Shown({"dataset": report, "findings": findings}, (*_described(report), "", *finding_lines(findings)))
+
+
+def _described(report: DatasetReport) -> Iterable[RenderableType]:
+    from ..display.text import short_text
+    from ..pipeline.explain import bytes_text
+
+    rows, stored, decoded = report.rows_per_group, report.bytes_per_group, report.decoded_per_group
+    yield facts(
+        {
+            "dataset": ", ".join(report.urls) + (f" ({report.kind})" if report.kind else ""),
+            "rows": report.rows,
+            "files": f"{report.files:,} ({bytes_text(report.bytes)}; median {bytes_text(report.file_bytes.median)})",
+            "row groups": f"{report.row_groups:,} of {rows.least:,} to {rows.most:,} rows (median {rows.median:,}), "
+            f"{bytes_text(stored.median)} stored, up to {bytes_text(decoded.most)} in memory",
+            "partitions": ", ".join(report.partitions) or None,
+            "schema from": {"columns": "the columns"}.get(report.described, f"metadata of {report.described}"),
+            "index": "yes" if report.indexed else "no",
+            "written by": report.written_by,
+            "sampled": f"{report.sampled:,} row groups" if report.sampled < report.row_groups else None,
+        }
+    )
+    yield ""
+    columns = table(
+        *("field", "dtype", "shape", "codec", "stored as", "bytes", "compression", "encodings", "nulls", "range"),
+        right=("bytes", "nulls"),
+    )
+    for field in report.fields:
+        known = "" if field.minimum is None else f"{short_text(field.minimum, 12)} ... {short_text(field.maximum, 12)}"
+        squeezed = f" {field.stored_bytes / field.decoded_bytes:.0%}" if field.decoded_bytes else ""
+        columns.add_row(
+            field.name + (" ?" if field.nullable else ""),
+            field.dtype,
+            str(field.shape) if field.shape else "",
+            field.codec or "",
+            "directories" if field.partition else field.stored,
+            "" if field.partition else bytes_text(field.stored_bytes),
+            " ".join(field.compression).lower() + squeezed,
+            " ".join(field.encodings).lower(),
+            "" if field.nulls is None else f"{field.nulls:,}",
+            known,
+        )
+    yield columns
+    for name, reason in report.refused.items():
+        yield f"{name}: {reason}"
+    for name, names in report.labels.items():
+        yield f"classes of {name}: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+
+
+def finding_lines(findings: Iterable[Finding]) -> Iterable[RenderableType]:
+    """Each finding: what, its cost, and what to do."""
+    lines = []
+    for finding in findings:
+        line = Text(f"{finding.level}: ", style="bold red" if finding.level == "problem" else "bold yellow")
+        line.append(f"{finding.what} ", style="bold").append(f"{finding.cost} {finding.remedy}", style="")
+        lines.append(line)
+    return lines or [Text("Nothing is odd about its layout.", style="green")]
+
+
+def head(url: Url, chain: Chain = "", rows: Count = 5, skip: int = 0, storage_option: StorageOptions = None) -> Shown:
+    """Show the first rows."""
+    from ..reports.rows import preview
+
+    pipeline, refused = opened_to_show(url, chain, storage_option)
+    return with_refused(_previewed(preview(pipeline, rows, first=skip)), refused)
+
+
+def sample(
+    url: Url, chain: Chain = "", rows: Count = 5, seed: int | None = None, storage_option: StorageOptions = None
+) -> Shown:
+    """Show rows drawn at random; the same ones for the same seed."""
+    from ..reports.rows import preview
+
+    pipeline, refused = opened_to_show(url, chain, storage_option)
+    return with_refused(_previewed(preview(pipeline, rows, sample=True, seed=seed)), refused)
+
+
+def _previewed(found: Preview) -> Shown:
+    """Rows side by side, one line to a field where there are few rows."""
+    from ..display.text import short_text
+
+    columns = table("field", "dtype", "shape", *(f"row {number}" for number in range(len(found.elements))))
+    for field in found.fields:
+        told = f"{field.dtype} {field.shape} "  # in the columns before
+        cells = [short_text(element.get(field.name), 20).removeprefix(told) for element in found.elements]
+        columns.add_row(field.name, field.dtype, str(field.shape) if field.shape else "", *cells)
+    many = "" if found.length is None else f" of {found.length:,}"
+    return Shown(found.to_json(), (columns, "", f"{len(found.elements)}{many} elements"))
+
+
+def show(
+    url: Url,
+    chain: Chain = "",
+    chain_option: Annotated[str, typer.Option("--chain", metavar="CHAIN", help="The chain, as an option.")] = "",
+    rows: Count = 4,
+    field: Annotated[
+        str | None, typer.Option(help="Whose images or tokens; the first field of them otherwise.")
+    ] = None,
+    png: Annotated[str | None, typer.Option(metavar="FILE", help="Write a contact sheet instead.")] = None,
+    columns: Annotated[int, typer.Option(min=1, help="Images in a line.")] = 4,
+    tile: Annotated[int, typer.Option(min=1, help="Pixels of each image's side in the PNG.")] = 256,
+    seed: Annotated[int | None, typer.Option(help="Draw rows at random.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A tokenizer.json: shows tokens as text.")
+    ] = None,
+    storage_option: StorageOptions = None,
+) -> Shown:
+    """Show images in the terminal or as a PNG, windows as film strips, and tokens as text."""
+    from ..reports import pictures
+
+    if chain and chain_option:
+        raise PipelineError("show: expected one chain, got one by itself and one by --chain.")
+    pipeline, _ = opened_to_show(url, chain or chain_option, storage_option)
+    if tokenizer is not None:
+        return _tokens(pipeline, tokenizer, field, rows, seed)
+    if png is not None:
+        sheet = pictures.contact_sheet(pipeline, rows, field=field, columns=columns, tile=tile, seed=seed)
+        pictures.save_png(sheet.pixels, png)
+        value = {"png": png, "field": sheet.field, "images": sheet.images, "shape": sheet.pixels.shape}
+        return Shown(value, (f"{sheet.images} images of '{sheet.field}' in {png}",))
+    console = new_console()
+    sheet = pictures.contact_sheet(
+        pipeline, rows, field=field, columns=columns, tile=_TERMINAL_TILE, max_width=console.width, seed=seed
+    )
+    value = {"field": sheet.field, "images": sheet.images, "captions": sheet.captions}
+    if console.color_system is None:
+        return Shown(value, ("There are no colours here. Write a picture with --png.", *sheet.captions))
+    return Shown(value, (half_blocks(sheet.pixels), "", *sheet.captions))
+
+
+def _tokens(pipeline: Pipeline, path: str, field: str | None, rows: int, seed: int | None) -> Shown:
+    from ..reports import pictures
+    from ..reports.rows import preview
+
+    names = pictures.token_fields(pipeline)
+    if (field is not None and field not in names) or not names:
+        raise PipelineError(f"show: expected a field of token lists, got {field!r}; there are: {', '.join(names)}.")
+    tokenizer, name = pictures.load_tokenizer(path), field or names[0]
+    found = preview(pipeline, rows, sample=seed is not None, seed=seed)
+    texts = [pictures.decoded_tokens(row[name], tokenizer) for row in found.elements]
+    parts = [f"{number}: {text}" for number, text in enumerate(texts)]
+    return Shown({"field": name, "texts": texts}, tuple(parts))
+
+
+def half_blocks(pixels: np.ndarray) -> Text:
+    """A picture (uint8 ``(H, W, 3)``) in letters, two pixels above each other in one."""
+    if len(pixels) % 2:
+        pixels = pixels[:-1]
+    result = Text(no_wrap=True, overflow="crop")
+    for above, below in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True):
+        for (r, g, b), (s, h, c) in zip(above, below, strict=True):
+            result.append("\N{UPPER HALF BLOCK}", style=f"rgb({r},{g},{b}) on rgb({s},{h},{c})")
+        result.append("\n")
+    return result
+
+
+def explain(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
+    """Say what a chain of verbs reads, in which order, and what it gives."""
+    from ..reports.values import without_secrets
+
+    pipeline = opened(url, chain, storage_option)
+    lines = without_secrets(pipeline.explain())
+    value = {
+        "urls": list(map(without_secrets, pipeline.urls)),
+        "chain": [str(stage) for stage in pipeline.stages],
+        "plan": lines.splitlines(),
+    }
+    return Shown(value, (lines,))
+
+
+def opened(url: str, chain: str, storage_option: list[str] | None) -> Pipeline:
+    """The pipeline over a URL with the verbs of a chain."""
+    from ..reports.chain import apply_chain
+    from ..reports.inspecting import open_url
+
+    return apply_chain(open_url(url, storage_options_of(storage_option)), chain)
+
+
+def opened_to_show(url: str, chain: str, storage_option: list[str] | None) -> tuple[Pipeline, dict[str, str]]:
+    """As `opened`, without the columns that cannot become tensors; and why they cannot, by name."""
+    pipeline = opened(url, chain, storage_option)
+    try:
+        _ = pipeline.element
+    except SchemaError:
+        from ..reports.chain import apply_chain
+
+        bare = pipeline.with_stages(())
+        refused = {} if bare.mixture is not None else dict(bare.dataset.refused)
+        if not refused or not len(bare.schema):
+            raise
+        usable = apply_chain(bare.select(*bare.schema), chain)
+        with suppress(ParquetryError):  # the chain names one of them
+            _ = usable.element
+            return usable, refused
+        raise
+    return pipeline, {}
+
+
+def with_refused(shown: Shown, refused: Mapping[str, str]) -> Shown:
+    """What was found, and which columns are not in it."""
+    if not refused:
+        return shown
+    from ..reports.values import to_json
+
+    value = {**to_json(shown.value), "refused": refused}
+    return replace(shown, value=value, parts=(*shown.parts, *(f"not shown: {reason}" for reason in refused.values())))

@@ -1,0 +1,518 @@
+"""`Counters`: what all threads and processes of an iteration count, each in its own row of one piece of memory.
+
+A row has one writer, so counting takes no lock; whoever wants to know adds the rows up. Work is counted for each job,
+row group or step, never for each row. `docs/protocol.md` has the layout, which the C++ op shares.
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import mmap
+import os
+import stat
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from . import tracing
+
+MAGIC = 2026.0
+ROWS = 4096
+WIDTH = 32
+SIZE_BYTES = (1 + ROWS) * WIDTH * 8
+_PATH_AT = 64  # where the header has the trace's path
+_MAGIC, _USED, _PATH_BYTES = range(3)  # the numbers of the header
+_TOKEN = slice(32, 48)  # bytes of the header that tell these counters from all others
+
+
+class Count(enum.IntEnum):
+    """The numbers of a row. Times are seconds of threads that work side by side."""
+
+    OWNER = 0  # the process; 0: nobody
+    ROWS = 1
+    ELEMENTS = 2
+    DELIVERED_BYTES = 3
+    WAIT_S = 4
+    STORE_S = 5
+    PARQUET_S = 6
+    DECODE_S = 7
+    TRANSFORM_S = 8
+    HAND_OVER_S = 9
+    BLOCKED_S = 10  # what makes batches waited for what reads
+    READ_BYTES = 11
+    CACHE_HITS = 12
+    CACHE_MISSES = 13
+    FILTERED_ROWS = 14
+    RETRIES = 15
+    FAILED = 16
+    MEMORY_BYTES = 17  # not a sum over time: what is held now
+    BEGAN = 18  # on the clock of `time.perf_counter`
+    FIRST = 19  # when the first element was there
+    LAST = 20  # and the latest
+    RESTARTS = 21
+    SKIPPED_DECODE = 22  # rows left out, by why
+    SKIPPED_NULL = 23
+    SKIPPED_TRANSFORM = 24
+
+
+SKIPPED = {
+    "DecodeError": Count.SKIPPED_DECODE,
+    "NullValueError": Count.SKIPPED_NULL,
+    "TransformError": Count.SKIPPED_TRANSFORM,
+}
+"""What rows left out are counted as, by the class of their error."""
+MOST_NOTED = 100
+"""Rows left out that are named."""
+
+
+class Noted(NamedTuple):
+    """A row that was left out: the class of its error, and where it is; ``source`` counts the datasets of a mix."""
+
+    cause: str
+    source: int
+    row_group: int
+    row: int
+
+
+_NOTE = slice(25, 30)  # of a row that names a row left out: when, why, source, row group, row
+_NOTE_TIME = 25
+_PART = slice(26, 29)  # of a row that counts what a part of an iteration left out: iteration, worker, workers
+_LEFT_BEFORE, _LEFT_OUT = 29, 30  # and how many rows that is: before this epoch's first, and in all
+_NOW = {Count.MEMORY_BYTES}
+_LATEST = [Count.BEGAN, Count.FIRST, Count.LAST]
+_SUMMED = [count for count in Count if count not in (Count.OWNER, *_NOW, *_LATEST)]
+
+_guard = threading.RLock()  # a finaliser may count in the middle of taking a row
+_listing = threading.RLock()  # of those alive
+_alive: weakref.WeakSet[Counters]
+
+
+class Counters:
+    """The counters of one iteration, or of the iterations of one dataset one after the other.
+
+    Args:
+        descriptor: memory that processes share, of `SIZE_BYTES`, or shorter and new; it stays the caller's.
+            ``None``: this process's alone.
+
+    Raises:
+        ValueError: the descriptor holds something else.
+        OSError: there is no room for the memory.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor: int | None = None
+        self._rows: dict[int, memoryview[float]] = {}  # by thread
+        self._before = np.zeros(WIDTH)
+        self._began = self._first = 0.0
+        self._map(descriptor)
+        if self._numbers[_MAGIC] not in (0.0, MAGIC):
+            raise ValueError("counters: expected memory that holds counters.")
+        if not self._numbers[_MAGIC]:
+            self._memory[_TOKEN] = os.urandom(_TOKEN.stop - _TOKEN.start)
+        self._numbers[_MAGIC] = MAGIC
+        with _listing:
+            _alive.add(self)
+        if descriptor is None:
+            self.trace(tracing.spool())
+
+    def share(self, descriptor: int) -> None:
+        """Moves to empty memory that processes share; before any other thread counts here."""
+        kept = self._memory[: (1 + int(self._numbers[_USED])) * WIDTH * 8]
+        self._map(descriptor)
+        self._memory[: len(kept)] = kept
+
+    def _map(self, descriptor: int | None) -> None:
+        if descriptor is None:
+            self._memory = mmap.mmap(-1, SIZE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        else:
+            size = os.fstat(descriptor).st_size
+            if size == 0:
+                os.ftruncate(descriptor, SIZE_BYTES)
+            elif size < SIZE_BYTES:  # no memfd but a file in /dev/shm: writing ends the process if that is full
+                os.posix_fallocate(descriptor, 0, SIZE_BYTES)
+            memory = mmap.mmap(descriptor, SIZE_BYTES)
+            self._descriptor = os.dup(descriptor)
+            self._memory = memory
+            weakref.finalize(self, os.close, self._descriptor).atexit = False
+        self._numbers = memoryview(self._memory).cast("d")
+        self._rows.clear()
+
+    @classmethod
+    def at(cls, path: str, token: bytes) -> Counters:
+        """Those that another process has at a path, which may mean any other file by now.
+
+        Raises:
+            ValueError: something else is there; it is not written to.
+            OSError: nothing is there.
+        """
+        descriptor = -1
+        found = os.stat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_size == SIZE_BYTES:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            header = os.pread(descriptor, _TOKEN.stop, 0) if descriptor >= 0 else b""
+            if len(header) < _TOKEN.stop or header[:8] != struct.pack("d", MAGIC) or header[_TOKEN] != token:
+                raise ValueError("counters: expected memory that holds the counters asked for.")
+            return cls(descriptor)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @property
+    def token(self) -> bytes:
+        """What tells these counters from all others."""
+        return self._memory[_TOKEN]
+
+    @property
+    def descriptor(self) -> int | None:
+        """The memory's descriptor, for other processes."""
+        return self._descriptor
+
+    def bind(self) -> memoryview[float]:
+        """From now on this thread counts here; returns its row."""
+        row = self.row()
+        _bound.row, _bound.counters = row, self
+        return row
+
+    def row(self) -> memoryview[float]:
+        """The row of this thread."""
+        found = self._rows.get(threading.get_ident())
+        return self._take_row() if found is None else found
+
+    def begin(self) -> None:
+        """An epoch begins: `totals` counts from here."""
+        table = self._table()
+        table[table[:, _NOTE_TIME] == 0, _LEFT_OUT] = 0
+        self._before = self._sums()
+        self.row()[Count.BEGAN] = self._began = time.perf_counter()
+
+    def waited(self, seconds: float, end: float) -> None:
+        """The consumer waited so long in all since it was told last, and got its latest element at ``end``."""
+        row = self.row()
+        if self._first <= self._began:
+            self._first = row[Count.FIRST] = end
+        else:
+            row[Count.WAIT_S] += seconds
+        row[Count.LAST] = end
+
+    def totals(self) -> dict[Count, float]:
+        """All rows together, since the epoch began."""
+        sums = self._sums()
+        sums[_SUMMED] -= self._before[_SUMMED]
+        return {count: float(sums[count]) for count in Count if count is not Count.OWNER}
+
+    def note(self, cause: str, source: int, row_group: int, row: int) -> None:
+        """Names a row that was left out, unless enough of this epoch are."""
+        if cause not in SKIPPED or len(self._notes()) >= MOST_NOTED:
+            return
+        with self._locked():
+            number = self._free_row()
+            if number is not None:
+                place = self._numbers[number * WIDTH : (number + 1) * WIDTH]
+                place[Count.OWNER] = os.getpid()
+                for at, value in enumerate((time.perf_counter(), SKIPPED[cause], source, row_group, row), _NOTE_TIME):
+                    place[at] = float(value)
+
+    def note_left_out(self, part: tuple[int, int, int], before: int, left_out: int) -> None:
+        """A part (iteration, worker, workers) has left out so many rows, ``before`` of them before this epoch."""
+        row = self.row()
+        for at, value in enumerate((*part, before, left_out), _PART.start):
+            row[at] = float(value)
+
+    def left_out(self, part: tuple[int, int, int]) -> tuple[int, int] | None:
+        """What was noted last of a part in this epoch, by whatever process: the same part may begin again elsewhere."""
+        rows = self._table()
+        counts = (rows[:, _NOTE_TIME] == 0) & (rows[:, _LEFT_OUT] > 0)
+        mine = rows[counts & (rows[:, _PART] == part).all(axis=1)]
+        return (int(mine[0, _LEFT_BEFORE]), int(mine[:, _LEFT_OUT].max())) if len(mine) else None
+
+    def noted(self) -> list[Noted]:
+        """The first rows that were left out since the epoch began."""
+        causes = {count: cause for cause, count in SKIPPED.items()}
+        rows = sorted(self._notes().tolist())[:MOST_NOTED]
+        return [Noted(causes[Count(int(why))], *map(int, place)) for _, why, *place in rows]
+
+    def _notes(self) -> np.ndarray:
+        table = self._table()
+        began = table[:, Count.BEGAN].max(initial=0.0)
+        notes: np.ndarray = table[table[:, _NOTE_TIME] > began][:, _NOTE]
+        return notes
+
+    def _table(self) -> np.ndarray:
+        return np.frombuffer(self._memory, np.float64).reshape(-1, WIDTH)[1 : int(self._numbers[_USED]) + 1]
+
+    def trace(self, path: str | None) -> None:
+        """Whoever counts here also appends its events to this file, or stops doing so."""
+        encoded = (path or "").encode()[: WIDTH * 8 - _PATH_AT]
+        self._numbers[_PATH_BYTES] = 0.0
+        self._memory[_PATH_AT : _PATH_AT + len(encoded)] = encoded
+        self._numbers[_PATH_BYTES] = float(len(encoded))
+
+    @property
+    def traced(self) -> str | None:
+        """The file that events are appended to."""
+        size = int(self._numbers[_PATH_BYTES])
+        return self._memory[_PATH_AT : _PATH_AT + size].decode() if size else None
+
+    def _sums(self) -> np.ndarray:
+        table = self._table()
+        sums: np.ndarray = table.sum(axis=0)
+        sums[_LATEST] = table[:, _LATEST].max(axis=0, initial=0.0)
+        firsts = table[:, Count.FIRST]
+        sums[Count.FIRST] = min(firsts[firsts > sums[Count.BEGAN]], default=sums[Count.FIRST])
+        held = table[table[:, Count.MEMORY_BYTES] != 0]
+        alive = {owner: _runs(int(owner)) for owner in set(held[:, Count.OWNER].tolist())}
+        sums[Count.MEMORY_BYTES] = sum(
+            held_bytes for owner, held_bytes in held[:, [Count.OWNER, Count.MEMORY_BYTES]].tolist() if alive[owner]
+        )
+        return sums
+
+    def _take_row(self) -> memoryview[float]:
+        with self._locked():
+            number = self._free_row()
+            if number is None:  # thousands of threads: this one goes uncounted
+                row = memoryview(bytearray(WIDTH * 8)).cast("d")
+            else:
+                row = self._numbers[number * WIDTH : (number + 1) * WIDTH]
+                row[Count.OWNER] = os.getpid()
+        self._rows[threading.get_ident()] = row
+        return row
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else takes a row meanwhile."""
+        with _guard:
+            if self._descriptor is not None:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                if self._descriptor is not None:
+                    fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def _free_row(self) -> int | None:
+        used = int(self._numbers[_USED])
+        if used < ROWS:
+            self._numbers[_USED] = used + 1.0
+            return used + 1
+        for number in range(1, ROWS + 1):
+            if not _runs(int(self._numbers[number * WIDTH])):
+                self._numbers[number * WIDTH + Count.MEMORY_BYTES] = 0.0
+                self._numbers[number * WIDTH + _NOTE_TIME] = 0.0
+                return number
+        return None
+
+
+class Gauge:
+    """What one object holds at the moment, as a part of what its iteration holds."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._noted = 0.0
+
+    def set(self, value: float) -> None:
+        """It holds this much now. May be called from any thread, one at a time."""
+        if value != self._noted:
+            self._counters.row()[Count.MEMORY_BYTES] += value - self._noted
+            self._noted = value
+
+
+class Tally:
+    """What a consumer was given; its counters are told a hundred times a second at most, because elements may be tiny.
+
+    Args:
+        waits: whether the time counts as well; not where somebody else waits for what this one makes.
+    """
+
+    __slots__ = ("_counters", "_elements", "_handed_s", "_latest", "_rows", "_told", "_waited_s", "_waits")
+
+    def __init__(self, counters: Counters, *, waits: bool) -> None:
+        self._counters, self._waits = counters, waits
+        self._rows = self._elements = 0
+        self._waited_s = self._handed_s = self._latest = self._told = 0.0
+
+    def add(self, rows: int, elements: int, begin: float) -> None:
+        """Rows that came just now, in so many elements, and were waited for since ``begin``."""
+        self._latest = now = time.perf_counter()
+        self._rows += rows
+        self._elements += elements
+        self._waited_s += now - begin
+        if now - self._told > _TOLD_EVERY_S:
+            self.tell()
+
+    def hand_over(self, begin: float) -> None:
+        """What came last was put into another form since ``begin``."""
+        self._latest = time.perf_counter()
+        self._waited_s += self._latest - begin
+        self._handed_s += self._latest - begin
+
+    def complete(self, totals: dict[Count, float]) -> None:
+        """Adds to totals what the counters were not told yet; for any thread, because nothing is written."""
+        if not self._elements:
+            return
+        totals[Count.ROWS] += self._rows
+        totals[Count.ELEMENTS] += self._elements
+        totals[Count.HAND_OVER_S] += self._handed_s
+        if self._waits:
+            if totals[Count.FIRST] <= totals[Count.BEGAN]:
+                totals[Count.FIRST] = self._latest
+            else:
+                totals[Count.WAIT_S] += self._waited_s
+            totals[Count.LAST] = self._latest
+
+    def tell(self) -> None:
+        """Brings the counters up to date."""
+        if not self._elements:
+            return
+        row = self._counters.row()
+        row[Count.ROWS] += self._rows
+        row[Count.ELEMENTS] += self._elements
+        row[Count.HAND_OVER_S] += self._handed_s
+        if self._waits:
+            self._counters.waited(self._waited_s, self._latest)
+        path = self._counters.traced
+        if path is not None and self._waits:
+            tracing.note(path, Count.WAIT_S.name, self._latest - self._waited_s, self._latest)
+        self._rows = self._elements = 0
+        self._waited_s = self._handed_s = 0.0
+        self._told = self._latest
+
+
+_TOLD_EVERY_S = 0.01
+
+
+class _Bound(threading.local):
+    row: memoryview[float] | None = None
+    counters: Counters | None = None
+    delays: _Delays | None = None
+
+
+_bound = _Bound()
+_alive = weakref.WeakSet()
+
+
+def add(what: Count, amount: float) -> None:
+    """Adds to a counter of this thread, if it counts for somebody."""
+    if _bound.row is not None:
+        _bound.row[what] += amount
+
+
+def counted(what: Count) -> float:
+    """A counter of this thread so far."""
+    return 0.0 if _bound.row is None else _bound.row[what]
+
+
+def took(what: Count, begin: float, end: float | None = None, *, less: float = 0.0) -> None:
+    """Adds a stretch of time to a counter of this thread, but for ``less`` of it, and notes it in the trace."""
+    counters = _bound.counters
+    if counters is None:
+        return
+    if end is None:
+        end = time.perf_counter()
+    passed = end - begin - less
+    if passed > 0:
+        counters.row()[what] += passed
+    if counters._numbers[_PATH_BYTES] and (path := counters.traced) is not None:
+        tracing.note(path, what.name, begin, end)
+    elif tracing.is_open():
+        tracing.close()
+
+
+class Reading:
+    """A block that reads: what it computes is Parquet's time, what it sleeps is the store's.
+
+    A thread that could run but got no processor does not wait for the store; the system tells how long that was.
+    """
+
+    __slots__ = ("_begin", "_busy")
+
+    def __enter__(self) -> None:
+        self._begin, self._busy = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        row = _bound.row
+        if row is None:
+            return
+        end = time.perf_counter()
+        busy = time.thread_time() - self._busy
+        idle = max(end - self._begin - busy, 0.0)
+        if idle > _LEAST_IDLE_S:
+            idle = max(idle - _newly_delayed(), 0.0)
+        else:
+            busy, idle = busy + idle, 0.0
+        row[Count.STORE_S] += idle
+        took(Count.PARQUET_S, self._begin, end, less=end - self._begin - busy)
+
+
+_LEAST_IDLE_S = 1e-3
+
+
+class _Delays:
+    """How long a thread waited for a processor, as Linux counts it."""
+
+    def __init__(self) -> None:
+        self._so_far_s = 0.0
+        self._file: int | None = None
+        with suppress(OSError):
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file).atexit = False
+
+    def newly(self) -> float:
+        """Since it was asked last; 0 where the system does not tell."""
+        if self._file is None:
+            return 0.0
+        try:
+            delayed = int(os.pread(self._file, 64, 0).split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return 0.0
+        before, self._so_far_s = self._so_far_s, delayed
+        return delayed - before
+
+
+def _newly_delayed() -> float:
+    """How long this thread waited for a processor since it was asked last."""
+    if _bound.delays is None:
+        _bound.delays = _Delays()
+    return _bound.delays.newly()
+
+
+def longest_path_bytes() -> int:
+    """How long the path of a trace may be."""
+    return WIDTH * 8 - _PATH_AT
+
+
+def all_counters() -> list[Counters]:
+    """Those of this process."""
+    with _listing:
+        return list(_alive)
+
+
+def _runs(process: int) -> bool:
+    if process <= 0:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _forget() -> None:
+    """In a forked child: rows belong to the threads of its parent."""
+    global _guard, _listing, _bound
+    _guard, _listing = threading.RLock(), threading.RLock()
+    _bound = _Bound()
+    for counters in list(_alive):
+        counters._rows = {}
+
+
+os.register_at_fork(after_in_child=_forget)

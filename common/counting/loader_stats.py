@@ -1,0 +1,298 @@
+"""`LoaderStats`: what an iteration did so far, and whether the loader or the model is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from .bounds import DECODE, HAND_OVER, PARQUET, STORE, UNEXPLAINED, WORK, Chain, advice, bound_of
+from .counters import Count
+
+Verdict = Literal["input-bound", "model-bound", "store-bound", "too early"]
+_ENOUGH_ELEMENTS = 10
+_ENOUGH_S = 0.5
+_LITTLE_WAIT = 0.1
+_MB = 1e6
+_NO_NUMBERS = ("verdict", "why", "skipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRow:
+    """A row that ``on_error="skip"`` left out; of a window, its first row.
+
+    Attributes:
+        file: path of the file.
+        row_group, row: its row group in the file, and its number in that, from 0.
+        cause: the class of the error that it caused.
+    """
+
+    file: str
+    row_group: int
+    row: int
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.cause} in {self.file}, row group {self.row_group}, row {self.row}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderStats:
+    """What one epoch of a loader did so far. Seconds of stages are summed over threads and processes.
+
+    >>> batches = iter(Pipeline("data/train").batch(64))  # doctest: +SKIP
+    >>> for batch in batches: train(batch)  # doctest: +SKIP
+    >>> print(batches.stats())  # doctest: +SKIP
+    model-bound: you waited for data 1 % of the time. The model is the slower side; loading faster would not help.
+
+    Attributes:
+        verdict: ``"input-bound"``: the loader is slower than you; ``"store-bound"``: the same, because the disk or the
+            network is slow; ``"model-bound"``: you are slower than the loader; ``"too early"``: fewer than 10 elements,
+            or less than half a second.
+        why: the reason, and what to change.
+        rows, elements: given so far; an element is a batch, or a row without ``batch()``.
+        startup_s: until the first element: planning, starting processes, loading the first row groups.
+        seconds: from the first element to the latest.
+        wait_s: of these, how long you waited for elements.
+        store_s: reading waited for the disk or the network.
+        parquet_s: row groups were read, decompressed and put into columns.
+        decode_s: values were decoded and gathered into batches.
+        transform_s: your functions ran, and the verbs that work on values.
+        hand_over_s: batches were put into the form or the memory that you get.
+        blocked_s: what makes batches waited for row groups.
+        read_bytes: stored bytes that were read.
+        delivered_bytes: bytes of the batches.
+        cache_hits, cache_misses: row groups that ``cache()`` had, and had not.
+        filtered_rows: rows of the row groups read that ``where``, ``ngram`` or a function left out.
+        retries: jobs that were made again because a worker process died or an element of them failed.
+        failed_elements: elements that raised an error and were passed over.
+        restarts: sidecars that were started again because one died.
+        skipped_decode, skipped_null, skipped_transform: rows that ``on_error="skip"`` left out because a value did not
+            decode, was a null that the consumer has no form for, or made a function fail.
+        memory_bytes: loaded row groups, and batches that wait for you, at this moment.
+        skipped: the first hundred rows that were left out.
+    """
+
+    verdict: Verdict
+    why: str
+    rows: int
+    elements: int
+    startup_s: float
+    seconds: float
+    wait_s: float
+    store_s: float
+    parquet_s: float
+    decode_s: float
+    transform_s: float
+    hand_over_s: float
+    blocked_s: float
+    read_bytes: int
+    delivered_bytes: int
+    cache_hits: int
+    cache_misses: int
+    filtered_rows: int
+    retries: int
+    failed_elements: int
+    restarts: int
+    skipped_decode: int
+    skipped_null: int
+    skipped_transform: int
+    memory_bytes: int
+    skipped: tuple[SkippedRow, ...] = ()
+
+    @classmethod
+    def of(
+        cls, totals: Mapping[Count, float], chain: Chain | None = None, skipped: Sequence[SkippedRow] = ()
+    ) -> LoaderStats:
+        """The stats of counters; ``chain`` makes the advice better, ``skipped`` names rows that were left out."""
+        began, first, last = totals[Count.BEGAN], totals[Count.FIRST], totals[Count.LAST]
+        begun = first > began  # else the times are those of an earlier epoch
+        seconds = max(last - first, 0.0) if begun else 0.0
+        wait = min(totals[Count.WAIT_S], seconds)
+        parts = {
+            DECODE: totals[Count.DECODE_S],
+            WORK: totals[Count.TRANSFORM_S],
+            HAND_OVER: totals[Count.HAND_OVER_S],
+            **_reading(totals),
+        }
+        parts[UNEXPLAINED] = max(wait - sum(parts.values()), 0.0)
+        verdict, why = judge(int(totals[Count.ELEMENTS]), seconds, wait, parts, chain or Chain())
+        return cls(
+            verdict=verdict,
+            why=why,
+            rows=int(totals[Count.ROWS]),
+            elements=int(totals[Count.ELEMENTS]),
+            startup_s=first - began if begun else 0.0,
+            seconds=seconds,
+            wait_s=wait,
+            store_s=totals[Count.STORE_S],
+            parquet_s=totals[Count.PARQUET_S],
+            decode_s=totals[Count.DECODE_S],
+            transform_s=totals[Count.TRANSFORM_S],
+            hand_over_s=totals[Count.HAND_OVER_S],
+            blocked_s=totals[Count.BLOCKED_S],
+            read_bytes=int(totals[Count.READ_BYTES]),
+            delivered_bytes=int(totals[Count.DELIVERED_BYTES]),
+            cache_hits=int(totals[Count.CACHE_HITS]),
+            cache_misses=int(totals[Count.CACHE_MISSES]),
+            filtered_rows=round(totals[Count.FILTERED_ROWS]),
+            retries=int(totals[Count.RETRIES]),
+            failed_elements=int(totals[Count.FAILED]),
+            restarts=int(totals[Count.RESTARTS]),
+            skipped_decode=int(totals[Count.SKIPPED_DECODE]),
+            skipped_null=int(totals[Count.SKIPPED_NULL]),
+            skipped_transform=int(totals[Count.SKIPPED_TRANSFORM]),
+            skipped=tuple(skipped),
+            memory_bytes=max(int(totals[Count.MEMORY_BYTES]), 0),
+        )
+
+    @property
+    def skipped_rows(self) -> int:
+        """Rows that ``on_error="skip"`` left out."""
+        return self.skipped_decode + self.skipped_null + self.skipped_transform
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows per second since the first element, your own work included."""
+        return self._after_first(self.rows)
+
+    @property
+    def elements_per_s(self) -> float:
+        """Elements per second since the first one, your own work included."""
+        return self._after_first(self.elements)
+
+    @property
+    def delivered_mb_per_s(self) -> float:
+        """Megabytes (1e6 bytes) of batches per second since the first element."""
+        return self._after_first(self.delivered_bytes) / _MB
+
+    @property
+    def read_mb_per_s(self) -> float:
+        """Megabytes (1e6 bytes) read per second, from the very start: reading runs ahead."""
+        total = self.startup_s + self.seconds
+        return self.read_bytes / total / _MB if total else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time that you waited for data, 0 to 1."""
+        return self.wait_s / self.seconds if self.seconds else 0.0
+
+    def _after_first(self, amount: float) -> float:
+        """The first element took the startup, not the time after it."""
+        if not self.seconds or not self.elements:
+            return 0.0
+        return amount * (self.elements - 1) / self.elements / self.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """All attributes and rates, as a dict that ``json.dumps`` takes."""
+        values = {name: getattr(self, name) for name in ("verdict", "why", *self.numbers())}
+        return {**values, "skipped": [asdict(row) for row in self.skipped]}
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers alone, rates included: what logs and metrics take."""
+        return {name: getattr(self, name) for name in self.numbers()}
+
+    @classmethod
+    def numbers(cls) -> tuple[str, ...]:
+        """The names of all numbers, rates included."""
+        rates = ("rows_per_s", "elements_per_s", "read_mb_per_s", "delivered_mb_per_s", "wait_share")
+        return (*(each.name for each in fields(cls) if each.name not in _NO_NUMBERS), *rates)
+
+    def to_prometheus(self, labels: Mapping[str, str] | None = None) -> str:
+        """The numbers and the verdict in Prometheus's text format: gauges, because an epoch begins at zero.
+
+        >>> print(batches.stats().to_prometheus({"split": "train"}))  # doctest: +SKIP
+        # TYPE parquetry_rows gauge
+        parquetry_rows{split="train"} 64000
+        """
+        lines = []
+        for name, value in self.scalars().items():
+            lines += [f"# TYPE parquetry_{name} gauge", f"parquetry_{name}{_labels(labels or {})} {value}"]
+        lines.append("# TYPE parquetry_verdict gauge")
+        for verdict in get_args(Verdict):
+            chosen = _labels({**(labels or {}), "verdict": verdict})
+            lines.append(f"parquetry_verdict{chosen} {int(verdict == self.verdict)}")
+        return "\n".join(lines) + "\n"
+
+    def line(self) -> str:
+        """One line: the verdict and the numbers that change most."""
+        return (
+            f"{self.verdict}: {self.rows_per_s:,.0f} rows/s, read {self.read_mb_per_s:,.1f} MB/s, "
+            f"waited {self.wait_share:.0%}, {self.elements:,} elements"
+        )
+
+    def __str__(self) -> str:
+        cache = f"cache: {self.cache_hits:,} hits, {self.cache_misses:,} misses"
+        return "\n".join(
+            [
+                f"{self.verdict}: {self.why}",
+                f"  {self.rows:,} rows in {self.elements:,} elements; {self.rows_per_s:,.0f} rows/s, "
+                f"{self.elements_per_s:,.1f} elements/s",
+                f"  read {self.read_bytes / _MB:,.1f} MB ({self.read_mb_per_s:,.1f} MB/s), delivered "
+                f"{self.delivered_bytes / _MB:,.1f} MB ({self.delivered_mb_per_s:,.1f} MB/s)",
+                f"  {self.startup_s:.2f} s to the first element, then {self.seconds:.2f} s, of which you waited "
+                f"{self.wait_s:.2f} s",
+                f"  seconds of threads: store {self.store_s:.2f}, Parquet {self.parquet_s:.2f}, decode "
+                f"{self.decode_s:.2f}, transform {self.transform_s:.2f}, hand-over {self.hand_over_s:.2f}",
+                f"  {cache}; {self.filtered_rows:,} rows filtered, {self.retries:,} retries, "
+                f"{self.failed_elements:,} elements failed, {self.restarts:,} restarts; "
+                f"{self.memory_bytes / _MB:,.1f} MB in memory",
+                *self._skipped_lines(),
+            ]
+        )
+
+    def _skipped_lines(self) -> list[str]:
+        if not self.skipped_rows:
+            return []
+        causes = f"{self.skipped_decode:,} decode, {self.skipped_null:,} null, {self.skipped_transform:,} transform"
+        first = f"; the first: {self.skipped[0]}" if self.skipped else ""
+        return [f"  {self.skipped_rows:,} rows left out ({causes}){first}"]
+
+
+def judge(
+    elements: int, seconds: float, wait_s: float, parts: Mapping[str, float], chain: Chain
+) -> tuple[Verdict, str]:
+    """Which side is slow, and why.
+
+    Args:
+        elements, seconds: how many came, in how much time after the first.
+        wait_s: how long the consumer waited in that time.
+        parts: the time of what makes batches, by stage.
+    """
+    if elements < _ENOUGH_ELEMENTS or seconds < _ENOUGH_S:
+        return "too early", f"{elements} elements in {seconds:.1f} s tell little; ask again later."
+    share = wait_s / seconds
+    waited = f"you waited for data {share:.0%} of the time."
+    if share <= _LITTLE_WAIT:
+        return "model-bound", f"{waited} The model is the slower side; loading faster would not help."
+    bound = bound_of(parts)
+    most = parts[bound] / (sum(parts.values()) or 1.0)
+    reason = f"{waited} Most of the loader's time ({most:.0%}) is {_IN_WORDS[bound]}. {advice(bound, chain)[0]}"
+    return ("store-bound" if bound == STORE else "input-bound"), reason
+
+
+_IN_WORDS = {
+    STORE: "waiting for the disk or network",
+    PARQUET: "reading Parquet",
+    DECODE: "decoding",
+    WORK: "work on values",
+    HAND_OVER: "handing batches over",
+    UNEXPLAINED: "in no stage that is counted",
+}
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """As Prometheus writes them."""
+
+    def escaped(value: object) -> str:
+        return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+    pairs = ",".join(f'{name}="{escaped(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _reading(totals: Mapping[Count, float]) -> dict[str, float]:
+    """How long making batches waited for reading, divided between the store and Parquet as reading itself was."""
+    store, parquet = totals[Count.STORE_S], totals[Count.PARQUET_S]
+    share = totals[Count.BLOCKED_S] / ((store + parquet) or 1.0)
+    return {STORE: share * store, PARQUET: share * parquet}

@@ -1,0 +1,150 @@
+"""`ListReader`: lists of numbers whose lengths are known, read without Arrow.
+
+In: a row group, and the wanted rows of it. Out: the lists of each field that is stored plainly, as Arrow would give
+them; a field that is not there is one that Arrow has to read. Always holds: exactly as many numbers as the lengths say.
+
+Stages that join or sort rows by length have measured all rows before (`stages.measure`). Arrow finds the lengths once
+more, in the levels of each number, which takes longer than all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...layout.checksums import page_check
+from ...layout.list_pages import list_numbers
+from ...schema.field import UnischemaField
+from ...schema.ragged import ends_of
+from ..columns.arena import BLOCK_REGIONS
+from ..columns.arrow_views import as_arrow, is_number
+from .stored_cells import read_bytes
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from ...layout.dataset import StoredDataset
+
+_PLAIN = {"PLAIN", "RLE"}  # the last is of levels
+_CODECS = {"BROTLI", "GZIP", "SNAPPY", "ZSTD"}  # whose frames in Parquet are those of Arrow's codecs
+_LEVEL_BYTES = 16  # more than the levels of a number or empty list take, even in a page of its own
+_STORED: dict[str, np.dtype[Any]] = {
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FLOAT": np.dtype("<f4"),
+    "DOUBLE": np.dtype("<f8"),
+}
+
+
+class ListReader:
+    """Reads lists of numbers of a dataset; thread-safe.
+
+    Args:
+        fields: those whose lengths are known.
+        lengths: how long each list of a row group is, in all of the fields, int64; ``None`` where that is not known.
+    """
+
+    def __init__(
+        self,
+        dataset: StoredDataset,
+        fields: Sequence[UnischemaField],
+        lengths: Callable[[int], np.ndarray | None],
+    ) -> None:
+        self._dataset = dataset
+        self._lengths = lengths
+        self._columns: dict[tuple[int, str], int | None] = {}
+        self._fields = [f for f in fields if dataset.table is None and _is_list(dataset.types.get(f.name), f)]
+
+    def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, pa.Array]:
+        """The lists of some rows (ascending; ``None`` = all) of one row group, by name."""
+        lengths = self._lengths(row_group) if self._fields else None
+        if lengths is None:
+            return {}
+        ends = ends_of(lengths)
+        found = {field.name: self._field(row_group, field, ends) for field in self._fields}
+        return {name: _some(lists, rows) for name, lists in found.items() if lists is not None}
+
+    def _field(self, row_group: int, field: UnischemaField, ends: np.ndarray) -> pa.Array | None:
+        groups = self._dataset.row_groups
+        file, group = int(groups.file[row_group]), int(groups.group[row_group])
+        footer = self._dataset.footer(file)
+        number = self._dataset.types[field.name].value_type
+        if (file, field.name) not in self._columns:
+            self._columns[file, field.name] = _column(footer.schema, field.name, number)
+        column = self._columns[file, field.name]
+        chunk = None if column is None else _plain_chunk(footer.row_group(group).column(column))
+        stored = None if chunk is None else self._bytes(file, chunk)
+        if chunk is None or stored is None:
+            return None
+        codec = None if chunk.compression == "UNCOMPRESSED" else pa.Codec(chunk.compression.lower())
+        width, count = _STORED[chunk.physical_type].itemsize, int(ends[-1])
+        most_bytes = (count + len(ends)) * (width + _LEVEL_BYTES)
+        check = page_check(self._dataset.verify)
+        pages = list_numbers(stored, codec, min(chunk.total_uncompressed_size, most_bytes), check)
+        if pages is None or any(len(page) % width for page in pages) or sum(map(len, pages)) != count * width:
+            return None
+        numbers = _joined([page.view(_STORED[chunk.physical_type]) for page in pages], np.dtype(field.dtype), count)
+        values = pa.Array.from_buffers(number, count, [None, pa.py_buffer(numbers)])
+        return pa.LargeListArray.from_arrays(as_arrow(ends), values)
+
+    def _bytes(self, file: int, chunk: pq.ColumnChunkMetaData) -> np.ndarray | None:
+        """A column chunk as it is stored, uint8; ``None`` if it cannot be read."""
+        begin, size = chunk.data_page_offset, chunk.total_compressed_size
+
+        def read(view: memoryview) -> None:
+            source.seek(begin)
+            if source.readinto(view) != len(view):
+                raise OSError("the file ends early")
+
+        try:
+            with self._dataset.open(file) as source:
+                return read_bytes(size, read) if 0 <= begin <= begin + size <= source.size() else None
+        except OSError:
+            return None  # Arrow meets it too, and says what it is
+
+
+def _is_list(stored: pa.DataType | None, field: UnischemaField) -> bool:
+    """Whether a field's values are lists of numbers, of any length, in the type of the dataset."""
+    if stored is None or field.storage.coded or field.shape != (None,) or "." in field.name:
+        return False
+    lists = pa.types.is_list(stored) or pa.types.is_large_list(stored)
+    return lists and is_number(stored.value_type) and stored.value_type == pa.from_numpy_dtype(field.dtype)
+
+
+def _column(schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | None:
+    """The column of a file that holds a field's lists of numbers, if they are of that type there."""
+    found = [place for place in range(len(schema)) if schema.column(place).path.startswith(f"{name}.")]
+    if len(found) != 1 or schema.column(found[0]).max_repetition_level != 1:
+        return None
+    arrow = schema.to_arrow_schema().field(name).type
+    same = (pa.types.is_list(arrow) or pa.types.is_large_list(arrow)) and arrow.value_type == number
+    return found[0] if same else None
+
+
+def _plain_chunk(chunk: pq.ColumnChunkMetaData) -> pq.ColumnChunkMetaData | None:
+    """The chunk, if its numbers are stored as they are, compressed or not."""
+    plain = set(chunk.encodings) <= _PLAIN and not chunk.has_dictionary_page and chunk.physical_type in _STORED
+    return chunk if plain and chunk.compression in ("UNCOMPRESSED", *_CODECS) else None
+
+
+def _some(lists: pa.Array, rows: np.ndarray | None) -> pa.Array:
+    if rows is None:
+        return lists
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return lists.slice(int(rows[0]), len(rows))
+    return lists.take(as_arrow(rows))
+
+
+def _joined(pages: Sequence[np.ndarray], dtype: np.dtype[Any], count: int) -> np.ndarray:
+    """The numbers of all pages, in memory that earlier row groups had."""
+    region = BLOCK_REGIONS.acquire(count * dtype.itemsize)
+    try:
+        numbers = region.allocate(dtype, (count,))
+        if pages:
+            np.concatenate(pages, out=numbers, casting="unsafe")  # narrow integers are stored as wider ones
+        return numbers
+    finally:
+        region.end()

@@ -1,0 +1,273 @@
+"""`BadRows`: the rows of a pipeline that are known to fail, kept for later epochs, other processes, and the next run.
+
+They are kept under what decides whether a row fails: the version of the dataset, the selection, the fields, and the
+stages that work on them. A function may be another one tomorrow, so the rows that it failed for are known to this
+process alone. No order depends on what is known: a known row keeps its place in it, and is passed over unread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from functools import lru_cache
+from itertools import dropwhile
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import DecodeError
+from ...layout.kept import KeptFiles, cache_root
+from ...order.cursor import START, Cursor
+from ...plan.draws import BlockKey, BlockRows, Draw
+from ...plan.plan import BasePlan
+from ...selection.store import kept_key
+from ...stages.base import Decision
+
+_SAVED_EVERY_S = 2.0
+_MOST_FILES = 256
+_MOST_TEXT = 300
+_FIELD_DECISIONS = (Decision.FIELDS, Decision.FORM)
+_ROW_BITS = 32
+_VERSION = 1
+
+
+class Row(NamedTuple):
+    """A stored row: of a window or another item, its first one. ``source`` counts the datasets of a mix."""
+
+    source: int
+    row_group: int
+    row: int
+
+
+class Failure(NamedTuple):
+    """Why a row fails: the name of the error's class, and the beginning of its message."""
+
+    cause: str
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What there is to say about an error."""
+        text = str(error).partition("\n")[0]
+        return cls(type(error).__name__, text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}...")
+
+
+class BadRows:
+    """The rows of a plan that are known to fail.
+
+    Thread-safe. What other processes keep meanwhile is taken in when this one saves its own.
+
+    Args:
+        strict_nulls: whether nulls are errors; others fail then.
+    """
+
+    def __init__(self, plan: BasePlan, *, strict_nulls: bool) -> None:
+        self.known: dict[Row, Failure] = {}
+        self._plan = plan
+        self._key = _key(plan, strict_nulls=strict_nulls)
+        self._causes = _kept_causes(plan)
+        self._covered: dict[str, list[int]] = {}
+        self._codes: dict[int, np.ndarray] = {}
+        self._items: dict[BlockKey, np.ndarray] = {}
+        self._lock = threading.Lock()
+        self._block_rows = lru_cache(maxsize=4)(plan.block_rows)
+        self._saved_at = 0.0
+        self._unsaved = False
+        self.refresh()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every row was read once, so that no other one is bad."""
+        return any(len(parts) == int(name.split("/")[-1]) for name, parts in self._covered.items())
+
+    def add(self, key: BlockKey, item: int, error: BaseException) -> Row:
+        """An item of a block failed; gives its row."""
+        (row,) = self.rows_of(key, np.array([item]))
+        with self._lock:
+            self.known.setdefault(row, Failure.of(error))
+            self._forget_derived()
+            self._unsaved = True
+        if time.monotonic() - self._saved_at > _SAVED_EVERY_S:
+            self.save()
+        return row
+
+    def fails(self, draws: list[Draw], count: int) -> np.ndarray | None:
+        """Which of ``count`` drawn items are known to fail (bool); ``None`` if none of them is."""
+        if not self.known:
+            return None
+        result: np.ndarray | None = None
+        for draw in draws:
+            bad = self._bad_items(draw.key)
+            hit = np.isin(draw.items, bad) if len(bad) else bad
+            if len(bad) and hit.any():
+                result = np.zeros(count, dtype=bool) if result is None else result
+                result[np.flatnonzero(hit) if draw.places is None else draw.places[hit]] = True
+        return result
+
+    def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:
+        """The stored rows that items of a block begin with."""
+        codes = _item_codes(self._block_rows(key))[items]
+        return [Row(key.source, code >> _ROW_BITS, code & ((1 << _ROW_BITS) - 1)) for code in codes.tolist()]
+
+    def covers(self, cursor: Cursor) -> None:
+        """The part of an iteration that begins at a cursor was read from there to its end."""
+        plan = self._plan
+        shard = plan.order.shard
+        partly = any(stage.decides in (Decision.CUT, Decision.WEIGHTS) for stage in _deciding(plan))
+        partly = partly or (shard is not None and shard.even == "drop")
+        if partly or cursor.origin != START or cursor.start or cursor.skipped:
+            return
+        ranks, rank = (1, 0) if shard is None else (shard.num_shards, shard.index)
+        parts = ranks * cursor.workers
+        done = self._covered.setdefault(f"{cursor.iteration}/{plan.seed}/{parts}", [])
+        part = rank * cursor.workers + cursor.worker
+        if part not in done:
+            done.append(part)
+            self._unsaved = True
+
+    def save(self) -> None:
+        """Keeps what is new, with what other processes have kept meanwhile."""
+        self._saved_at = time.monotonic()
+        if self._key is None or not self._unsaved:
+            return
+        with _kept().alone():
+            self.refresh()
+            with self._lock:
+                self._unsaved = False
+                rows = [
+                    [*row, *failure]
+                    for row, failure in self.known.items()
+                    if self._causes is None or failure.cause in self._causes
+                ]
+                text = json.dumps({"rows": rows, "covered": self._covered if self._causes is None else {}})
+            _kept().save(self._key, text.encode())
+
+    def refresh(self) -> None:
+        """Takes in what other processes have kept."""
+        kept = None if self._key is None else _kept().load(self._key, read_bad_rows)
+        if kept is None:
+            return
+        rows, covered = kept
+        with self._lock:
+            if not rows.keys() <= self.known.keys():
+                self.known = {**rows, **self.known}
+                self._forget_derived()
+            for name, parts in covered.items():
+                mine = self._covered.setdefault(name, [])
+                mine += [part for part in parts if part not in mine]
+
+    def _forget_derived(self) -> None:
+        self._codes.clear()
+        self._items.clear()
+
+    def _bad_items(self, key: BlockKey) -> np.ndarray:
+        """The numbers of a block's items that are known to fail."""
+        found = self._items.get(key)
+        if found is None:
+            rows = self._block_rows(key)
+            with self._lock:  # so that what is kept is of all rows known now
+                codes = self._codes_of(key.source)
+                found = np.flatnonzero(np.isin(_item_codes(rows), codes)) if len(codes) else codes
+                self._items[key] = found
+        return found
+
+    def _codes_of(self, source: int) -> np.ndarray:
+        if source not in self._codes:
+            codes = [row.row_group << _ROW_BITS | row.row for row in self.known if row.source == source]
+            self._codes[source] = np.array(sorted(codes), dtype=np.int64)
+        return self._codes[source]
+
+
+def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
+    """The bad rows of a plan; one object for each plan, so that later epochs of this process know them all."""
+    with _LOCK:
+        found: dict[bool, BadRows] = plan.__dict__.setdefault("bad_rows", {})
+        if strict_nulls not in found:
+            found[strict_nulls] = BadRows(plan, strict_nulls=strict_nulls)
+        return found[strict_nulls]
+
+
+_LOCK = threading.Lock()
+
+
+def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None:
+    """The elements of one iteration (``None`` = endless).
+
+    Raises:
+        TypeError: some rows have not been read yet, or the iteration has a part of the rows alone.
+    """
+    if plan.length is None or plan.keeps_step:
+        return plan.length
+    bad = bad_rows_of(plan, strict_nulls=strict_nulls)
+    bad.refresh()
+    deciding = {stage.decides for stage in _deciding(plan)}
+    if not bad.complete or deciding & {Decision.CUT, Decision.PART, Decision.WEIGHTS} or len(plan.parts) > 1:
+        raise TypeError(
+            "len(): unknown, because on_error='skip' may leave rows out. It is known after an epoch over all rows of "
+            "one dataset without functions, and where shard(even='pad') fills what is left out."
+        )
+    rows = (plan.row_view.length or 0) - len(bad.known) * (plan.row_view.passes or 1)
+    batch = plan.order.batch
+    if batch is None:
+        return rows
+    return rows // batch.batch_size if batch.drop_remainder else -(-rows // batch.batch_size)
+
+
+def _deciding(plan: BasePlan) -> list[Any]:
+    join = [] if plan.order.join is None else [plan.order.join]
+    return [*plan.order.views, *plan.order.part, *join]
+
+
+def _item_codes(rows: BlockRows) -> np.ndarray:
+    """One number for the row that each item of a block begins with."""
+    parts = [group << _ROW_BITS | inside for group, inside in zip(rows.row_groups, rows.rows, strict=True)]
+    codes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])[rows.cells[:, 0]]
+    return codes
+
+
+def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:
+    """The causes that are kept (``None`` = all): what stands behind a function depends on what that gives."""
+    if not plan.program.has_user_code:
+        return None
+    programs = [plan.program, *(part.program for part in plan.parts)]
+    orders = [[*getattr(each, "row_steps", ()), *each.item_steps] for each in programs]
+    behind = [step for steps in orders for step in dropwhile(lambda step: not step.runs_user_code, steps)]
+    return (DecodeError.__name__,) if len(plan.parts) == 1 and all(step.runs_user_code for step in behind) else ()
+
+
+def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
+    """The name under which the rows are kept; ``None`` if they must not be."""
+    keys = []
+    for part in plan.parts:
+        stages = [stage for stage in part.order.fields if stage.decides in _FIELD_DECISIONS]
+        about = [stage.identity for stage in stages if part.program.has_user_code <= (stage.verb != "transform")]
+        fields = [field.name for field in part.program.fields]
+        of_values = [str(_VERSION), str(part.dataset.max_value_bytes), *fields, *about]
+        keys.append(kept_key(part.dataset, part.order.selection, "bad rows", *of_values))
+    if any(key is None for key in keys):
+        return None
+    mixed = [stage.identity for stage in plan.stages] if len(plan.parts) > 1 else []
+    about_all = [keys, strict_nulls, mixed, _kept_causes(plan)]
+    return hashlib.blake2b(json.dumps(about_all).encode(), digest_size=16).hexdigest()
+
+
+def read_bad_rows(content: bytes) -> tuple[dict[Row, Failure], dict[str, list[int]]]:
+    """The rows and the parts read in a kept file; raises one of `kept.UNREADABLE` for other bytes."""
+    kept = json.loads(content)
+    rows = {Row(*map(_count, row)): Failure(str(cause), str(text)) for *row, cause, text in kept["rows"]}
+    covered = {name: sorted({_count(part) for part in parts}) for name, parts in kept["covered"].items()}
+    if any(parts[-1] >= _count(int(name.split("/")[-1])) for name, parts in covered.items() if parts):
+        raise ValueError("expected parts below their number")
+    return rows, covered
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << _ROW_BITS - 1:  # a row and its row group share 64 bits
+        raise ValueError(f"expected a number from 0, got {value!r}")
+    return value
+
+
+def _kept() -> KeptFiles:
+    return KeptFiles(cache_root() / "bad_rows", ".json", max_files=_MOST_FILES)

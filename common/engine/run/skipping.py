@@ -1,0 +1,356 @@
+"""`SkippingPlanner`: the jobs of an iteration that leaves out rows which fail, each full of rows that are not known to.
+
+In: the rows of a loader worker's part, and `BadRows`. A job that fails is searched for the rows that do
+(`failing_items`), and planned again with the rows that follow in their place. So the order is that of the rows as
+stored in the plan, whatever is known of them beforehand, and a batch function always sees a full batch.
+
+A position is (elements, rows left out): rows consumed = rows of the elements + rows left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+import numpy as np
+
+from ...counting.counters import SKIPPED, Count, Counters
+from ...errors import ELEMENT_ERRORS, DatasetError, PipelineError
+from ...order.cursor import Cursor
+from ...plan.draws import BlockKey
+from ...plan.plan import BasePlan
+from .bad_rows import Row, bad_rows_of
+from .jobs import Begin, Handle, Job, Place
+
+_LOGGER = logging.getLogger(__name__)
+
+Make = Callable[[Job, list[Handle]], Callable[[], object]]
+"""Begins to make a job for nothing but its errors; calling what it gives waits, and raises them."""
+
+
+class SkippingPlanner:
+    """The jobs of one iteration, in order, as `JobPlanner` gives them, each with its `Place`.
+
+    Args:
+        cursor: where to begin.
+        strict_nulls: whether nulls are errors.
+        max_errors: see `Options.max_errors`.
+        counters: what rows left out are counted in.
+        merge: most batches in a job.
+    """
+
+    def __init__(
+        self,
+        plan: BasePlan,
+        cursor: Cursor,
+        *,
+        strict_nulls: bool,
+        max_errors: float | None,
+        counters: Counters,
+        merge: int = 1,
+    ) -> None:
+        batch = plan.order.batch
+        self._plan = plan
+        self._cursor = cursor
+        self._counters = counters
+        self.bad = bad_rows_of(plan, strict_nulls=strict_nulls)
+        self.bad.refresh()
+        self._rows = plan.lane(cursor)
+        self._length = self._rows.length
+        self._size = None if batch is None else batch.batch_size
+        self._drops_remainder = batch is not None and batch.drop_remainder
+        self._chunk = plan.chunk_rows if batch is None else batch.batch_size * merge
+        self._target = self._length if plan.keeps_step else None
+        if self._target is not None and self._drops_remainder and self._size is not None:
+            self._target -= self._target % self._size
+        self._begin = Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped)
+        self._limit = max_errors
+        self._one_too_many: Row | None = None  # behind the last job
+        self._passes = 1  # that have begun, as far as was planned
+        self._skipped = cursor.skipped
+        self._last: Row | None = None
+        self._first: Row | None = None
+        self._part = (cursor.iteration, cursor.worker, cursor.workers)
+        # A process that died may have counted further than it was read.
+        before, self._counted = counters.left_out(self._part) or (cursor.skipped, 0)
+        self._before = before
+        self._number = 0
+        self._finished = False
+
+    def __iter__(self) -> SkippingPlanner:
+        return self
+
+    def __next__(self) -> Job:
+        job = self._planned(self._begin)
+        assert job.place is not None
+        if job.place.skips:
+            self._check_allowed(self.skipped_after(job, job.elements), job.place.skips[-1])
+        self._begin = Begin(elements=job.place.begin.elements + job.elements, rows=job.place.end)
+        self._number += 1
+        return job
+
+    def rewind(self, job: Job) -> None:
+        """Plans from this job on again."""
+        assert job.place is not None
+        self._begin = job.place.begin
+        self._one_too_many = None
+
+    def add(self, failed: Sequence[tuple[BlockKey, int, BaseException]]) -> None:
+        """Notes items of blocks that failed."""
+        for key, item, error in failed:
+            self.bad.add(key, item, error)
+
+    def too_many(self, left_out: int, passes: int | None = None) -> bool:
+        """Whether so many rows left out are more than ``max_errors`` allows in the passes that have begun."""
+        return self._limit is not None and left_out > self._allowed() * (passes or self._passes)
+
+    def skipped_after(self, job: Job, element: int) -> int:
+        """The rows that were left out when ``element`` elements of a job have been given."""
+        assert job.place is not None
+        behind = (job.elements - element) * (self._size or 1)
+        rows = self._delivered(job.place.begin.elements + element)
+        return max(0, job.place.end - behind - rows)  # a last, shorter batch counts as a full one
+
+    def passed(self, job: Job) -> None:
+        """A job is handed on: the rows that it left out are counted.
+
+        Raises:
+            PipelineError: more than ``max_errors`` rows were left out.
+        """
+        if job.place is not None:
+            self._count(job.place.skips, job.place.passes)
+
+    def finish(self) -> None:
+        """The iteration has come to its end: keeps and tells what was left out.
+
+        Raises:
+            PipelineError: more than ``max_errors`` rows were left out.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        if self._one_too_many is not None:
+            self._end(self._one_too_many)
+        rest = self._rest() if self._target is None else []
+        self._count(rest, self._rows.passes or 1)
+        if self._length is not None and self._begin.rows + len(rest) >= self._length:  # not so behind a last part batch
+            self.bad.covers(self._cursor)
+        self.bad.save()
+        seen = self._skipped - self._before
+        if seen:
+            first = "" if self._first is None else f" The first: {self._told(self._first)}."
+            _LOGGER.warning(
+                "%d %s failed: left out of this epoch (on_error='skip').%s stats() names more.",
+                seen,
+                "row that" if seen == 1 else "rows that",
+                first,
+            )
+
+    def _delivered(self, elements: int) -> int:
+        rows = elements * (self._size or 1)
+        return rows if self._target is None else min(rows, self._target)
+
+    def _planned(self, begin: Begin) -> Job:
+        """The next job from there on; raises ``StopIteration`` at the end."""
+        delivered = self._delivered(begin.elements)
+        if self._target is not None and delivered >= self._target:
+            raise StopIteration
+        positions, skips, full = self._fresh_run(begin.rows, delivered)
+        if self._size is None:
+            if not len(positions):
+                raise StopIteration
+            return self._job(begin, positions, skips, 1, len(positions))
+        if full:
+            return self._job(begin, positions, skips, full, full)
+        positions, skips = self._picked(begin.rows, self._wanted(delivered, self._size), delivered)
+        if not len(positions) or (len(positions) < self._size and self._drops_remainder):
+            raise StopIteration
+        return self._job(begin, positions, skips, 1, 1)
+
+    def _wanted(self, delivered: int, most: int) -> int:
+        return most if self._target is None else min(most, self._target - delivered)
+
+    def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Row], int]:
+        """The next positions that follow each other and are not known to fail, the rows left out in front of them, and
+        how many full batches they are; for batches nothing if a row among them is known to fail.
+        """
+        skips: list[tuple[int, Row]] = []
+        barren = 0
+        while True:
+            positions = self._positions(first, self._wanted(delivered, self._chunk))
+            fails, found = self._failing(positions)
+            if self._size is not None:
+                full = 0 if fails is not None else len(positions) // self._size
+                return positions[: full * self._size], [], full
+            if fails is None or not len(positions):
+                return positions, [row for _, row in skips], 0
+            good = np.flatnonzero(~fails)
+            lead = int(good[0]) if len(good) else len(positions)
+            skips += [each for each in found if each[0] < lead]
+            if len(good):
+                behind = np.flatnonzero(fails[lead:])
+                run = positions[lead : lead + int(behind[0]) if len(behind) else None]
+                return run, [row for _, row in skips], 0
+            first += len(positions)
+            barren += len(positions)
+            self._check_some_do_not_fail(barren, skips)
+            self._check_allowed(first - delivered, skips[-1][1])
+
+    def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[Row]]:
+        """The next ``wanted`` positions that are not known to fail, fewer at the end, and the rows left out before."""
+        taken: list[np.ndarray] = []
+        found: list[tuple[int, Row]] = []
+        barren = 0
+        while wanted:
+            positions = self._positions(first, wanted)
+            if not len(positions):
+                break
+            fails, failing = self._failing(positions)
+            found += [(first + place, row) for place, row in failing]
+            first += len(positions)
+            taken.append(positions if fails is None else positions[~fails])
+            wanted -= len(taken[-1])
+            barren = 0 if len(taken[-1]) else barren + len(positions)
+            self._check_some_do_not_fail(barren, found)
+            if found:
+                self._check_allowed(first - delivered - sum(map(len, taken)), found[-1][1])
+        picked = np.concatenate([np.zeros(0, np.int64), *taken])
+        return picked, [row for place, row in found if len(picked) and place < picked[-1]]
+
+    def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, Row]]) -> None:
+        """Ends an iteration that would look for a good row for ever: ``barren`` positions in a row had none."""
+        endless = self._target is not None or self._length is None
+        if endless and barren and barren >= self._pass_rows():
+            raise PipelineError(
+                f"on_error='skip': expected a row that does not fail, got none among {barren} in a row, which are all "
+                f"of this part. The last: {self._told(skips[-1][1])}."
+            )
+
+    def _check_allowed(self, left_out: int, last: Row) -> None:
+        """Plans no further where more rows are left out than may be: `finish` tells, behind the jobs before."""
+        if self.too_many(left_out):
+            self._one_too_many = last
+            raise StopIteration
+
+    def _positions(self, first: int, count: int) -> np.ndarray:
+        """Positions of this part; behind its end come its first ones again, where every rank must give as many."""
+        end = first + count
+        if self._target is None and self._length is not None:
+            end = min(end, self._length)
+        return np.arange(first, max(first, end), dtype=np.int64)
+
+    def _resolved(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._rows.resolve(positions % self._length if self._target is not None and self._length else positions)
+
+    def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, Row]]]:
+        """Which of some positions are known to fail (``None`` = none), and the rows there by their place."""
+        if not self.bad.known or not len(positions):
+            return None, []
+        draws = self._plan.draws(self._cursor.iteration, *self._resolved(positions))
+        fails = self.bad.fails(draws, len(positions))
+        if fails is None:
+            return None, []
+        found = []
+        for draw in draws:
+            places = np.arange(len(draw.items)) if draw.places is None else draw.places
+            mine = fails[places]
+            found += list(zip(places[mine].tolist(), self.bad.rows_of(draw.key, draw.items[mine]), strict=True))
+        return fails, sorted(found)
+
+    def _job(self, begin: Begin, positions: np.ndarray, skips: Sequence[Row], steps: int, elements: int) -> Job:
+        passes, index = self._resolved(positions)
+        self._passes = max(self._passes, int(passes[-1]) + 1)
+        return Job(
+            number=self._number,
+            steps=steps,
+            count=len(positions),
+            elements=elements,
+            draws=tuple(self._plan.draws(self._cursor.iteration, passes, index)),
+            place=Place(begin=begin, end=int(positions[-1]) + 1, skips=tuple(skips), passes=int(passes[-1]) + 1),
+        )
+
+    def _rest(self) -> list[Row]:
+        """The rows behind the last job that are left out."""
+        skips, first = [], self._begin.rows
+        while len(positions := self._positions(first, self._chunk)):
+            skips += [row for _, row in self._failing(positions)[1]]
+            first += len(positions)
+        return skips
+
+    def _count(self, skips: Sequence[Row], passes: int) -> None:
+        for row in skips:
+            failure = self.bad.known[row]
+            self._skipped += 1
+            self._first = self._first or row
+            if self._skipped > self._counted:
+                self._counters.row()[SKIPPED.get(failure.cause, Count.SKIPPED_DECODE)] += 1
+                self._counters.note(failure.cause, *row)
+                self._counters.note_left_out(self._part, self._before, self._skipped)
+            if self.too_many(self._skipped, passes):
+                self._end(row)
+
+    def _end(self, last: Row) -> NoReturn:
+        self.bad.save()
+        raise PipelineError(
+            f"max_errors={self._limit}: expected at most {self._allowed()} rows of an epoch that fail, got one more. "
+            f"The last: {self._told(last)}. Mend these rows, or allow more."
+        )
+
+    def _allowed(self) -> int:
+        """How many rows of a pass may fail."""
+        assert self._limit is not None
+        return math.floor(self._limit * self._pass_rows()) if isinstance(self._limit, float) else self._limit
+
+    def _pass_rows(self) -> float:
+        """The rows of this part in one pass over the data."""
+        if self._length is not None and self._rows.passes:
+            return self._length / self._rows.passes
+        shard = self._plan.order.shard
+        parts = (1 if shard is None else shard.num_shards) * self._cursor.workers
+        return (self._plan.one_pass.length or 0) / parts
+
+    def _told(self, row: Row) -> str:
+        failure = self.bad.known[row]
+        return f"{failure.cause}: {failure.message}"
+
+
+def failing_items(job: Job, handles: Sequence[Handle], make: Make) -> list[tuple[BlockKey, int, BaseException]]:
+    """The items of a job that fails which fail alone, each by its block and its number there, with its error.
+
+    The job is made again in halves, until what fails is one item. An error that no item causes alone is none of theirs.
+    """
+    if job.count == 1:
+        wait = make(job, list(handles))
+        try:
+            wait()
+        except ELEMENT_ERRORS as error:
+            (draw,) = job.draws
+            return [(draw.key, int(draw.items[0]), error)]
+        return []
+    rows = replace(job, steps=1, elements=job.count)
+    found = []
+    for half, numbers in rows.halves():
+        mine = [handles[number] for number in numbers]
+        if half.count == 1:
+            found += failing_items(half, mine, make)
+            continue
+        wait = make(replace(half, elements=1), mine)
+        try:
+            wait()
+        except ELEMENT_ERRORS:
+            found += failing_items(half, mine, make)
+    return found
+
+
+def check_blocks(handles: Sequence[Handle]) -> None:
+    """Raises `DatasetError` where it is a whole block that fails, because its rows cannot even be told apart."""
+    for handle in handles:
+        error = handle.future.exception()
+        if isinstance(error, ELEMENT_ERRORS):
+            raise DatasetError(
+                f"on_error='skip': expected rows that fail one by one, got a row that keeps all rows that are loaded "
+                f"with it from being laid out: {error}"
+            ) from error

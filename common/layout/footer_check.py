@@ -1,0 +1,204 @@
+"""`check_footer`: refuses footers about whose column chunks pyarrow cannot be asked without ending the process.
+
+In: the bytes of a footer, and what pyarrow made of them. Out: nothing, or `ValueError`. Always holds: after it, no
+access to a column chunk and its statistics ends the process. pyarrow reads much of a footer only when it is asked, in
+calls that cannot raise: there, a damaged bit is ``std::terminate``.
+Source of the rules: FileMetaData of parquet.thrift, and the checks of Arrow's ``metadata.cc`` and ``statistics.cc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+
+# What parquet.thrift numbers the fields that are looked at.
+_ROW_GROUPS = 4  # of FileMetaData
+_COLUMNS, _ROWS = 1, 3  # of RowGroup
+_OTHER_FILE, _CHUNK_METADATA, _CRYPTO = 1, 3, 8  # of ColumnChunk
+_TYPE, _CODEC, _BYTES, _DATA, _DICTIONARY, _STATISTICS, _SIZES = 1, 4, 7, 9, 11, 12, 16  # of ColumnMetaData
+_BOUNDS = (1, 2, 5, 6)  # of Statistics
+_TEXT_BYTES, _REPETITION, _DEFINITION = 1, 2, 3  # of SizeStatistics
+
+_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+_WIDTHS = (1, 4, 8, 12, 4, 8, 0, 0)
+_CODECS = 8
+_BYTE_ARRAY, _FIXED = 6, 7
+_STOP, _BOOLS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
+_MOST_NESTED = 32
+
+
+def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
+    """Raises `ValueError` for a footer that may end the process when pyarrow is asked about its column chunks.
+
+    Also raises it for column chunks that do not lie in the file.
+
+    Args:
+        data: the footer as it is stored.
+        file_bytes: of the whole file.
+    """
+    schema = footer.schema
+    leaves = []
+    for number in range(len(schema)):
+        column = schema.column(number)
+        kind = _TYPES.index(column.physical_type)
+        width = _WIDTHS[kind] if kind != _FIXED else 0 if has_no_known_bounds(column) else column.length
+        leaves.append((kind, width, column.max_repetition_level, column.max_definition_level))
+    try:
+        groups = _Footer(data).struct(0, {_ROW_GROUPS: {_COLUMNS: _CHUNK}})[0].get(_ROW_GROUPS, [])
+        for group in groups:
+            _check_group(group, leaves, file_bytes - len(data))
+    except (AttributeError, IndexError, TypeError) as error:
+        raise ValueError("a footer that ends early, or has fields of other types") from error
+
+
+def has_no_known_bounds(column: pq.ColumnSchema) -> bool:
+    """Whether the bounds of a column may be shorter than its values, so that pyarrow must not be asked about them.
+
+    Some writers cut the bounds of long values. Those of numbers (decimals, float16) are whole.
+    """
+    return column.physical_type == _TYPES[_FIXED] and column.logical_type.type not in ("DECIMAL", "FLOAT16")
+
+
+def _check_group(group: dict[int, Any], leaves: Sequence[tuple[int, int, int, int]], limit: int) -> None:
+    if group.get(_ROWS, 0) < 0:
+        raise ValueError(f"a row group of {group[_ROWS]} rows")
+    chunks = group.get(_COLUMNS, [])
+    if len(chunks) != len(leaves):
+        raise ValueError(f"a row group of {len(chunks)} columns in a file of {len(leaves)}")
+    for leaf, chunk in zip(leaves, chunks, strict=True):
+        metadata = chunk.get(_CHUNK_METADATA)
+        if metadata is None or _CRYPTO in chunk:
+            raise ValueError("a column chunk that is encrypted")
+        _check_chunk(metadata, *leaf)
+        if _OTHER_FILE not in chunk:
+            _check_place(metadata, limit)
+
+
+def _check_chunk(metadata: dict[int, Any], kind: int, width: int, repetition: int, definition: int) -> None:
+    if metadata.get(_TYPE) != kind:
+        raise ValueError(f"a column chunk of type {metadata.get(_TYPE)} in a column of type {_TYPES[kind]}")
+    if not 0 <= metadata.get(_CODEC, -1) < _CODECS:
+        raise ValueError(f"a column chunk with compression {metadata.get(_CODEC)}, which Parquet does not have")
+    for number, size in metadata.get(_STATISTICS, {}).items():
+        if number in _BOUNDS and size < width:
+            raise ValueError(f"a bound of {size} bytes for a type of {width}")
+    sizes = metadata.get(_SIZES)
+    if sizes:
+        for number, level in ((_REPETITION, repetition), (_DEFINITION, definition)):
+            if sizes.get(number, 0) not in (0, level + 1):
+                raise ValueError(f"a histogram of {sizes[number]} levels where there are {level + 1}")
+        if _TEXT_BYTES in sizes and kind != _BYTE_ARRAY:
+            raise ValueError(f"a size of texts in a column of type {_TYPES[kind]}")
+
+
+def _check_place(metadata: dict[int, Any], limit: int) -> None:
+    size, begin = metadata.get(_BYTES, -1), metadata.get(_DATA, -1)
+    begin = min(begin, metadata.get(_DICTIONARY) or begin)
+    if not 0 <= begin <= begin + size <= limit:
+        raise ValueError(f"a column chunk of {size} bytes at {begin}, where {limit} bytes lie before the footer")
+
+
+_CHUNK: dict[int, Any] = {_CHUNK_METADATA: {_STATISTICS: {}, _SIZES: {}}}
+
+
+class _Footer:
+    """The Thrift compact protocol: integers by value, texts and lists by length, wanted structs as dicts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def struct(self, position: int, wanted: dict[int, Any], depth: int = 0) -> tuple[dict[int, Any], int]:
+        """The fields of a struct by number, and where it ends.
+
+        Args:
+            wanted: structs, and lists of structs, whose own fields are wanted.
+
+        Raises:
+            ValueError, IndexError: no struct in the compact protocol.
+        """
+        data = self._data
+        found: dict[int, Any] = {}
+        number = 0
+        while True:
+            head = data[position]
+            position += 1
+            kind = head & 15
+            if kind == _STOP:
+                return found, position
+            if head > 15:
+                number += head >> 4
+            else:
+                value, position = self._unsigned(position)
+                number = (value >> 1) ^ -(value & 1)
+            if kind in _INTEGERS:
+                value = data[position]
+                position += 1
+                if value > 127:
+                    value, position = self._unsigned(position - 1)
+                found[number] = (value >> 1) ^ -(value & 1)
+            elif kind == _BINARY:
+                value, position = self._unsigned(position)
+                position += value
+                found[number] = value
+            elif kind == _STRUCT and number in wanted:
+                found[number], position = self.struct(position, wanted[number], depth + 1)
+            elif kind in _LISTS and number in wanted:
+                found[number], position = self._structs(position, wanted[number], depth)
+            else:
+                found[number], position = self._skip(position, kind, depth)
+
+    def _structs(self, position: int, wanted: dict[int, Any], depth: int) -> tuple[list[dict[int, Any]], int]:
+        kind, size, position = self._list_head(position)
+        if kind != _STRUCT:
+            raise ValueError("a list of other things than structs")
+        found = []
+        for _ in range(size):
+            value, position = self.struct(position, wanted, depth + 1)
+            found.append(value)
+        return found, position
+
+    def _skip(self, position: int, kind: int, depth: int) -> tuple[int, int]:
+        """Where a value ends; also the length of a list, and 1 for all else."""
+        if depth > _MOST_NESTED:
+            raise ValueError("structs in structs without end")
+        if kind in _BOOLS:
+            return 1, position
+        if kind in _INTEGERS:
+            return 1, self._unsigned(position)[1]
+        if kind == _BYTE:
+            return 1, position + 1
+        if kind == _DOUBLE:
+            return 1, position + 8
+        if kind == _BINARY:
+            size, position = self._unsigned(position)
+            return 1, position + size
+        if kind == _STRUCT:
+            return 1, self.struct(position, {}, depth + 1)[1]
+        if kind not in _LISTS:
+            raise ValueError(f"a value of type {kind}, which footers do not have")
+        inner, size, position = self._list_head(position)
+        for _ in range(size):
+            position = position + 1 if inner in _BOOLS else self._skip(position, inner, depth + 1)[1]
+        return size, position
+
+    def _list_head(self, position: int) -> tuple[int, int, int]:
+        head = self._data[position]
+        size, position = (head >> 4, position + 1) if head < 240 else self._unsigned(position + 1)
+        if size > len(self._data):
+            raise ValueError(f"a list of {size} values in {len(self._data)} bytes")
+        return head & 15, size, position
+
+    def _unsigned(self, position: int) -> tuple[int, int]:
+        data = self._data
+        byte = data[position]
+        result, shift = byte & 127, 7
+        while byte > 127:
+            position += 1
+            byte = data[position]
+            result |= (byte & 127) << shift
+            shift += 7
+            if shift > 70:
+                raise ValueError("a number of more than 64 bits")
+        return result, position + 1

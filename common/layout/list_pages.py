@@ -1,0 +1,91 @@
+"""The numbers of a column of lists, out of plain pages, without a look at where each list ends.
+
+In: the bytes of a column chunk of lists of numbers. Out: the bytes of its numbers, or ``None`` where only Arrow can
+tell. Always holds: pages account for every byte of the chunk, and no memory is set aside for more than the chunk may
+hold, whatever its headers say. Nulls and empty lists have no bytes here, so whoever
+knows the length of each list can tell from their sum whether a number is missing.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pyarrow as pa
+
+from .checksums import PageCheck
+from .page_header import DataPage, data_page, unsigned
+from .pages import MemoryBytes
+
+_LENGTH = struct.Struct("<i")
+
+
+def list_numbers(
+    chunk: np.ndarray, codec: pa.Codec | None, most_bytes: int, check: PageCheck | None = None
+) -> list[np.ndarray] | None:
+    """The bytes of the numbers in each page of a chunk, uint8.
+
+    Args:
+        chunk: its bytes, uint8. The column repeats on one level, and has no dictionary.
+        codec: what its pages are compressed by.
+        most_bytes: what its pages are no larger than together once they are decompressed.
+        check: which pages are held to their checksums; ``None``: none.
+    """
+    stored = MemoryBytes(chunk)
+    view = stored.read(0, len(stored))
+    pages: list[np.ndarray] = []
+    position, left = 0, most_bytes
+    try:
+        while position < len(chunk):
+            page = data_page(stored.read, position, len(stored))
+            if page is None or not page.plain or not 0 <= page.uncompressed_bytes <= left:
+                return None
+            if check is not None and not check.passes(stored, page):
+                return None
+            left -= page.uncompressed_bytes
+            numbers = _numbers(view, page, codec)
+            if numbers is None:
+                return None
+            pages.append(np.frombuffer(numbers, np.uint8))
+            position = page.end
+    except (IndexError, KeyError, TypeError, ValueError, OSError, struct.error):
+        return None  # no page header, or damaged: whatever it is, Arrow says so better
+    return pages
+
+
+def _numbers(chunk: memoryview, page: DataPage, codec: pa.Codec | None) -> memoryview | None:
+    """What follows the levels of a page."""
+    begin, size = page.begin, page.uncompressed_bytes
+    if page.level_bytes is not None:
+        levels = sum(page.level_bytes)
+        begin, size = begin + levels, size - levels
+        if min(page.level_bytes) < 0 or begin > page.end or size < 0:
+            return None
+    data = chunk[begin : page.end]
+    if codec is not None and page.compressed and size:
+        data = _decompressed(data, codec, size)
+    if len(data) != size:
+        return None
+    if page.level_bytes is not None:
+        return data
+    if not all(page.run_lengths):
+        return None
+    begin = 0
+    for _ in ("repetition", "definition"):
+        (levels,) = _LENGTH.unpack_from(data, begin)
+        begin += _LENGTH.size + levels
+        if levels < 0 or begin > size:
+            return None
+    return data[begin:]
+
+
+def _decompressed(data: memoryview, codec: pa.Codec, size: int) -> memoryview:
+    """What compressed bytes hold, up to one byte more than they should; `Codec.decompress` never tells how much came.
+
+    Raises:
+        OSError: damaged.
+    """
+    if codec.name != "snappy":
+        return memoryview(pa.CompressedInputStream(pa.BufferReader(data), codec.name).read_buffer(size + 1))
+    stated, _ = unsigned(data, 0)  # Snappy holds to it, and has no stream
+    return memoryview(codec.decompress(data, size)) if stated == size else data[:0]

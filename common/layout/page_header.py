@@ -1,0 +1,191 @@
+"""The headers of the pages that a column chunk consists of.
+
+In: the bytes of a chunk, and where a page begins. Out: what its header says of a data page.
+Source of the rules: the page headers of parquet.thrift, and the Thrift compact protocol that they are written in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_DATA_PAGE, _DATA_PAGE_V2 = 0, 3
+_PLAIN, _RLE = 0, 3
+_HEADER_BYTES = 512
+
+# What parquet.thrift numbers the fields of PageHeader, DataPageHeader and DataPageHeaderV2.
+_TYPE, _UNCOMPRESSED, _COMPRESSED, _CHECKSUM, _V1, _V2 = 1, 2, 3, 4, 5, 8
+_V1_VALUES, _V1_ENCODING, _V1_DEFINITION, _V1_REPETITION = 1, 2, 3, 4
+_V2_VALUES, _V2_NULLS, _V2_ENCODING, _V2_DEFINITION_BYTES, _V2_REPETITION_BYTES, _V2_COMPRESSED = 1, 2, 4, 5, 6, 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPage:
+    """The header of a data page.
+
+    Attributes:
+        begin: the first byte behind the header in the chunk.
+        end: the byte after the page's last.
+        uncompressed_bytes: what it takes when it is decompressed, levels included.
+        values: how many levels it has: one for each value, null, and list without values.
+        plain: whether values are stored as they are, and not by a dictionary or another encoding.
+        nulls: how many of the values are null; 0 where the header does not say.
+        level_bytes: the sizes of the repetition and definition levels, which then are not compressed; ``None`` where
+            levels carry their sizes and are compressed with the values.
+        run_lengths: whether the repetition and definition levels are in the encoding that is read here.
+        compressed: whether the values are, in a chunk that is.
+        checksum: CRC-32 of the bytes from ``begin`` to ``end``; ``None`` if the writer left it out.
+    """
+
+    begin: int
+    end: int
+    uncompressed_bytes: int
+    values: int
+    plain: bool
+    nulls: int
+    level_bytes: tuple[int, int] | None
+    run_lengths: tuple[bool, bool]
+    compressed: bool
+    checksum: int | None
+
+
+def data_page(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> DataPage | None:
+    """The header of the page that begins at a position of a chunk; ``None`` if it is no data page inside the chunk.
+
+    Args:
+        read: gives the bytes of the chunk from one position to another.
+        size_bytes: of the chunk.
+
+    Raises:
+        IndexError, KeyError, TypeError, ValueError: there is no page header.
+    """
+    header, begin = _page_header(read, position, size_bytes)
+    end = begin + header[_COMPRESSED]
+    if not begin <= end <= size_bytes or header[_TYPE] not in (_DATA_PAGE, _DATA_PAGE_V2):
+        return None
+    second = header[_TYPE] == _DATA_PAGE_V2
+    page = header[_V2 if second else _V1]
+    return DataPage(
+        begin=begin,
+        end=end,
+        uncompressed_bytes=header[_UNCOMPRESSED],
+        values=page[_V2_VALUES if second else _V1_VALUES],
+        plain=page[_V2_ENCODING if second else _V1_ENCODING] == _PLAIN,
+        nulls=page[_V2_NULLS] if second else 0,
+        level_bytes=(page[_V2_REPETITION_BYTES], page[_V2_DEFINITION_BYTES]) if second else None,
+        run_lengths=(True, True) if second else (page[_V1_REPETITION] == _RLE, page[_V1_DEFINITION] == _RLE),
+        compressed=page.get(_V2_COMPRESSED, True) if second else True,
+        checksum=_checksum(header),
+    )
+
+
+def page_checksum(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> tuple[int | None, int]:
+    """The CRC-32 that a page of any kind has (``None``: it has none), and where the next page begins.
+
+    Raises:
+        IndexError, KeyError, TypeError, ValueError: there is no page inside the chunk.
+    """
+    header, begin = _page_header(read, position, size_bytes)
+    end = begin + header[_COMPRESSED]
+    if not begin <= end <= size_bytes:
+        raise ValueError(f"expected a page of at most {size_bytes - begin} bytes, got {header[_COMPRESSED]}")
+    return _checksum(header), end
+
+
+def _checksum(header: dict[int, Any]) -> int | None:
+    return header[_CHECKSUM] & 0xFFFFFFFF if _CHECKSUM in header else None  # Thrift has signed numbers alone
+
+
+def _page_header(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> tuple[dict[int, Any], int]:
+    """A page header, and where it ends; as many bytes are read as it turns out to have."""
+    size = _HEADER_BYTES
+    while True:
+        last = min(position + size, size_bytes)
+        try:
+            header, used = _struct(read(position, last), 0)
+            return header, position + used
+        except IndexError:
+            if last == size_bytes:
+                raise
+        size *= 16
+
+
+# --- the Thrift compact protocol ---
+
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
+_INTEGERS = (4, 5, 6)
+_MOST_NESTED = 8
+
+
+def _struct(data: memoryview, position: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """A struct as a dict of its fields by number, and where it ends.
+
+    Raises:
+        ValueError, IndexError: no struct in the compact protocol.
+    """
+    fields: dict[int, Any] = {}
+    number = 0
+    while True:
+        head = data[position]
+        position += 1
+        kind = head & 0x0F
+        if kind == _STOP:
+            return fields, position
+        if head >> 4:
+            number += head >> 4
+        else:
+            number, position = _signed(data, position)
+        fields[number], position = _value(data, position, kind, depth)
+
+
+def _value(data: memoryview, position: int, kind: int, depth: int) -> tuple[Any, int]:
+    if depth > _MOST_NESTED:
+        raise ValueError("expected a page header, got structs and lists in each other")
+    if kind in (_TRUE, _FALSE):
+        return kind == _TRUE, position
+    if kind in _INTEGERS:
+        return _signed(data, position)
+    if kind == _BYTE:
+        return data[position], position + 1
+    if kind == _DOUBLE:
+        return None, position + 8
+    if kind == _BINARY:
+        size, position = unsigned(data, position)
+        return None, position + size
+    if kind == _STRUCT:
+        return _struct(data, position, depth + 1)
+    if kind in (_LIST, _SET):
+        head = data[position]
+        size, position = (head >> 4, position + 1) if head >> 4 != 15 else unsigned(data, position + 1)
+        if size > len(data):
+            raise ValueError(f"expected a list, got {size} values in {len(data)} bytes")
+        for _ in range(size):
+            inner = head & 0x0F
+            skip = inner in (_TRUE, _FALSE)  # in a list, a bool is a byte of its own
+            _, position = (None, position + 1) if skip else _value(data, position, inner, depth + 1)
+        return None, position
+    raise ValueError(f"expected a type of the compact protocol, got {kind}")
+
+
+def unsigned(data: memoryview, position: int) -> tuple[int, int]:
+    """A number in groups of seven bits, and where it ends.
+
+    Raises:
+        ValueError, IndexError: no such number.
+    """
+    result = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("expected a number of 64 bits")
+
+
+def _signed(data: memoryview, position: int) -> tuple[int, int]:
+    value, position = unsigned(data, position)
+    return (value >> 1) ^ -(value & 1), position

@@ -1,0 +1,175 @@
+// Rows by number, copied out of columns. Knows addresses, sizes and numbers only; holds nothing between calls, starts no
+// thread, and allocates nothing. Each function checks its numbers before it follows them: one that is out of range is
+// returned, and then nothing was written.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+constexpr int64_t kAllInRange = -1;
+constexpr int64_t kLine = 64;              // bytes of a cache line
+constexpr int64_t kCached = 1 << 20;       // a column that is smaller stays in the second-level cache
+constexpr int64_t kAhead = 8;              // rows that are fetched before they are copied
+constexpr int64_t kShort = 16;             // bytes that are copied in one move
+
+// The place of the first number that is not in [0, limit), or kAllInRange.
+template <class Number>
+int64_t first_outside(const Number* numbers, int64_t count, int64_t limit) {
+  const uint64_t last = static_cast<uint64_t>(limit) - 1;
+  uint64_t signs = 0;  // set where a number, or what it leaves up to the last one, is below 0
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t number = static_cast<uint64_t>(int64_t{numbers[i]});
+    signs |= number | (last - number);
+  }
+  if (!(signs >> 63)) return kAllInRange;
+  int64_t place = 0;
+  while (numbers[place] >= 0 && numbers[place] < limit) ++place;
+  return place;
+}
+
+// One column: row `rows[i]` of the source becomes row `i` of the target, or row `places[i]` if there are places.
+struct Column {
+  const char* source;
+  char* target;
+  int64_t row_bytes;
+  int64_t source_stride;
+  int64_t target_stride;
+};
+static_assert(sizeof(Column) == 40, "Python describes columns by the same layout");
+
+template <int64_t kBytes, class Number>
+void copy_rows(const Column& column, const Number* rows, const int64_t* places, int64_t count) {
+  const int64_t bytes = kBytes ? kBytes : column.row_bytes;
+  const int64_t from = column.source_stride;
+  const int64_t to = column.target_stride;
+  const char* source = column.source;
+  char* target = column.target;
+  if (kBytes && !places && from == kBytes && to == kBytes) {  // the usual case, with constant strides
+    for (int64_t i = 0; i < count; ++i) std::memcpy(target + i * kBytes, source + int64_t{rows[i]} * kBytes, kBytes);
+  } else if (!places) {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(target + i * to, source + int64_t{rows[i]} * from, bytes);
+  } else {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(target + places[i] * to, source + int64_t{rows[i]} * from, bytes);
+  }
+}
+
+template <class Number>
+void copy_column(const Column& column, int64_t source_rows, const Number* rows, const int64_t* places, int64_t count) {
+  const int64_t all_bytes = column.source_stride * source_rows;
+  if (column.source_stride == column.row_bytes && all_bytes <= kCached && all_bytes <= 4 * count * column.row_bytes) {
+    for (int64_t at = 0; at < all_bytes; at += kLine) __builtin_prefetch(column.source + at, 0, 2);
+  }
+  switch (column.row_bytes) {
+    case 0: return;
+    case 1: return copy_rows<1>(column, rows, places, count);
+    case 2: return copy_rows<2>(column, rows, places, count);
+    case 4: return copy_rows<4>(column, rows, places, count);
+    case 8: return copy_rows<8>(column, rows, places, count);
+    case 16: return copy_rows<16>(column, rows, places, count);
+    default: return copy_rows<0>(column, rows, places, count);
+  }
+}
+
+template <class Number>
+int64_t copy_columns(const Column* columns, int64_t column_count, int64_t source_rows, const Number* rows,
+                     const int64_t* places, int64_t count) {
+  const int64_t wrong = first_outside(rows, count, source_rows);
+  if (wrong != kAllInRange) return wrong;
+  // One column after the other: a single one fits into the second-level cache, a block of all of them does not.
+  for (int64_t number = 0; number < column_count; ++number) {
+    copy_column(columns[number], source_rows, rows, places, count);
+  }
+  return kAllInRange;
+}
+
+// Runs of items into rows of one length; the rest of each row is filled with `value`.
+template <class Item>
+void pad(const int64_t* ends, int64_t count, const char* data, const char* value, int64_t row_items, char* target) {
+  Item filling;
+  std::memcpy(&filling, value, sizeof(Item));
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(Item));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t items = ends[i + 1] - ends[i];
+    char* row = target + i * row_items * kBytes;
+    if (items) std::memcpy(row, data + ends[i] * kBytes, static_cast<size_t>(items * kBytes));
+    for (int64_t at = items; at < row_items; ++at) std::memcpy(row + at * kBytes, &filling, sizeof(Item));
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// Many columns of `source_rows` rows by the same numbers. `places` may be null; else they are in [0, target_rows).
+// Returns -1; or the place of the first row that is not there; or, less than -1, -2 less that of the first such place.
+__attribute__((visibility("default"))) int64_t parquetry_gather(
+    const Column* columns, int64_t column_count, int64_t source_rows, const void* rows, int64_t number_bytes,
+    const int64_t* places, int64_t target_rows, int64_t count) {
+  if (places) {
+    const int64_t wrong = first_outside(places, count, target_rows);
+    if (wrong != kAllInRange) return -2 - wrong;
+  }
+  if (number_bytes == 4) {
+    return copy_columns(columns, column_count, source_rows, static_cast<const int32_t*>(rows), places, count);
+  }
+  return copy_columns(columns, column_count, source_rows, static_cast<const int64_t*>(rows), places, count);
+}
+
+// Where the runs of some rows end if they lie end to end: `ends[0 .. count]`. Run `r` of the data is the bytes
+// [offsets[r], offsets[r + 1]). Returns -1, or the place of the first row that is not there or whose run does not lie in
+// the data.
+__attribute__((visibility("default"))) int64_t parquetry_run_ends(const int64_t* offsets, int64_t source_rows,
+                                                                  int64_t data_bytes, const int64_t* rows,
+                                                                  int64_t count, int64_t* ends) {
+  const int64_t wrong = first_outside(rows, count, source_rows);
+  if (wrong != kAllInRange) return wrong;
+  int64_t end = 0;
+  ends[0] = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(offsets + rows[i + kAhead]);
+    const int64_t begins = offsets[rows[i]];
+    const int64_t stops = offsets[rows[i] + 1];
+    if (begins < 0 || stops < begins || stops > data_bytes) return i;
+    end += stops - begins;
+    ends[i + 1] = end;
+  }
+  return kAllInRange;
+}
+
+// Copies the runs that `parquetry_run_ends` has checked; `ends` are what it wrote, `target` has `ends[count]` bytes.
+__attribute__((visibility("default"))) void parquetry_runs(const int64_t* offsets, const char* data, int64_t data_bytes,
+                                                           const int64_t* rows, int64_t count, const int64_t* ends,
+                                                           char* target) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(data + offsets[rows[i + kAhead]]);
+    const int64_t from = offsets[rows[i]];
+    const int64_t bytes = ends[i + 1] - ends[i];
+    if (bytes <= kShort && from + kShort <= data_bytes && ends[i] + kShort <= ends[count]) {
+      std::memcpy(target + ends[i], data + from, kShort);  // what is too much is overwritten by the runs that follow
+    } else if (bytes) {
+      std::memcpy(target + ends[i], data + from, static_cast<size_t>(bytes));
+    }
+  }
+}
+
+// Run `i` of the data, items [ends[i], ends[i + 1]) of 1, 2, 4 or 8 bytes, becomes row `i` of the target, which has
+// `row_items` items. Returns -1, or the place of the first run that is longer or does not lie in the data.
+__attribute__((visibility("default"))) int64_t parquetry_pad(const int64_t* ends, int64_t count, const char* data,
+                                                             int64_t data_items, int64_t item_bytes, const char* value,
+                                                             int64_t row_items, char* target) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t items = ends[i + 1] - ends[i];
+    if (ends[i] < 0 || items < 0 || items > row_items || ends[i + 1] > data_items) return i;
+  }
+  switch (item_bytes) {
+    case 1: pad<uint8_t>(ends, count, data, value, row_items, target); break;
+    case 2: pad<uint16_t>(ends, count, data, value, row_items, target); break;
+    case 4: pad<uint32_t>(ends, count, data, value, row_items, target); break;
+    default: pad<uint64_t>(ends, count, data, value, row_items, target);
+  }
+  return kAllInRange;
+}
+
+}  // extern "C"

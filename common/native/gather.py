@@ -1,0 +1,245 @@
+"""Rows by number: fixed-width columns, and runs of bytes, copied by the compiled core or by numpy.
+
+In: arrays, and row numbers (int64, any order, repeats allowed). Out: the rows, in the caller's arrays or in new ones.
+What always holds: both ways write the same bytes; a number that is out of range is an `IndexError`, and then nothing
+was written; no array may overlap one that is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .build import library
+
+_COLUMN = np.dtype(
+    [(name, np.int64) for name in ("source", "target", "row_bytes", "source_stride", "target_stride")]
+)  # `Column` in gather.cc
+_FEW_ROWS = 1 << 31
+_WORTH_CONVERTING = 4  # columns, before it pays to make the numbers half as wide
+
+
+class _Core:
+    """The functions of the library, with the types of their arguments."""
+
+    def __init__(self, core: ctypes.CDLL) -> None:
+        address, number = ctypes.c_void_p, ctypes.c_int64
+        self.gather = core.parquetry_gather
+        self.gather.argtypes = [address, number, number, address, number, address, number, number]
+        self.gather.restype = number
+        self.run_ends = core.parquetry_run_ends
+        self.run_ends.argtypes = [address, number, number, address, number, address]
+        self.run_ends.restype = number
+        self.runs = core.parquetry_runs
+        self.runs.argtypes = [address, address, number, address, number, address, address]
+        self.runs.restype = None
+        self.pad = core.parquetry_pad
+        self.pad.argtypes = [address, number, address, number, number, address, number, address]
+        self.pad.restype = number
+
+
+@lru_cache(maxsize=1)
+def _core() -> _Core | None:
+    loaded = library()
+    return None if loaded is None else _Core(loaded)
+
+
+def is_compiled() -> bool:
+    """Whether the compiled core does the work."""
+    return _core() is not None
+
+
+def gather(
+    sources: Sequence[np.ndarray[Any, Any]],
+    rows: np.ndarray[Any, Any],
+    targets: Sequence[np.ndarray[Any, Any]],
+    places: np.ndarray[Any, Any] | None = None,
+) -> None:
+    """Copies row ``rows[i]`` of each source to row ``i`` of its target, or to row ``places[i]``.
+
+    Args:
+        sources: ``[S, ...]`` each, all of one length, of any dtype and strides; may be read-only.
+        rows: int64 ``[N]``.
+        targets: ``[N, ...]`` each (with ``places``: ``[T, ...]``), as many as sources, of the same dtypes and shapes.
+        places: int64 ``[N]``; the last of equal ones wins.
+
+    Raises:
+        IndexError: a row or a place that is not there, or columns of different lengths.
+    """
+    if not sources:
+        return
+    source_rows, target_rows = len(sources[0]), len(targets[0])
+    for what, columns, count in (("columns", sources, source_rows), ("targets", targets, target_rows)):
+        if (found := {*map(len, columns)}) != {count}:
+            raise IndexError(f"gather: expected {what} of one length, got {sorted(found)}.")
+    core = _core()
+    if core is None or not all(map(_is_plain, sources, targets)):
+        _gather_by_numpy(sources, rows, targets, places)
+        return
+    narrow = len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and rows.dtype != np.int32
+    if narrow:
+        _check(rows, source_rows)  # before what is out of range becomes another number
+    numbers = np.ascontiguousarray(rows, np.int32 if narrow or rows.dtype == np.int32 else np.int64)
+    to = None if places is None else np.ascontiguousarray(places, np.int64)
+    if to is None and target_rows < len(numbers):
+        raise IndexError(f"gather: expected targets of {len(numbers)} rows, got {target_rows}.")
+    described = np.array([_described(*pair) for pair in zip(sources, targets, strict=True)], _COLUMN)
+    wrong = core.gather(
+        described.ctypes.data,
+        len(described),
+        source_rows,
+        numbers.ctypes.data,
+        numbers.itemsize,
+        None if to is None else to.ctypes.data,
+        target_rows,
+        len(numbers),
+    )
+    if wrong >= 0:
+        raise _outside(int(numbers[wrong]), source_rows)
+    if wrong < -1 and to is not None:
+        raise _outside(int(to[-2 - wrong]), target_rows)
+
+
+def gather_runs(
+    offsets: np.ndarray[Any, Any],
+    data: np.ndarray[Any, Any],
+    rows: np.ndarray[Any, Any],
+    allocate: Callable[[int], np.ndarray[Any, Any]] | None = None,
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
+    """Some of the runs in ``data``, end to end: their own ends (int64 ``[N + 1]``, from 0) and bytes; ``None`` where
+    there is no compiled core.
+
+    Args:
+        offsets: int64 ``[S + 1]``; run ``r`` is bytes ``offsets[r]`` up to ``offsets[r + 1]``.
+        data: uint8, contiguous.
+        allocate: makes the memory for so many bytes (uint8); new memory unless given.
+
+    Raises:
+        IndexError: a row that is not there, or a run that does not lie in ``data``.
+    """
+    core = _core()
+    if core is None:
+        return None
+    numbers = np.ascontiguousarray(rows, np.int64)
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    data = np.ascontiguousarray(data)
+    ends = np.empty(len(numbers) + 1, np.int64)
+    begins, values, wanted, found = (_address(each) for each in (offsets, data, numbers, ends))
+    wrong = core.run_ends(begins, len(offsets) - 1, len(data), wanted, len(numbers), found)
+    if wrong >= 0:
+        row = int(numbers[wrong])
+        if not 0 <= row < len(offsets) - 1:
+            raise _outside(row, len(offsets) - 1)
+        raise IndexError(f"gather: expected run {row} in {len(data)} bytes, got {offsets[row]} to {offsets[row + 1]}.")
+    size = int(ends[-1])
+    taken = np.empty(size, np.uint8) if allocate is None else allocate(size)
+    core.runs(begins, values, len(data), wanted, len(numbers), found, _address(taken))
+    return ends, taken
+
+
+def pad_runs(
+    ends: np.ndarray[Any, Any], values: np.ndarray[Any, Any], value: object, out: np.ndarray[Any, Any]
+) -> None:
+    """Puts runs of numbers into rows of one length, and ``value`` into the rest of each row.
+
+    Args:
+        ends: int64 ``[N + 1]``; run ``r`` is ``values[ends[r] : ends[r + 1]]``.
+        values: any numbers, along one axis.
+        out: ``[N, L]``, contiguous, of the same dtype.
+
+    Raises:
+        IndexError: a run that is longer than ``L``, or does not lie in ``values``.
+    """
+    core, item_bytes = _core(), values.itemsize
+    fits = out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable and len(out) == len(ends) - 1
+    if core is None or not fits or item_bytes not in (1, 2, 4, 8):
+        _pad_by_numpy(ends, values, value, out)
+        return
+    ends, values = np.ascontiguousarray(ends, np.int64), np.ascontiguousarray(values)
+    filling = np.full(1, value, values.dtype)
+    wrong = core.pad(
+        _address(ends),
+        len(out),
+        _address(values),
+        len(values),
+        item_bytes,
+        _address(filling),
+        out.shape[1],
+        _address(out),
+    )
+    if wrong >= 0:
+        raise _misplaced(ends, wrong, len(values), out.shape[1])
+
+
+def _pad_by_numpy(
+    ends: np.ndarray[Any, Any], values: np.ndarray[Any, Any], value: object, out: np.ndarray[Any, Any]
+) -> None:
+    lengths = np.diff(ends)
+    wrong = (lengths < 0) | (lengths > out.shape[1]) | (ends[:-1] < 0) | (ends[1:] > len(values))
+    if wrong.any():
+        raise _misplaced(ends, int(np.argmax(wrong)), len(values), out.shape[1])
+    out[...] = value
+    out[np.arange(out.shape[1]) < lengths[:, None]] = values[ends[0] : ends[-1]]  # a mask is filled run by run
+
+
+def _misplaced(ends: np.ndarray[Any, Any], run: int, items: int, most: int) -> IndexError:
+    return IndexError(
+        f"pad: expected run {run} in {items} items and at most {most} long, got {ends[run]} to {ends[run + 1]}."
+    )
+
+
+def _is_plain(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> bool:
+    """Whether rows can be copied as they are: the same dtype and shape, and each row in one piece."""
+    same = source.dtype == target.dtype and source.shape[1:] == target.shape[1:]
+    return (
+        same
+        and target.flags.writeable
+        and not source.dtype.hasobject
+        and (source.ndim == 1 or (_in_one_piece(source) and _in_one_piece(target)))
+    )
+
+
+def _in_one_piece(array: np.ndarray[Any, Any]) -> bool:
+    return array.flags.c_contiguous or (len(array) > 0 and array[0].flags.c_contiguous)
+
+
+def _described(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> tuple[int, int, int, int, int]:
+    row_bytes = source.itemsize
+    for size in source.shape[1:]:
+        row_bytes *= size
+    return _address(source), _address(target), row_bytes, source.strides[0], target.strides[0]
+
+
+def _address(array: np.ndarray[Any, Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _gather_by_numpy(
+    sources: Sequence[np.ndarray[Any, Any]],
+    rows: np.ndarray[Any, Any],
+    targets: Sequence[np.ndarray[Any, Any]],
+    places: np.ndarray[Any, Any] | None,
+) -> None:
+    _check(rows, len(sources[0]))
+    if places is not None:
+        _check(places, len(targets[0]))
+    for source, target in zip(sources, targets, strict=True):
+        if places is not None:
+            target[places] = source[rows]
+        elif len(rows):
+            source.take(rows, 0, target, "wrap")  # the fastest mode; the numbers have been checked
+
+
+def _check(numbers: np.ndarray[Any, Any], limit: int) -> None:
+    if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= limit):
+        outside = (numbers < 0) | (numbers >= limit)
+        raise _outside(int(numbers[int(np.argmax(outside))]), limit)
+
+
+def _outside(number: int, limit: int) -> IndexError:
+    return IndexError(f"gather: expected row numbers from 0 up to {limit}, got {number}.")

@@ -1,0 +1,143 @@
+"""`notebook_html`: a pipeline as a notebook shows it: the chain, what it gives, the first rows, and the plan.
+
+In: a pipeline. Out: HTML that stands alone. It shows what can be shown and never raises, because a notebook would hide
+the pipeline behind the error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, Protocol, TypeVar
+
+from ..display.images import data_url, fitted, images_of, is_image, laid_out
+from ..display.text import html_table, leaves, note, short_text
+from ..errors import DecodeError
+from ..schema.element import Element, OutputField
+from ..schema.field import Unischema
+from ..stages.base import Decision
+from ..stages.nested import NestedToShow
+from .iteration import Iterated, executor_of
+
+_ROWS = 3
+_BATCH_ROWS = 8
+_STEPS = 12
+_TILE = 64
+
+
+class ShownPipeline(Iterated, Protocol):
+    """What is shown of a `Pipeline`."""
+
+    @property
+    def schema(self) -> Unischema: ...
+
+    @property
+    def mixture(self) -> object: ...
+
+    def head(self, count: int) -> list[Any]: ...
+
+    def explain(self) -> str: ...
+
+
+Shown = TypeVar("Shown", bound=ShownPipeline)
+Found = TypeVar("Found")
+
+
+def works_on_values(pipeline: ShownPipeline) -> bool:
+    """Whether verbs expect the stored values as they are, or the fields are not those of one dataset here."""
+    own = pipeline.mixture is None and pipeline.address is None
+    fields = [stage.verb for stage in pipeline.stages if stage.decides is Decision.FIELDS]
+    return not own or any(verb not in ("select", "nested") for verb in fields)
+
+
+def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
+    """What ``read`` makes of a pipeline; where lists hold nulls, of one that shows them as ``None``.
+
+    Behind verbs that work on values, and in a sidecar, such lists stay the error that they are when iterated.
+    """
+    try:
+        return read(pipeline)
+    except DecodeError:
+        if works_on_values(pipeline) or executor_of(pipeline) == "sidecar":
+            raise
+        lists = tuple(re.escape(field.name) for field in pipeline.schema if field.is_list)
+        if not lists:
+            raise
+        stages = [stage for stage in pipeline.stages if stage.verb != "nested"]
+        return read(pipeline.with_stages((NestedToShow(lists), *stages)))
+
+
+def notebook_html(shown: str, pipeline: ShownPipeline | None) -> str:
+    """The HTML of a class with verbs.
+
+    Args:
+        shown: its ``repr``.
+        pipeline: what it carries; ``None`` where only a running graph knows.
+    """
+    parts = [note(shown)]
+    if pipeline is not None:
+        for part in (_fields, first_rows_html, _plan):
+            try:
+                parts.append(part(pipeline))
+            except Exception as error:  # of the dataset, a library, or a function of the user's
+                parts.append(note(f"{type(error).__name__}: {error}"))
+                break
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _fields(pipeline: ShownPipeline) -> str:
+    lines = [
+        (
+            output.name,
+            str(output.numpy_dtype) if output.kind == "dense" else output.kind,
+            str(output.element_shape) if output.element_shape else "",
+            _unit(output),
+            "nullable" if output.nullable else "",
+        )
+        for output in pipeline.element.outputs
+    ]
+    return html_table(("field", "dtype", "shape", "unit", ""), lines)
+
+
+def _unit(output: OutputField) -> str:
+    """What numbers count, where they are times, and the names of axes."""
+    dims = "" if output.dims is None else " x ".join(output.dims)
+    return ", ".join(filter(None, (output.time, dims)))
+
+
+def first_rows_html(pipeline: ShownPipeline) -> str:
+    """The first rows (or the first batch) as a table: images as thumbnails, windows of them as strips."""
+    if pipeline.address is not None or pipeline.plan().program.drops or pipeline.options.skips:
+        return note("Its rows have no numbers: iterate it to see some.")
+    element = pipeline.element
+    found = showing_nulls(pipeline, lambda shown: shown.head(1 if element.batched else _ROWS))
+    rows = [leaves(element, each) for each in found]
+    if not rows:
+        return note("It gives nothing.")
+    titles = ["first batch"] if element.batched else [f"row {number}" for number in range(len(rows))]
+    head = "".join(f"<th>{escape(title)}</th>" for title in ("field", *titles))
+    body = "".join(_line(output, rows, element) for output in element.outputs)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _line(output: OutputField, rows: Sequence[Mapping[str, Any]], element: Element) -> str:
+    cells = "".join(f"<td>{_cell(output, row[output.name], batched=element.batched)}</td>" for row in rows)
+    return f"<tr><td>{escape(output.name)}</td>{cells}</tr>"
+
+
+def _cell(output: OutputField, value: Any, *, batched: bool) -> str:
+    """A thumbnail, a strip for a window, a line of them for a batch; or the value as text."""
+    if not is_image(output) or value is None:
+        return escape(short_text(value, 24))
+    values = [value[row] for row in range(min(len(value), _BATCH_ROWS))] if batched else [value]
+    strips = [images_of(each, output)[:_STEPS] for each in values]
+    lines = strips if output.window is not None else [[image for strip in strips for image in strip]]
+    pixels = laid_out([[fitted(image, _TILE) for image in line] for line in lines], _TILE)
+    return f'<img alt="{escape(output.name)}" src="{data_url(pixels)}" style="max-width:none">'
+
+
+def _plan(pipeline: ShownPipeline) -> str:
+    lines = pipeline.explain().splitlines()
+    begin = next((number for number, line in enumerate(lines) if line.startswith("storage:")), 0)
+    return f"<details><summary>plan</summary>{note(chr(10).join(lines[begin:]))}</details>"

@@ -1,0 +1,143 @@
+"""`Options`: how a pipeline is read. None of them changes the order; ``on_error`` alone may leave rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ..errors import PipelineError
+from ..layout.checksums import VERIFY, Verify
+from ..schema.plain import integer, plain
+from ..tracebacks import did_you_mean
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+EXECUTORS = ("threads", "sidecar")
+RESTARTS = 3
+"""How often a sidecar is started again, unless `Options.restarts` says otherwise."""
+_INTEGERS = {"workers": 1, "memory_limit": 1, "restarts": 0, "max_value_bytes": 1}
+"""Options that are integers, and the least of each."""
+ON_ERROR = ("raise", "skip")
+_LONGEST_S = 1_000_000
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options as keyword arguments; ``None`` stands for the default."""
+
+    workers: int | None
+    memory_limit: int | None
+    executor: str | None
+    verify: Verify | None
+    restarts: int | None
+    max_value_bytes: int | None
+    on_error: str | None
+    max_errors: int | float | None
+    stall_timeout: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a pipeline is read.
+
+    Attributes:
+        workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
+        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
+        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
+            sidecar for pipelines with user functions.
+        verify: which page checksums are compared with the pages: ``"written"``, those that are there; ``"always"``,
+            all, and a page without one is an error; ``"never"``, none. ``None`` = ``"written"``.
+        restarts: how often in a row, without an element in between, a sidecar that died is started again; the iteration
+            then goes on at the element that comes next. ``None`` = 3; 0: its death ends the iteration.
+        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
+            that differ in shape. ``None`` = 1 GiB.
+        on_error: what becomes of rows that do not decode, hold a null where the consumer has no form for one, or make
+            a function fail: ``"raise"`` (the default, also for ``None``) raises an error in their place, ``"skip"``
+            leaves them out and counts them; see ``docs/bad-rows.md``.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float below 1 as a share of
+            its rows; one more ends the epoch with an error. ``None`` = any number. Each rank and each worker of a
+            ``DataLoader`` counts its own rows.
+        stall_timeout: seconds after which a process of the sidecar that is waited for, and that used no processor
+            meanwhile, is killed and replaced; longer than your functions wait for something. ``None``: never, only
+            warned about after 30 s.
+    """
+
+    workers: int | None = None
+    memory_limit: int | None = None
+    executor: str | None = None
+    verify: Verify | None = None
+    restarts: int | None = None
+    stall_timeout: float | None = None
+    max_value_bytes: int | None = None
+    on_error: str | None = None
+    max_errors: int | float | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_errors is not None and not self.skips:
+            raise PipelineError(
+                f"Pipeline: expected max_errors beside on_error='skip', got max_errors={self.max_errors!r} and "
+                f"on_error={self.on_error!r}. Otherwise the first row that fails is an error."
+            )
+
+    @property
+    def skips(self) -> bool:
+        """Whether rows that fail are left out."""
+        return self.on_error == "skip"
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> Self:
+        """The options that keyword arguments name, checked, and numpy's numbers as Python's.
+
+        Raises:
+            PipelineError: a value out of range.
+            TypeError: an argument that is no option.
+        """
+        unknown = [name for name in arguments if name not in _NAMES]
+        if unknown:
+            hint = did_you_mean(unknown[0], _NAMES)
+            raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}" + (hint and f".{hint}"))
+        values = {name: value for name, value in arguments.items() if value is not None}
+        for name, least in _INTEGERS.items():
+            if name in values and integer(values[name], least=least) is None:
+                raise PipelineError(
+                    f"Pipeline: expected {name} to be an integer >= {least} or None, got {values[name]!r}."
+                )
+        seconds = plain(values.get("stall_timeout", 1))
+        if type(seconds) not in (int, float) or not 0.1 <= seconds <= _LONGEST_S:
+            raise PipelineError(
+                f"Pipeline: expected stall_timeout to be 0.1 to {_LONGEST_S} seconds or None, got {seconds!r}."
+            )
+        executor = values.get("executor", EXECUTORS[0])
+        if executor not in EXECUTORS:
+            raise PipelineError(f"Pipeline: expected executor to be one of {EXECUTORS} or None, got {executor!r}.")
+        if values.get("verify", VERIFY[0]) not in VERIFY:
+            raise PipelineError(f"Pipeline: expected verify to be one of {VERIFY} or None, got {values['verify']!r}.")
+        on_error = values.get("on_error", ON_ERROR[0])
+        if on_error not in ON_ERROR:
+            raise PipelineError(f"Pipeline: expected on_error to be one of {ON_ERROR} or None, got {on_error!r}.")
+        most = plain(values.get("max_errors", 0))
+        if integer(most, least=0) is None and not (isinstance(most, float) and 0 < most < 1):
+            raise PipelineError(
+                "Pipeline: expected max_errors to be an integer >= 0, a share between 0 and 1, or None, got "
+                f"{values['max_errors']!r}."
+            )
+        return cls(**{name: plain(value) for name, value in values.items()})
+
+    def given(self) -> dict[str, Any]:
+        """Those that are not ``None``, as keyword arguments."""
+        return {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Self:
+        """A copy with other values; ``None`` goes back to the default.
+
+        Raises:
+            PipelineError: a name that is no option, or a value out of range.
+        """
+        if changes.keys() - set(_NAMES):
+            raise PipelineError(f"with_options: expected {sorted(_NAMES)}, got {sorted(changes.keys() - set(_NAMES))}.")
+        checked = type(self).of({**self.given(), **changes})
+        return replace(self, **{name: getattr(checked, name) for name in changes})
+
+
+_NAMES = tuple(field.name for field in fields(Options))

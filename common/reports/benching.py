@@ -1,0 +1,296 @@
+"""`bench`: what a chain delivers on this machine, which stage bounds it, and what to change.
+
+The chain is run as it is, then with stages switched off: without work on values, without decoding (Arrow reads the
+columns), and reading bytes alone. What each stage adds to the time of a row is the difference of two such runs. Stages
+overlap in threads, so the parts say where time goes, not how a clock would split it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from ..counting.bounds import DECODE, PARQUET, STORE, WORK, Chain, advice, bound_of
+from ..display.text import leaves
+from ..engine.read.fetch import Fetcher, fetch_threads
+from ..errors import PipelineError
+from ..layout.chunk_statistics import belongs
+from ..layout.dataset import StoredDataset
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import Plan
+from ..schema.ragged import NestedArray, RaggedArray
+from ..selection.statistics import column_bytes
+from ..stages.base import Decision
+from ..transport.source import usable_processors
+from .inspecting import Source, pipeline_of
+
+_SAMPLED_GROUPS = 100
+_KEPT_VERBS = frozenset({"select", "rename"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        name: what was run.
+        rows, seconds: rows (or windows) in how much time, after the first element.
+        rows_per_s: their quotient.
+        mib_per_s: MiB that came out, or that were read.
+        processors: that were busy, mean.
+    """
+
+    name: str
+    rows: int
+    seconds: float
+    rows_per_s: float
+    mib_per_s: float
+    processors: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShare:
+    """One stage's part of the time of a row; ``share`` of the whole, 0 to 1."""
+
+    stage: str
+    microseconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What `bench` measured.
+
+    Attributes:
+        planning_s: until the plan was there (the selection, for instance).
+        first_s: from there to the first element.
+        whole: the chain as it is.
+        runs: with stages switched off.
+        parts: where the time of a row goes.
+        bound: the stage with the largest part: ``"store"``, ``"parquet"``, ``"decode"`` or ``"work on values"``.
+        advice: what to change.
+    """
+
+    planning_s: float
+    first_s: float
+    element_bytes: int
+    stored_row_bytes: float
+    workers: int
+    whole: Run
+    runs: tuple[Run, ...]
+    parts: tuple[StageShare, ...]
+    bound: str
+    advice: tuple[str, ...]
+
+
+def bench(
+    source: Source,
+    *,
+    seconds: float = 3.0,
+    workers: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Bench:
+    """Runs a pipeline for a while, as it is and with stages switched off.
+
+    >>> bench(Pipeline("data/train").shuffle(1000, seed=7).batch(64)).bound  # doctest: +SKIP
+    'decode'
+
+    Args:
+        seconds: of each of the runs.
+        workers: threads or processes; ``None`` = the pipeline's own.
+
+    Raises:
+        PipelineError: a mix, a served pipeline, a chain that gives no element, or no time.
+        ParquetryError: what reading raises.
+    """
+    if not seconds > 0:
+        raise PipelineError(f"bench: expected seconds above 0, got {seconds}.")
+    pipeline = pipeline_of(source, storage_options)
+    pipeline = pipeline if workers is None else pipeline.with_options(workers=workers)
+    begin = time.perf_counter()
+    plan = pipeline.plan()
+    assert isinstance(plan, Plan)  # of one dataset
+    plan.check_not_empty()
+    planning_s = time.perf_counter() - begin
+    whole, first_s, element_bytes = _run("the chain", pipeline, seconds)
+    plain = _without_work(pipeline)
+    reader = _Reader(plan, pipeline.workers)
+    runs = [
+        *([] if plain is None else [_run("without work on values", plain, seconds)[0]]),
+        reader.run("without decoding", reader.columns, seconds),
+        reader.run("bytes alone", reader.bytes, seconds),
+    ]
+    parts = _parts(whole, runs, has_work=plain is not None)
+    bound = bound_of({part.stage: part.microseconds for part in parts})
+    used = pipeline.workers or usable_processors()
+    return Bench(
+        planning_s=planning_s,
+        first_s=first_s,
+        element_bytes=element_bytes,
+        stored_row_bytes=reader.row_bytes,
+        workers=used,
+        whole=whole,
+        runs=tuple(runs),
+        parts=parts,
+        bound=bound,
+        advice=tuple(_advice(bound, pipeline, plan, whole, planning_s)),
+    )
+
+
+def _without_work(pipeline: Pipeline) -> Pipeline | None:
+    """The chain without what changes values; ``None`` if nothing does."""
+    off = (Decision.FIELDS, Decision.FORM)
+    kept = [stage for stage in pipeline.stages if stage.decides not in off or stage.verb in _KEPT_VERBS]
+    return (
+        pipeline.with_stages(kept)
+        if any(stage.decides is Decision.FIELDS and stage.verb not in _KEPT_VERBS for stage in pipeline.stages)
+        else None
+    )
+
+
+def _run(name: str, pipeline: Pipeline, seconds: float) -> tuple[Run, float, int]:
+    """A run, the time to its first element, and the bytes of that."""
+    element = pipeline.element
+    begin = time.perf_counter()
+    elements = _endless(pipeline)
+    first = next(elements)
+    first_s = time.perf_counter() - begin
+    size = _bytes_of(leaves(element, first))
+    rows = count = 0
+    begin, busy = time.perf_counter(), time.process_time()
+    while time.perf_counter() - begin < seconds:
+        found = next(elements)
+        rows += len(next(iter(leaves(element, found).values()))) if element.batched else 1
+        count += 1
+    took, busy = time.perf_counter() - begin, time.process_time() - busy
+    return _measured(name, rows, took, count * size, busy), first_s, size
+
+
+def _endless(pipeline: Pipeline) -> Iterator[Any]:
+    while True:
+        has_some = False
+        for element in pipeline:
+            has_some = True
+            yield element
+        if not has_some:
+            raise PipelineError(
+                f"bench: expected a chain that gives elements, got none from {' -> '.join(map(str, pipeline.stages))}. "
+                "Take more rows, or make smaller batches."
+            )
+
+
+def _measured(name: str, rows: int, took: float, size: float, busy: float) -> Run:
+    return Run(
+        name=name,
+        rows=rows,
+        seconds=took,
+        rows_per_s=rows / took,
+        mib_per_s=size / took / (1 << 20),
+        processors=busy / took,
+    )
+
+
+def _bytes_of(found: Mapping[str, Any]) -> int:
+    total = 0
+    for value in found.values():
+        if isinstance(value, RaggedArray | NestedArray):
+            total += value.values.nbytes
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            total += value.nbytes
+        else:
+            total += sum(
+                len(each) for each in np.atleast_1d(np.asarray(value, object)) if isinstance(each, str | bytes)
+            )
+    return total
+
+
+class _Reader:
+    """Reads what an epoch reads, without decoding it."""
+
+    def __init__(self, plan: Plan, workers: int | None) -> None:
+        self._dataset: StoredDataset = plan.dataset
+        self._names = [field.name for field in plan.program.fields if field.name not in self._dataset.partitions]
+        self._fetcher = Fetcher(self._dataset, plan.program.fields)
+        self._counts = np.diff(plan.selection.items_before)
+        self._row_groups = np.flatnonzero(self._counts)
+        self._threads = fetch_threads(self._dataset.remote, workers or usable_processors())
+        sampled = self._row_groups[:: max(1, len(self._row_groups) // _SAMPLED_GROUPS)]
+        size = sum(column_bytes(self._dataset, int(row_group), self._names) for row_group in sampled)
+        self.row_bytes = size / max(int(self._counts[sampled].sum()), 1)
+
+    def columns(self, row_group: int) -> None:
+        """The columns as Arrow reads them."""
+        self._fetcher.stored(row_group)
+
+    def bytes(self, row_group: int) -> None:
+        """The bytes of the columns."""
+        groups = self._dataset.row_groups
+        file = int(groups.file[row_group])
+        footer = self._dataset.footer(file)
+        stored = {self._dataset.stored_name(file, name) or "" for name in self._names}
+        group = footer.row_group(int(groups.group[row_group]))
+        with self._dataset.open(file) as source:
+            for number in range(group.num_columns):
+                if belongs(footer.schema.column(number).path, stored):
+                    self._read_chunk(source, group.column(number))
+
+    def _read_chunk(self, source: Any, chunk: pq.ColumnChunkMetaData) -> None:
+        start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+        source.seek(start or chunk.data_page_offset)
+        source.read(chunk.total_compressed_size)
+
+    def run(self, name: str, read: Callable[[int], None], seconds: float) -> Run:
+        """Row groups in order, again and again, in as many threads as the chain has."""
+        rows = 0
+        begin, busy = time.perf_counter(), time.process_time()
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="parquetry-bench") as pool:
+            running: dict[Future[None], int] = {}
+            for row_group in itertools.cycle(self._row_groups.tolist()):
+                running[pool.submit(read, row_group)] = int(self._counts[row_group])
+                if len(running) < self._threads:
+                    continue
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                    rows += running.pop(future)
+                if time.perf_counter() - begin >= seconds:
+                    break
+            for future, count in running.items():
+                future.result()
+                rows += count
+        took, busy = time.perf_counter() - begin, time.process_time() - busy
+        return _measured(name, rows, took, rows * self.row_bytes, busy)
+
+
+def _parts(whole: Run, runs: list[Run], *, has_work: bool) -> tuple[StageShare, ...]:
+    """What each stage adds to the time of a row."""
+    times = [1e6 / max(run.rows_per_s, 1e-9) for run in (whole, *runs)]
+    names = [*([WORK] if has_work else []), DECODE, PARQUET, STORE]
+    added = [max(more - less, 0.0) for more, less in zip(times, [*times[1:], 0.0], strict=True)]
+    total = sum(added) or 1.0
+    parts = [
+        StageShare(stage=name, microseconds=each, share=each / total) for name, each in zip(names, added, strict=True)
+    ]
+    return tuple(reversed(parts))
+
+
+def _advice(bound: str, pipeline: Pipeline, plan: Plan, whole: Run, planning_s: float) -> Iterator[str]:
+    verbs = {stage.verb for stage in pipeline.stages}
+    processors = usable_processors()
+    costly = any(field.storage.costly for field in plan.program.fields)
+    yield from advice(bound, Chain(verbs=frozenset(verbs), remote=plan.remote, costly=costly))
+    if whole.processors > 0.85 * processors:
+        yield f"All {processors} processors are busy: more of them make it faster, more workers do not."
+    elif (pipeline.workers or processors) <= processors and whole.processors < 0.6 * processors:
+        yield f"Only {whole.processors:.1f} of {processors} processors are busy: try more workers, or larger batches."
+    if "batch" not in verbs and "bucket" not in verbs:
+        yield "Without batch() every row is handed over by itself."
+    if planning_s > 10:
+        yield f"Planning took {planning_s:.0f} s: run parquetry cache warm before the job, and parquetry index."

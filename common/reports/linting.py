@@ -1,0 +1,334 @@
+"""`lint`: what about a dataset makes training from it slow, costly or wrong, and what to do about it.
+
+In: a dataset. Out: `Finding` values, problems before notes. Each check is a small function of the report (or of a few
+values that are read for it), in the order of `_CHECKS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..layout.dataset import StoredDataset
+from ..pipeline.explain import bytes_text
+from ..schema.image_files import JPEG_MAGIC, PNG_MAGIC
+from ..selection.statistics import column_statistics
+from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
+
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+_SLOW = frozenset({"GZIP", "BROTLI"})
+_PEEKED_ROWS = 5_000
+_TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that is odd.
+
+    Attributes:
+        code: names the check, such as ``"small-row-groups"``.
+        level: ``"problem"`` costs much or breaks something; ``"note"`` is worth knowing.
+        field: that it is about; ``None`` for the whole dataset.
+        what: what was found.
+        cost: what it costs.
+        remedy: what to do.
+    """
+
+    code: str
+    level: Literal["problem", "note"]
+    field: str | None
+    what: str
+    cost: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.cost} {self.remedy}"
+
+
+def lint(source: Source, *, storage_options: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
+    """What is odd about a dataset, problems first.
+
+    >>> [finding.code for finding in lint("data/train")]  # doctest: +SKIP
+    ['small-row-groups', 'no-index']
+
+    Raises:
+        DatasetError, PipelineError: as `inspect`.
+    """
+    pipeline = pipeline_of(source, storage_options)
+    return find(inspect(pipeline), pipeline.dataset)
+
+
+def find(report: DatasetReport, dataset: StoredDataset) -> tuple[Finding, ...]:
+    """What is odd about a dataset that was inspected, problems first."""
+    found = [finding for check in _CHECKS for finding in check(report, dataset)]
+    return tuple(sorted(found, key=lambda finding: finding.level != "problem"))
+
+
+def _problem(code: str, field: str | None, what: str, cost: str, remedy: str) -> Finding:
+    return Finding(code=code, level="problem", field=field, what=what, cost=cost, remedy=remedy)
+
+
+def _note(code: str, field: str | None, what: str, cost: str, remedy: str) -> Finding:
+    return Finding(code=code, level="note", field=field, what=what, cost=cost, remedy=remedy)
+
+
+def _row_groups(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    sizes, rows, better = report.bytes_per_group, report.rows_per_group, _better_rows(report)
+    remedy = f"Write about {better:,} rows to a row group: parquetry rewrite --row-group-rows {better}."
+    if report.row_groups >= 32 and sizes.median < 256 * _KIB:
+        yield _problem(
+            "small-row-groups",
+            None,
+            f"{report.row_groups:,} row groups have a median of {rows.median:,} rows, {bytes_text(sizes.median)}.",
+            "Each one is a read of its own for every column, and planning looks at all of them.",
+            remedy,
+        )
+    if report.decoded_per_group.most > _GIB // 2:
+        yield _problem(
+            "large-row-groups",
+            None,
+            f"Row groups have up to {rows.most:,} rows, {bytes_text(report.decoded_per_group.most)} in memory.",
+            "A shuffle holds whole row groups, so each block takes at least that much, and one row costs a long read.",
+            remedy,
+        )
+    if report.rows >= 10_000 and report.row_groups < 8 and report.bytes > 16 * _MIB:
+        yield _problem(
+            "few-row-groups",
+            None,
+            f"{report.rows:,} rows lie in {report.row_groups} row groups.",
+            "Ranks and filters cannot leave parts unread, and the shuffle has little to permute.",
+            remedy,
+        )
+    if report.row_groups >= 8 and rows.most > 8 * max(rows.median, 1):
+        yield _note(
+            "uneven-row-groups",
+            None,
+            f"The largest row group has {rows.most:,} rows, the median {rows.median:,}.",
+            "Memory and waiting times follow the largest one.",
+            "parquetry rewrite --row-group-rows makes them equal.",
+        )
+
+
+def _better_rows(report: DatasetReport) -> int:
+    """Rows of a row group of about 16 MiB, in two digits."""
+    rows = 16 * _MIB * max(report.rows, 1) / max(report.bytes, 1)
+    rows = min(max(rows, 16), 100_000, max(report.rows / 16, 16))
+    return int(float(f"{rows:.1e}"))
+
+
+def _files(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    if report.files >= 64 and report.file_bytes.median < 4 * _MIB:
+        yield _problem(
+            "many-small-files",
+            None,
+            f"{report.files:,} files have a median of {bytes_text(report.file_bytes.median)}.",
+            "Each has to be listed, opened and its footer read.",
+            "Join them: parquetry rewrite --files.",
+        )
+    if report.files == 1 and report.bytes > 8 * _GIB:
+        yield _note(
+            "one-huge-file",
+            None,
+            f"All rows lie in one file of {bytes_text(report.bytes)}.",
+            "Nothing can be added, replaced or copied in part.",
+            "Split it: parquetry rewrite --files.",
+        )
+    few = 8 if dataset.remote else 64
+    if report.files >= few and not report.indexed and dataset.table is None:
+        yield _note(
+            "no-index",
+            None,
+            f"There is no row-group index for {report.files:,} files.",
+            "Each start reads the footers of all files.",
+            "Write one: parquetry index.",
+        )
+
+
+def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    if report.described == "petastorm":
+        yield _note(
+            "pickled-schema",
+            None,
+            "The schema is Petastorm's pickle.",
+            "parquetry reads it without unpickling, but other tools cannot.",
+            "Turn it into JSON: parquetry migrate.",
+        )
+    for name, reason in report.refused.items():
+        yield _note(
+            "refused-column",
+            name,
+            f"Column '{name}' cannot become a tensor.",
+            reason,
+            "Name the other fields.",
+        )
+    for field in report.fields:
+        if field.nulls:
+            yield _note(
+                "nulls",
+                field.name,
+                f"'{field.name}' is null in {field.nulls:,} of {report.rows:,} rows.",
+                "TensorFlow and PyTorch have no nulls, so a null is an error there.",
+                f'Say what becomes of them: nulls("drop", "{field.name}"), or "fill" with value=, or "mask".',
+            )
+
+
+def _compression(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    for field in report.fields:
+        if field.decoded_bytes < _MIB:
+            continue
+        saved = 1 - field.stored_bytes / field.decoded_bytes
+        kinds = " and ".join(field.compression)
+        coded = field.codec is not None and dataset.schema[field.name].storage.costly
+        looks_encoded = coded or _looks_like_images(dataset, field)
+        if looks_encoded and field.compression != ("UNCOMPRESSED",) and saved < 0.05:
+            yield _problem(
+                "compressed-twice",
+                field.name,
+                f"'{field.name}' holds compressed values, and {kinds} saves {max(saved, 0):.1%} more.",
+                f"Every epoch decompresses {bytes_text(field.decoded_bytes)} for that, and no single row can be read.",
+                f"Write it without compression: parquetry rewrite{'' if coded else ' --compression none'}.",
+            )
+        elif _SLOW & set(field.compression):
+            yield _problem(
+                "slow-compression",
+                field.name,
+                f"'{field.name}' is compressed by {kinds}.",
+                f"It decompresses several times slower than ZSTD, {bytes_text(field.decoded_bytes)} in every epoch.",
+                "Write it with ZSTD: parquetry rewrite.",
+            )
+        elif field.compression == ("UNCOMPRESSED",) and not looks_encoded and field.stored_bytes > 16 * _MIB:
+            yield _note(
+                "no-compression",
+                field.name,
+                f"'{field.name}' takes {bytes_text(field.stored_bytes)} without compression.",
+                "That is quick from a local disk, and slow from a store.",
+                "Write it with ZSTD if it is read over a network: parquetry rewrite.",
+            )
+
+
+def _images(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    for field in report.fields:
+        if field.codec is None and _looks_like_images(dataset, field):
+            yield _note(
+                "undeclared-images",
+                field.name,
+                f"'{field.name}' holds bytes of image files.",
+                "They arrive as bytes.",
+                (
+                    f'Name it as UnischemaField("{field.name}", "uint8", (None, None, 3), '
+                    'CompressedImageCodec("jpeg")), and they are decoded.'
+                ),
+            )
+        shape = field.shape
+        picture = field.dtype == "uint8" and len(shape) == 3 and shape[2] in (1, 3, 4)
+        if picture and field.codec is not None and not dataset.schema[field.name].storage.costly:
+            yield _note(
+                "raw-images",
+                field.name,
+                f"'{field.name}' holds images as raw pixels, {bytes_text(field.decoded_bytes)}.",
+                "They are quick to decode, and JPEG would take about a tenth of the bytes.",
+                "If reading is slow, write them with CompressedImageCodec.",
+            )
+
+
+def _looks_like_images(dataset: StoredDataset, field: FieldReport) -> bool:
+    if field.codec is not None or field.shape != () or field.dtype != "bytes" or field.partition:
+        return False
+    values = [value for value in _first_values(dataset, field.name, 8) if value]
+    return bool(values) and all(value.startswith((JPEG_MAGIC, PNG_MAGIC)) or value[8:12] == b"WEBP" for value in values)
+
+
+def _dictionaries(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    for field in report.fields:
+        plain_text = field.dtype == "str" and field.shape == () and field.codec is None and not field.partition
+        if not plain_text or field.dictionary > 0.5 or field.decoded_bytes < _MIB:
+            continue
+        values = _first_values(dataset, field.name, _PEEKED_ROWS)
+        distinct = len(set(values))
+        if len(values) >= 100 and distinct < len(values) / 4:
+            yield _problem(
+                "no-dictionary",
+                field.name,
+                f"'{field.name}' stores each text in full; {len(values):,} rows have {distinct:,} different ones.",
+                f"It takes {bytes_text(field.stored_bytes)}; a dictionary needs about {distinct / len(values):.0%}.",
+                "Write it with a dictionary: parquetry rewrite does.",
+            )
+
+
+def _first_values(dataset: StoredDataset, name: str, count: int) -> list[Any]:
+    """The first values of a plain column; few pages are read."""
+    stored = dataset.stored_name(0, name) if dataset.files else None
+    if stored is None or "." in stored or not len(dataset.row_groups):
+        return []
+    with dataset.open(0) as source:
+        file = pq.ParquetFile(source)
+        if stored not in file.schema_arrow.names:
+            return []
+        batch: pa.RecordBatch | None = next(file.iter_batches(count, columns=[stored]), None)
+        return [] if batch is None else batch.column(0).to_pylist()
+
+
+def _statistics(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    missing = [
+        field.name
+        for field in report.fields
+        if field.codec is None and field.shape == () and not field.partition and field.statistics < 0.5
+    ]
+    if missing and report.row_groups > 1:
+        shown = ", ".join(missing[:6]) + (", ..." if len(missing) > 6 else "")
+        yield _note(
+            "no-statistics",
+            None,
+            f"Row groups tell no bounds of {shown}.",
+            "A filter on them reads every row group.",
+            "Write them with statistics: parquetry rewrite does.",
+        )
+
+
+def looks_like_times(field: FieldReport) -> bool:
+    """Whether a field has times, or numbers and a name such as ``stamp_ms``."""
+    if field.shape != () or field.codec is not None or field.partition:
+        return False
+    named = not set(field.name.lower().split("_")).isdisjoint(_TIME_NAMES)
+    return field.dtype.startswith("datetime64") or (named and field.dtype in ("int64", "uint64", "float64"))
+
+
+def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
+    """Fields that look like time stamps, whose row groups overlap inside their files."""
+    if report.row_groups > 200_000:
+        return
+    for field in report.fields:
+        if not looks_like_times(field):
+            continue
+        known = column_statistics(dataset, field.name)
+        if known.minimum is None or known.maximum is None:
+            continue
+        inside = dataset.row_groups.file[1:] == dataset.row_groups.file[:-1]
+        back = pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False).to_numpy(zero_copy_only=False)
+        count = int(np.count_nonzero(back & inside))
+        if count:
+            yield _note(
+                "unsorted-times",
+                field.name,
+                f"'{field.name}' goes back between {count:,} pairs of row groups that follow each other in a file.",
+                "Windows are made of rows as they are stored, so few fit together; filters on it prune little.",
+                f"If windows follow it, sort the rows: parquetry rewrite --sort-by {field.name}.",
+            )
+
+
+_CHECKS: tuple[Callable[[DatasetReport, StoredDataset], Iterator[Finding]], ...] = (
+    _row_groups,
+    _files,
+    _schema,
+    _compression,
+    _images,
+    _dictionaries,
+    _statistics,
+    _time_order,
+)

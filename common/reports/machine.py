@@ -1,0 +1,244 @@
+"""`doctor`: what this machine gives to parquetry: versions, the op, memory for the sidecar, limits, caches, libraries.
+
+Nothing is imported to find out, so no framework is started; only where an op is built, another process tells which
+file name fits.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from ..layout.kept import cache_root
+from ..native.build import is_wanted, library_path
+from ..native.compiler import find_compiler
+from ..native.gather import is_compiled
+from ..transport.processes import python_command
+from ..transport.source import usable_processors
+from .kept_files import CacheReport, caches
+
+_LIBRARIES = {
+    "numpy": "always needed",
+    "pyarrow": "always needed",
+    "pillow": "always needed",
+    "simplejpeg": "JPEG, straight into the batch",
+    "tensorflow": "ParquetDataset",
+    "torch": "ParquetPipe, ParquetIterable, ParquetMap",
+    "torchdata": "ParquetNode",
+    "opencv-python-headless": "resizing images",
+    "imagecodecs": "PNG of more than one 16-bit channel",
+    "fsspec": "stores that pyarrow does not know",
+    "deltalake": "from_delta",
+    "pyiceberg": "from_iceberg",
+    "pandas": "from_pandas",
+    "polars": "from_polars",
+    "pyspark": "datasets from Spark",
+    "tokenizers": "show --tokenizer",
+}
+_NEEDED = ("numpy", "pyarrow", "pillow")
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tensorflow-macos")
+_FEW_DESCRIPTORS = 1024
+_LITTLE_DISK = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        level: ``"fine"``, ``"note"``, or ``"problem"``.
+        found: what there is.
+        remedy: what to do; empty if it is fine.
+    """
+
+    name: str
+    level: Literal["fine", "note", "problem"]
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineReport:
+    """What `doctor` found.
+
+    Attributes:
+        versions: of parquetry, Python and the platform.
+        libraries: versions by distribution; ``None`` = not installed.
+        uses: what each library is for.
+        processors: that this process may use.
+        caches: what is kept in the cache directory.
+    """
+
+    versions: dict[str, str]
+    libraries: dict[str, str | None]
+    uses: dict[str, str]
+    processors: int
+    memory_bytes: int
+    checks: tuple[Check, ...]
+    caches: tuple[CacheReport, ...]
+
+    @property
+    def problems(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.level == "problem")
+
+
+def doctor() -> MachineReport:
+    """Looks at this machine.
+
+    >>> doctor().problems  # doctest: +SKIP
+    ()
+    """
+    libraries = {name: _version(name) for name in _LIBRARIES}
+    libraries["tensorflow"] = next(filter(None, map(_version, _TENSORFLOWS)), None)
+    return MachineReport(
+        versions={
+            "parquetry": _version("parquetry") or "not installed",
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
+        libraries=libraries,
+        uses=dict(_LIBRARIES),
+        processors=usable_processors(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        checks=tuple(_checks(libraries)),
+        caches=caches(),
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _checks(libraries: dict[str, str | None]) -> Iterator[Check]:
+    missing = [name for name in _NEEDED if libraries[name] is None]
+    if missing:
+        found, remedy = f"{', '.join(missing)} missing", f"Run: pip install {' '.join(missing)}"
+        yield Check(name="libraries", level="problem", found=found, remedy=remedy)
+    yield _core()
+    yield _op(libraries["tensorflow"])
+    yield _shared_memory()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = soft != resource.RLIM_INFINITY and soft < _FEW_DESCRIPTORS
+    shown = f"{_limit(soft)} open files, up to {_limit(hard)}"
+    remedy = f"Run: ulimit -n {_limit(hard)}. The sidecar and readers of many files need more." if few else ""
+    yield Check(name="limits", level="note" if few else "fine", found=shown, remedy=remedy)
+    yield _cache_directory()
+
+
+def _limit(number: int) -> str:
+    return "unlimited" if number == resource.RLIM_INFINITY else f"{number:,}"
+
+
+def _core() -> Check:
+    """Whether rows are copied by the compiled core, or by numpy."""
+    if is_compiled():
+        return Check(name="compiled core", level="fine", found=f"loaded: {library_path()}")
+    if not is_wanted():
+        found, remedy = "switched off: numpy and Arrow do its work", "Unset PARQUETRY_NATIVE to use it."
+    else:
+        found = "not built for this machine: numpy and Arrow do its work, more slowly"
+        remedy = "Build it: python -m parquetry.common.native.build (needs a C++ compiler)."
+    return Check(name="compiled core", level="note", found=found, remedy=remedy)
+
+
+def _op(tensorflow: str | None) -> Check:
+    """Whether TensorFlow's op is built, or can be."""
+    if tensorflow is None:
+        return Check(name="TensorFlow op", level="fine", found="not needed: TensorFlow is not installed")
+    candidates = [path for folder in _op_folders() for path in folder.glob(f"_parquetry_ops-tf{tensorflow}-*.so")]
+    wanted = _library_name() if candidates else ""
+    built = [path for path in candidates if path.name == wanted and path.stat().st_size]
+    if built:
+        return Check(name="TensorFlow op", level="fine", found=f"built for TensorFlow {tensorflow}: {built[0]}")
+    compiler = find_compiler()
+    if compiler is not None:
+        found = f"not built for TensorFlow {tensorflow} yet; {shutil.which(compiler[0])} will compile it at first use"
+        return Check(
+            name="TensorFlow op", level="note", found=found, remedy="Build it now: python -m parquetry.tf_plugin.build"
+        )
+    return Check(
+        name="TensorFlow op",
+        level="problem",
+        found=f"not built for TensorFlow {tensorflow}, and there is no C++ compiler",
+        remedy="Install g++ (apt-get install g++, dnf install gcc-c++, conda install gxx), or set CXX.",
+    )
+
+
+@lru_cache(maxsize=1)
+def _library_name() -> str:
+    """The file name of the op that fits TensorFlow and the sources; empty if TensorFlow cannot be imported.
+
+    Asked in a process of its own, because it needs TensorFlow.
+    """
+    command = python_command("parquetry.tf_plugin.build", "--name")
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.split()[-1]
+
+
+def _op_folders() -> Iterator[Path]:
+    spec = find_spec("parquetry")
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        yield Path(place) / "tf_plugin"
+    yield Path(__file__).resolve().parents[2] / "tf_plugin"
+    yield Path(platformdirs.user_cache_dir("parquetry")) / "ops"
+
+
+def _shared_memory() -> Check:
+    """Where the sidecar's batches lie: a memfd, or ``/dev/shm``."""
+    if hasattr(os, "memfd_create"):
+        try:
+            os.close(os.memfd_create("parquetry-doctor"))
+            return Check(name="shared memory", level="fine", found="memfd")
+        except OSError as error:
+            reason = f"memfd_create fails ({error})"
+    else:
+        reason = f"{sys.platform} has no memfd"
+    try:
+        free = shutil.disk_usage("/dev/shm").free
+    except OSError:
+        remedy = 'Use executor="threads", which needs no shared memory.'
+        return Check(name="shared memory", level="problem", found=f"{reason}, and no /dev/shm", remedy=remedy)
+    little = free < 1 << 30
+    return Check(
+        name="shared memory",
+        level="note" if little else "fine",
+        found=f"{reason}; /dev/shm has {free >> 20:,} MiB free",
+        remedy="Give the container more: docker run --shm-size=8g." if little else "",
+    )
+
+
+def _cache_directory() -> Check:
+    place = cache_root()
+    there = next(path for path in (place, *place.parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        remedy = "Set PARQUETRY_CACHE_DIR to a directory that can be written."
+        return Check(name="cache directory", level="problem", found=f"{place} cannot be written", remedy=remedy)
+    free = shutil.disk_usage(there).free
+    little = free < _LITTLE_DISK
+    return Check(
+        name="cache directory",
+        level="note" if little else "fine",
+        found=f"{place}, {free >> 20:,} MiB free",
+        remedy="Set PARQUETRY_CACHE_DIR to a larger disk, or run: parquetry cache clear." if little else "",
+    )

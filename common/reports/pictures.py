@@ -1,0 +1,165 @@
+"""Images of a pipeline as one picture: a contact sheet of rows, or film strips of windows; and tokens as text.
+
+In: elements as `preview` gives them. Out: a uint8 array ``(H, W, 3)``, which the command shows in a terminal or writes
+as PNG. Values that are no bytes are scaled to the range that they have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..display.images import GAP, fitted, images_of, is_image, laid_out
+from ..display.text import short_text
+from ..errors import CodecUnavailableError, DatasetError, PipelineError
+from ..layout.kept import whole_file
+from ..pipeline.pipeline import Pipeline
+from .rows import preview
+
+
+class Tokenizer(Protocol):
+    """What turns tokens into text; ``tokenizers.Tokenizer`` is one."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A picture of some elements.
+
+    Attributes:
+        field: whose images these are.
+        pixels: uint8 ``(H, W, 3)``.
+        images: how many images are on it; each row of pictures is a window, if there are windows.
+        captions: the short values of the other fields, one line for each element.
+    """
+
+    field: str
+    pixels: np.ndarray
+    images: int
+    captions: tuple[str, ...]
+
+
+def contact_sheet(
+    pipeline: Pipeline,
+    count: int = 16,
+    *,
+    field: str | None = None,
+    columns: int = 4,
+    tile: int = 128,
+    max_width: int | None = None,
+    seed: int | None = None,
+) -> Sheet:
+    """Images of a pipeline side by side; of windows, each window is a strip, a line of its own.
+
+    >>> contact_sheet(Pipeline("data/train"), 9, columns=3).pixels.shape  # doctest: +SKIP
+    (392, 392, 3)
+
+    Args:
+        count: how many elements.
+        field: whose images; ``None`` = the first field of images.
+        columns: images in a line (of windows: all their steps).
+        tile: height and width of the square that each image is fitted into, in pixels.
+        max_width: of the picture, in pixels; tiles become smaller to fit.
+        seed: draws elements at random; ``None`` takes the first ones.
+
+    Raises:
+        PipelineError: no field of images, a batched pipeline, numbers out of range.
+    """
+    if min(count, columns, tile) < 1:
+        raise PipelineError(f"show: expected numbers >= 1, got {count} rows, {columns} columns, tiles of {tile}.")
+    element = pipeline.element
+    if element.batched:
+        raise PipelineError("show: expected rows, got batches. Leave batch() out.")
+    found = [output for output in element.outputs if is_image(output)]
+    path = [output for output in element.outputs if field in (output.name, str(output.path[-1]))] if field else found
+    if not path:
+        names = ", ".join(output.name for output in found)
+        raise PipelineError(
+            f"show: expected a field of images, got {field!r}; fields of images are: {names or 'none'}."
+            if field
+            else f"show: expected a field of images, got {', '.join(output.name for output in element.outputs)}. "
+            "Look at other values with head or sample."
+        )
+    if not is_image(path[0]):
+        raise PipelineError(f"show: expected images in '{path[0].name}', got shape {path[0].shape}.")
+    rows = preview(pipeline, count, sample=seed is not None, seed=seed).elements
+    chosen = [output for output in path if is_image(output) and output.path[-1] == path[0].path[-1]]
+    strips = [[image for output in chosen for image in images_of(row[output.name], output)] for row in rows]
+    if any(len(strip) != 1 for strip in strips):
+        lines = strips
+    else:
+        flat = [strip[0] for strip in strips]
+        lines = [flat[start : start + columns] for start in range(0, len(flat), columns)]
+    across = max(map(len, lines), default=1)
+    tile = tile if max_width is None else max(1, min(tile, (max_width + GAP) // max(across, 1) - GAP))
+    return Sheet(
+        field=path[0].name,
+        pixels=laid_out([[fitted(image, tile) for image in line] for line in lines], tile),
+        images=sum(map(len, strips)),
+        captions=tuple(_caption(row, {output.name for output in found}) for row in rows),
+    )
+
+
+def save_png(pixels: np.ndarray, path: str | os.PathLike[str]) -> None:
+    """Writes a picture; the file appears whole.
+
+    Raises:
+        DatasetError: it cannot be written.
+    """
+    from PIL import Image
+
+    try:
+        with whole_file(os.path.abspath(path)) as hidden:
+            Image.fromarray(pixels).save(hidden, format="png")
+    except OSError as error:
+        raise DatasetError(f"picture {os.fspath(path)}: cannot be written: {error}") from error
+
+
+def decoded_tokens(values: Any, tokenizer: Tokenizer) -> str:
+    """A list of tokens as text; ``null`` where a token, or the list, is missing."""
+    if values is None:
+        return "null"
+    runs = groupby(np.asarray(values, object).reshape(-1).tolist(), key=lambda token: token is None)
+    texts = ["null " * len(list(run)) if null else tokenizer.decode(list(map(int, run))) for null, run in runs]
+    return " ".join(map(str.strip, texts)) if len(texts) > 1 else "".join(texts)
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """A tokenizer of Hugging Face from its ``tokenizer.json``.
+
+    Raises:
+        CodecUnavailableError: the library ``tokenizers`` is not installed.
+        DatasetError: no such file, or one that is none.
+    """
+    try:
+        from tokenizers import Tokenizer as HuggingFaceTokenizer
+    except ImportError as error:
+        raise CodecUnavailableError(
+            "show: tokens need the library tokenizers, which is not installed. Run: pip install tokenizers"
+        ) from error
+    try:
+        made: Tokenizer = HuggingFaceTokenizer.from_file(os.fspath(path))
+    except Exception as error:  # the library raises bare exceptions
+        raise DatasetError(f"tokenizer {os.fspath(path)}: expected a tokenizer.json, got: {error}") from error
+    return made
+
+
+def token_fields(pipeline: Pipeline) -> list[str]:
+    """The fields that may hold tokens: lists of integers."""
+    outputs = pipeline.element.outputs
+    return [
+        output.name
+        for output in outputs
+        if output.kind == "dense" and output.dtype.kind in "iu" and len(output.shape) == 1
+    ]
+
+
+def _caption(row: Mapping[str, Any], without: set[str]) -> str:
+    return ", ".join(f"{name} {short_text(value, 12)}" for name, value in row.items() if name not in without)

@@ -1,0 +1,272 @@
+"""`verify`: reads every byte of a dataset, decodes every value, and holds the footers, the index and the codecs to it.
+
+In: a URL or a pipeline. Out: a `Verification` with every `Damage` that was found; nothing is raised for damaged data.
+Row groups are read in parallel, and each is decoded a few rows at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..engine.read.fetch import Fetcher, fetch_threads
+from ..errors import DatasetError, ParquetryError, SchemaError
+from ..layout.dataset import StoredDataset
+from ..pipeline.pipeline import Pipeline
+from ..plan.plan import Plan
+from ..progress import in_parallel
+from ..schema.encoding import encode_rows
+from ..schema.field import Unischema, UnischemaField
+from ..schema.images import CompressedImageCodec
+from ..selection.pruning import ColumnStatistics
+from ..selection.statistics import column_statistics
+from ..transport.source import usable_processors
+from .inspecting import Source, pipeline_of, with_lists_as_stored
+from .values import scalar_value
+
+_ROWS_AT_A_TIME = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """One thing that is wrong.
+
+    Attributes:
+        check: ``"file"``, ``"bytes"``, ``"rows"``, ``"statistics"``, ``"decoding"``, ``"codec"`` or ``"index"``.
+        file: its path; ``None`` for the whole dataset.
+        row_group: its number in the file.
+        what: what was expected and what was found.
+    """
+
+    check: str
+    file: str | None
+    row_group: int | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """What `verify` did and found.
+
+    Attributes:
+        rows, row_groups, files: that were read in full.
+        bytes: compressed bytes of the columns that were read.
+        round_trips: values that were encoded and decoded again.
+        indexed: whether there is a row-group index that fits; it was compared with the footers.
+    """
+
+    files: int
+    row_groups: int
+    rows: int
+    bytes: int
+    round_trips: int
+    indexed: bool
+    damages: tuple[Damage, ...]
+
+
+def verify(
+    source: Source,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    round_trips: int = 16,
+) -> Verification:
+    """Reads a whole dataset and says what is wrong with it.
+
+    Every page is read (checksums are compared where pages have them), rows and nulls are counted, every value is
+    held to the bounds in the footers and decoded, and the index is compared with the footers.
+
+    >>> verify("data/train").damages  # doctest: +SKIP
+    ()
+
+    Args:
+        workers: row groups that are read at once; ``None`` = one for each processor.
+        round_trips: rows of each row group whose encoded values are encoded and decoded once more; JPEG and WebP,
+            which lose pixels, are only decoded.
+
+    Raises:
+        DatasetError: nothing is there, or the schema itself cannot be read.
+        SchemaError: no column can be read.
+    """
+    pipeline = pipeline_of(source, storage_options)
+    dataset = pipeline.dataset
+    broken = tuple(_unreadable_files(dataset))
+    if broken:
+        return Verification(
+            files=len(dataset.files), row_groups=0, rows=0, bytes=0, round_trips=0, indexed=False, damages=broken
+        )
+    if not len(dataset.schema):
+        reasons = " ".join(dataset.refused.values()) or "The files have no columns."
+        raise SchemaError(f"verify {', '.join(pipeline.urls)}: expected columns that can be read, got none. {reasons}")
+    whole = _with_any_lists(pipeline.with_stages(()).select(*dataset.schema))
+    checker = _Checker(whole, round_trips)
+    threads = fetch_threads(dataset.remote, workers or usable_processors())
+    numbers = range(len(dataset.row_groups))
+    parts = in_parallel(checker.check, numbers, "verifying", threads)
+    damages = [*_index_damages(dataset), *(damage for part in parts for damage in part[0])]
+    return Verification(
+        files=len(dataset.files),
+        row_groups=len(numbers),
+        rows=int(dataset.row_groups.rows.sum()),
+        bytes=sum(part[2] for part in parts),
+        round_trips=sum(part[1] for part in parts),
+        indexed=dataset.index is not None,
+        damages=tuple(damages),
+    )
+
+
+def _with_any_lists(whole: Pipeline) -> Pipeline:
+    """Takes plain lists as they may be stored: of different lengths at every level, and with nulls inside."""
+    lists = [field for field in whole.dataset.schema if field.is_list]
+    gaps = [re.escape(field.name) for field in lists if f"{field.name}__valid" not in whole.dataset.schema.fields]
+    whole = with_lists_as_stored(whole)
+    return whole.nulls("mask", *gaps, elements=True) if gaps else whole
+
+
+def _unreadable_files(dataset: StoredDataset) -> Iterator[Damage]:
+    for number, file in enumerate(dataset.files):
+        try:
+            dataset.footer(number)
+        except DatasetError as error:
+            yield Damage(check="file", file=file.path, row_group=None, what=str(error))
+
+
+def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
+    """Where the index says something else than the footers."""
+    if dataset.index is None:
+        return
+    groups = dataset.row_groups
+    for number, (file, group, rows) in enumerate(zip(groups.file, groups.group, groups.rows, strict=True)):
+        footer = dataset.footer(int(file))
+        found = footer.row_group(int(group)).num_rows if group < footer.num_row_groups else None
+        if found != rows:
+            what = f"row-group index, line {number}: expected {found} rows as the footer says, got {rows}."
+            yield Damage(check="index", file=dataset.files[int(file)].path, row_group=int(group), what=what)
+
+
+class _Checker:
+    """Checks one row group after the other; thread-safe."""
+
+    def __init__(self, whole: Pipeline, round_trips: int) -> None:
+        self._dataset = whole.dataset
+        self._fields = [field for field in self._dataset.schema if field.name not in self._dataset.partitions]
+        self._fetcher = Fetcher(self._dataset, self._fields)
+        self._bounds = {
+            field.name: column_statistics(self._dataset, field.name)
+            for field in self._fields
+            if not field.storage.coded and not field.shape
+        }
+        plan = whole.plan()
+        assert isinstance(plan, Plan)  # of one dataset
+        self._before = plan.selection.items_before
+        self._elements = whole.at_epoch(0)
+        self._round_trips = round_trips
+        self._again = [field for field in self._fields if field.storage.coded and not _is_lossy(field)]
+
+    def check(self, row_group: int) -> tuple[list[Damage], int, int]:
+        """What is wrong with a row group, how many values made a round trip, and the compressed bytes."""
+        groups = self._dataset.row_groups
+        file, group = int(groups.file[row_group]), int(groups.group[row_group])
+        damages: list[Damage] = []
+        tried = 0
+
+        def found(check: str, what: object) -> None:
+            text = " ".join(str(what).split())
+            damages.append(Damage(check=check, file=self._dataset.files[file].path, row_group=group, what=text))
+
+        meta = self._dataset.footer(file).row_group(group)
+        size = sum(meta.column(number).total_compressed_size for number in range(meta.num_columns))
+        try:
+            rows = self._read_pages(file, group)
+            if rows != int(groups.rows[row_group]):
+                found("rows", f"expected {int(groups.rows[row_group])} rows as the footer says, got {rows}.")
+        except (pa.ArrowException, OSError, ParquetryError) as error:
+            found("bytes", error)
+            return damages, 0, size
+        try:
+            for what in self._outside(row_group):
+                found("statistics", what)
+        except (pa.ArrowException, ParquetryError) as error:
+            found("decoding", error)
+            return damages, 0, size
+        first, last = int(self._before[row_group]), int(self._before[row_group + 1])
+        for start in range(first, last, _ROWS_AT_A_TIME):
+            try:
+                elements = self._elements[start : min(start + _ROWS_AT_A_TIME, last)]
+            except ParquetryError as error:
+                found("decoding", error)
+                continue
+            some = elements[: max(0, self._round_trips - (start - first))]
+            for row in some:
+                for field in self._again:
+                    tried += 1
+                    problem = _round_trip(field, row[field.name])
+                    if problem is not None:
+                        found("codec", problem)
+        return damages, tried, size
+
+    def _read_pages(self, file: int, group: int) -> int:
+        with self._dataset.open(file) as source:
+            return int(pq.ParquetFile(source, page_checksum_verification=True).read_row_group(group).num_rows)
+
+    def _outside(self, row_group: int) -> Iterator[str]:
+        """Columns whose values are not what the footer says of them."""
+        table = self._fetcher.stored(row_group)
+        for name, known in self._bounds.items():
+            column = table.column(name)
+            nulls = int(known.null_count[row_group])
+            if nulls >= 0 and column.null_count != nulls:
+                yield f"field '{name}': expected {nulls} nulls as the footer says, got {column.null_count}."
+            yield from _out_of_bounds(name, column, known, row_group)
+
+
+def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, row_group: int) -> Iterator[str]:
+    if known.minimum is None or known.maximum is None or column.null_count == len(column):
+        return
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    try:
+        found = pc.min_max(column)
+    except pa.ArrowNotImplementedError:
+        return  # a type without an order
+    least, most = scalar_value(found["min"]), scalar_value(found["max"])
+    low, high = scalar_value(known.minimum[row_group]), scalar_value(known.maximum[row_group])
+    if low is not None and least is not None and least < low:
+        yield f"field '{name}': expected values from {low!r} as the footer says, got {least!r}."
+    if high is not None and most is not None and most > high and not _is_cut(high, most):
+        yield f"field '{name}': expected values up to {high!r} as the footer says, got {most!r}."
+
+
+def _is_cut(bound: object, value: object) -> bool:
+    """Whether a bound of texts is one that was cut short, as old writers do."""
+    return isinstance(bound, str | bytes) and isinstance(value, type(bound)) and value.startswith(bound)  # type: ignore[arg-type]
+
+
+def _is_lossy(field: UnischemaField) -> bool:
+    codec = field.storage
+    return isinstance(codec, CompressedImageCodec) and codec.image_codec != "png"
+
+
+def _round_trip(field: UnischemaField, value: Any) -> str | None:
+    """What is wrong with a value that was encoded and decoded again; ``None`` if it is the same."""
+    if value is None or value is np.ma.masked:
+        return None
+    try:
+        stored = encode_rows(Unischema("again", [field]), [{field.name: value}])[field.name][0].as_py()
+        data = memoryview(stored)
+        array = np.asarray(value)
+        again = np.empty(field.storage.shape_of(field, data), dtype=array.dtype)
+        if array.dtype != object and array.dtype.kind not in "SU":
+            field.storage.decode_into(field, data, again)
+            if not np.array_equal(array, again, equal_nan=array.dtype.kind == "f"):
+                return f"field '{field.name}': a value is another one when it is encoded and decoded again."
+    except (ParquetryError, ValueError, TypeError) as error:
+        return f"field '{field.name}': a value cannot be encoded and decoded again: {error}"
+    return None

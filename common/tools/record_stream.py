@@ -1,0 +1,108 @@
+"""A file of records, decompressed and read forwards, which may be cut short, damaged, or made to do harm.
+
+In: a stream, plain or compressed. Out: its bytes. Always holds: what a file claims of its sizes sets no memory aside,
+and whatever keeps it from being read on is a `DamageError`.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+_PIECE_BYTES = 1 << 20
+_DAMAGED = (gzip.BadGzipFile, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException)
+_OPENERS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": lambda stream: gzip.GzipFile(fileobj=stream),
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+    b"\x28\xb5\x2f\xfd": lambda stream: pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"),
+}
+
+
+class DamageError(Exception):
+    """Why a stream cannot be read on, and what to do; whoever reads it says where that is."""
+
+
+@contextmanager
+def _explaining() -> Iterator[None]:
+    try:
+        yield
+    except EOFError as error:
+        raise _cut_short() from error
+    except _DAMAGED as error:
+        raise _damaged(error) from error
+    except OSError as error:  # one without a number comes from a decompressor
+        if error.errno is None:
+            raise _damaged(error) from error
+        raise DamageError(f"it cannot be read: {error}.") from error
+
+
+def _cut_short() -> DamageError:
+    return DamageError("it is cut short. Write it again.")
+
+
+def _damaged(why: object) -> DamageError:
+    return DamageError(f"it is damaged: {why}. Write it again.")
+
+
+class RecordStream:
+    """The bytes of a file; what is compressed (gzip, bzip2, xz, zstd) is found by its first bytes.
+
+    It has what `tarfile.TarFile` needs of a file, forwards alone.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        buffered = io.BufferedReader(stream, _PIECE_BYTES)  # type: ignore[type-var]  # a stream of Arrow's is one, too
+        with _explaining():
+            start = buffered.peek(8)
+            opener = next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), None)
+            self._stream: Any = buffered if opener is None else opener(buffered)
+        self._place = 0
+
+    def tell(self) -> int:
+        """How many bytes were read."""
+        return self._place
+
+    def read(self, size: int) -> bytes:
+        """The next bytes.
+
+        Raises:
+            DamageError: there are fewer.
+        """
+        content = self.read_up_to(min(size, _PIECE_BYTES))
+        if len(content) < size:  # is read in pieces, because nothing says that the size is true
+            pieces, left = [content], size - len(content)
+            while left and pieces[-1]:
+                pieces.append(self.read_up_to(min(left, _PIECE_BYTES)))
+                left -= len(pieces[-1])
+            if left:
+                raise _cut_short()
+            content = b"".join(pieces)
+        return content
+
+    def read_up_to(self, size: int) -> bytes:
+        """The next bytes: fewer only at the end."""
+        with _explaining():
+            content: bytes = self._stream.read(size)
+        self._place += len(content)
+        return content
+
+    def seek(self, place: int) -> None:
+        """Reads on to a place.
+
+        Raises:
+            DamageError: the stream ends before; or the place lies behind.
+        """
+        if place < self._place:
+            raise _damaged("it has a part of negative size")
+        while self._place < place:
+            if not self.read_up_to(min(place - self._place, _PIECE_BYTES)):
+                raise _cut_short()

@@ -1,0 +1,99 @@
+"""Processes that others wait for and that do nothing: stopped, frozen, or waiting for storage that does not answer.
+
+Who waits looks from time to time. After half a minute it is told who waits for what; with a limit
+(`Options.stall_timeout`), a process that used no processor for so long is to be killed and replaced. One that computes
+is never stalled, however long it takes. The C++ client does the same, see ``tf_plugin/kernels/stall_watch.cc``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import suppress
+
+_LOGGER = logging.getLogger(__name__)
+WARNING_S = 30.0
+"""How long somebody waits before it is told, unless ``PARQUETRY_STALL_WARNING_S`` says otherwise."""
+_IDLE_SHARE = 0.01
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting for a disk or network file system",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+}
+
+
+class StallWatch:
+    """Looks after one wait for a process.
+
+    Args:
+        waiting: who waits for what, for the warning: it goes on with the process.
+        pid: of the process.
+        timeout_s: after which the process is stalled if it used no processor; ``None``: never.
+        group: whether the processes of its group work for it.
+    """
+
+    def __init__(self, waiting: str, pid: int, *, timeout_s: float | None, group: bool = False) -> None:
+        self._waiting = waiting
+        self._pid = pid
+        self._timeout_s = timeout_s
+        self._group = group
+        self._begin = self._since = time.monotonic()
+        self._used_s = -1.0  # by then; not looked yet
+        self._told = False
+
+    def stalled(self) -> str | None:
+        """To be called about every second: what the process does if it is stalled; else ``None``."""
+        now = time.monotonic()
+        if not self._told and now - self._begin >= warning_seconds():
+            self._told = True
+            _LOGGER.warning(
+                "%s has waited %.0f s for process %d, which is %s.",
+                self._waiting,
+                now - self._begin,
+                self._pid,
+                state_of(self._pid),
+            )
+        if self._timeout_s is None or (self._used_s >= 0 and now - self._since < self._timeout_s):
+            return None
+        used_s = processor_seconds(self._pid, group=self._group)
+        if self._used_s >= 0 and used_s - self._used_s <= _IDLE_SHARE * (now - self._since):
+            return f"stalled for {now - self._since:.0f} s ({state_of(self._pid)})"
+        self._since, self._used_s = now, used_s
+        return None
+
+
+def warning_seconds() -> float:
+    """How long somebody waits before it is told."""
+    with suppress(ValueError):
+        return float(os.environ.get("PARQUETRY_STALL_WARNING_S", WARNING_S))
+    return WARNING_S
+
+
+def state_of(pid: int) -> str:
+    """What a process does, in words."""
+    found = _stat(str(pid))
+    return _STATES.get(found[0], "alive") if found else "in an unknown state"
+
+
+def processor_seconds(pid: int, *, group: bool) -> float:
+    """What a process has used, or all processes of the group that it leads; infinite where the system does not say."""
+    try:
+        names = [name for name in os.listdir("/proc") if name.isdigit()] if group else [str(pid)]
+    except OSError:
+        return float("inf")
+    found = [stat for name in names if (stat := _stat(name)) and (not group or int(stat[2]) == pid)]
+    ticks = sum(int(stat[11]) + int(stat[12]) for stat in found)
+    return ticks / os.sysconf("SC_CLK_TCK") if found else float("inf")
+
+
+def _stat(name: str) -> list[str]:
+    """The fields of a process behind its name: state, parent, group, ..."""
+    try:
+        with open(f"/proc/{name}/stat") as file:
+            return file.read().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,37 @@
+"""The Hugging Face Trainer: it batches the rows itself, so the dataset is given without `batch`."""
+
+import tempfile
+
+import torch
+from tiles import write_tiles
+from transformers import Trainer, TrainingArguments
+
+from parquetry import ParquetIterable
+
+
+class Classifier(torch.nn.Module):
+    """One linear layer, which gives its loss as the Trainer wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(16 * 16 * 3, 2)
+
+    def forward(self, image: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.linear(image.flatten(1) / 255)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+rows = ParquetIterable(write_tiles(tempfile.mkdtemp())).rename({"label": "labels"})
+arguments = TrainingArguments(
+    output_dir=tempfile.mkdtemp(),
+    num_train_epochs=3,
+    per_device_train_batch_size=50,
+    learning_rate=1e-3,
+    use_cpu=True,
+    report_to=[],
+    save_strategy="no",
+    disable_tqdm=True,
+)
+trainer = Trainer(Classifier(), arguments, train_dataset=rows.shuffle(200, seed=7), eval_dataset=rows.take(100))
+trainer.train()
+print(f"{trainer.state.global_step} steps, loss {trainer.evaluate()['eval_loss']:.3f}")

@@ -1,0 +1,234 @@
+"""The inputs of the fuzzer: a corpus for each target, which our own writers made, and seeded changes to it.
+
+``python -m fuzz.inputs`` writes the corpus again, for a format that has changed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import struct
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parquetry.common import (
+    CompressedImageCodec,
+    NdarrayCodec,
+    Pipeline,
+    Unischema,
+    UnischemaField,
+    write_dataset,
+)
+from parquetry.common.arrow_stream.sending import open_steps
+from parquetry.common.layout.index import write_index
+from parquetry.common.layout.index_format import INDEX_NAME, METADATA_KEY
+from parquetry.common.order.cursor import Cursor
+from parquetry.common.schema.metadata import SCHEMA_KEY, schema_to_metadata
+from parquetry.common.schema.petastorm_metadata import RowGroupIndex
+from parquetry.common.transport.served.wire import MAGIC
+from parquetry.common.transport.sidecar import protocol
+from parquetry.common.transport.sidecar.channel import memory_file
+from parquetry.common.transport.sidecar.slots import SlotMemory, write_table
+from parquetry.common.write.petastorm import indexes_to_pickle, petastorm_schema, schema_to_pickle
+
+from .targets import FINGERPRINT, sample
+
+CORPUS = Path(__file__).parent / "corpus"
+_PIECES = (
+    *(
+        b"\0" * 8,
+        b"\xff" * 8,
+        b"\xff" * 7 + b"\x7f",
+        b"\0\0\0\x80",
+        b"\xff\xff\xff\x7f",
+        b"-1",
+        b"1e999",
+        b"NaN",
+        b"null",
+    ),
+    *(b"[" * 3000, b'{"a":' * 2000, b"(" * 300, b"9" * 5000, b"\\ud800", b"\xc3\x28", b"{}", b"[]", b'""', b"true"),
+)
+
+
+def corpus_of(name: str) -> list[bytes]:
+    """The kept inputs of a target."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+
+
+def changed(draw: random.Random, corpus: list[bytes]) -> bytes:
+    """One of the inputs with a few changes: bits, bytes, odd pieces, cuts, and parts of others."""
+    data = bytearray(draw.choice(corpus))
+    for _ in range(draw.choice((1, 1, 2, 4, 12))):
+        at = draw.randrange(len(data) + 1)
+        end = min(len(data), at + draw.choice((1, 1, 4, 8, 64)))
+        kind = draw.randrange(6)
+        if kind == 0 and at < len(data):
+            data[at] ^= 1 << draw.randrange(8)
+        elif kind == 1:
+            data[at:end] = draw.randbytes(end - at)
+        elif kind == 2:
+            data[at : draw.choice((at, end))] = draw.choice(_PIECES)
+        elif kind == 3:
+            del data[at : draw.choice((end, end, end, len(data)))]
+        elif kind == 4:
+            other = draw.choice(corpus)
+            first = draw.randrange(len(other) + 1)
+            data[at:end] = other[first : first + draw.randrange(1, 65)]
+        else:
+            data[at:at] = data[at:end] * draw.choice((1, 2, 50))
+    return bytes(data)
+
+
+def made(room: Path) -> dict[str, Sequence[bytes]]:
+    """The first inputs of each target, as our own writers make them in a directory."""
+    fields = [
+        UnischemaField("id", np.int64),
+        UnischemaField("text", np.str_, nullable=True),
+        UnischemaField("x", np.float32, (None, 2), NdarrayCodec()),
+        UnischemaField("image", np.uint8, (None, 4, 3), CompressedImageCodec("png"), dims=("h", "w", "c")),
+    ]
+    schema = Unischema("rows", fields)
+    _write(room, schema)
+    pipeline = Pipeline(room, executor="threads")
+    iterator = iter(sample())
+    next(iterator)
+    state = json.dumps(iterator.state_dict()).replace(sample().plan().fingerprint, FINGERPRINT)
+    old = RowGroupIndex(name="of", column="id", ordinals=frozenset([0, 1]), ordinals_by_value={1: frozenset([0])})
+    (file,) = room.glob("*.parquet")
+    return {
+        "pages": [b"\x00\x0c" + _chunk(room, version="1.0"), b"\x80\x0c" + _chunk(room, version="2.0")],
+        "page_headers": [_chunk(room, version="1.0")[:60], _chunk(room, version="2.0")[:60]],
+        "footers": [_footer(file)],
+        "npy": [_npy(np.arange(3.0)), _npy(np.zeros((2, 2), "U3")), _npy(np.zeros(1, [("a", "<i4"), ("b", "S2")]))],
+        "pickles": [schema_to_pickle(petastorm_schema(schema)), indexes_to_pickle({"of": old}), b'{"a.parquet": 3}'],
+        "metadata": [schema_to_metadata(schema)[SCHEMA_KEY]],
+        "index": [_index(room)],
+        "cache_entries": [_stream(pa.table({"x": [1, 2], "t": ["a", None], "l": [[1], []]})), _stream(_coded())],
+        "selections": _selections(room, pipeline),
+        "kept_rows": [
+            b'{"rows": [[0, 1, 2, "DecodeError", "field x"]], "covered": {"0/None/1": [0]}}',
+            _stream(pa.table({"values": pa.array(["a", "b"], pa.large_string())})),
+        ],
+        "states": [state.encode()],
+        "frames": [b"".join(MAGIC + struct.pack("<I", len(text)) + text for text in _REQUESTS[:2])],
+        "requests": _REQUESTS,
+        "messages": _packets(),
+        "slots": [_slot()],
+        "tfrecords": [
+            b"\n\x14\n\x08\n\x01a\x12\x03\x1a\x01\x05\n\x08\n\x01b\x12\x03\n\x01z",
+            b"\n\x0d\n\x0b\n\x01f\x12\x06\x12\x04\0\0\x80?",
+        ],
+        "bitmaps": [
+            struct.pack("<QIIIHHI3H", 1, 0, 12346, 1, 0, 2, 16, 1, 5, 9),
+            struct.pack("<QIIBHHHHH", 1, 1, 12347, 1, 0, 4, 1, 3, 4),
+        ],
+    }
+
+
+_REQUESTS = [
+    json.dumps({"version": 1, "seed": None, **request}).encode()
+    for request in (
+        {"do": "describe", "stages": []},
+        {"do": "length", "stages": [{"verb": "shard", "num_shards": 2, "index": 0, "even": "pad"}]},
+        {"do": "explain", "stages": [{"verb": "select", "patterns": ["id"]}], "seed": 3},
+        {"do": "origin_after", "origin": [0, 0], "num_shards": 2, "rows": 3},
+        {"do": "progress"},
+        {"do": "start_next_at", "numbers": {"iteration": 1}},
+    )
+]
+
+
+def _write(room: Path, schema: Unischema) -> None:
+    rows = (
+        {"id": n, "text": str(n), "x": np.zeros((n, 2), np.float32), "image": np.zeros((2, 4, 3), np.uint8)}
+        for n in range(12)
+    )
+    write_dataset(room, schema, rows, row_group_rows=4)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def _stream(table: pa.Table) -> bytes:
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    return stream.getvalue()
+
+
+def _coded() -> pa.Table:
+    return pa.table({"d": pa.array(["a", "b", "a"]).dictionary_encode(), "s": pa.array([{"a": 1}] * 3)})
+
+
+def _chunk(room: Path, *, version: str) -> bytes:
+    path = room / "chunk"
+    values = pa.table({"x": pa.array([bytes([n] * n) for n in range(12)], pa.binary())})
+    plain = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    pq.write_table(values, path, data_page_version=version, data_page_size=20, write_batch_size=4, **plain)
+    column = pq.read_metadata(path).row_group(0).column(0)
+    content = path.read_bytes()
+    path.unlink()
+    return content[column.data_page_offset :][: column.total_compressed_size]
+
+
+def _footer(file: Path) -> bytes:
+    content = file.read_bytes()
+    return content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
+
+
+def _index(room: Path) -> bytes:
+    write_index(room)
+    return bytes(pq.read_metadata(room / INDEX_NAME).metadata[METADATA_KEY][8:])
+
+
+def _selections(room: Path, pipeline: Pipeline) -> list[bytes]:
+    os.environ["PARQUETRY_CACHE_DIR"] = str(room / "cache")
+    for chain in (pipeline.where([("id", "in", [1, 2, 7])]), pipeline.ngram(length=2, timestamp="id")):
+        len(chain)
+    return [path.read_bytes()[16:] for path in (room / "cache" / "selections").glob("*.npz")]
+
+
+def _slot() -> bytes:
+    _, columns = next(open_steps(sample(), Cursor(), strict_nulls=True))
+    slot = SlotMemory(memory_file("slot"))
+    header = write_table(slot, columns, first_element=0, num_elements=1)
+    content = os.pread(slot.descriptor, header.table_offset + header.num_tensors * protocol.ENTRY_BYTES, 0)
+    slot.close()
+    return bytes(header.pack() + content)
+
+
+def _packets() -> list[bytes]:
+    bodies = (
+        protocol.Start(cursor=Cursor(), merge=True, state="{}"),
+        protocol.Started(iteration=1, most_slots=4, before="{", after="}"),
+        protocol.RemoteError(name="DecodeError", text="field x"),
+        protocol.BatchHeader(slot_bytes=4096, table_offset=192, first_element=0, num_tensors=1, num_elements=1),
+    )
+    kinds = (
+        protocol.MessageType.START,
+        protocol.MessageType.STARTED,
+        protocol.MessageType.ERROR,
+        protocol.MessageType.BATCH,
+    )
+    return [
+        protocol.pack(protocol.Message(type=kind, generation=1, body=body.pack()))
+        for kind, body in zip(kinds, bodies, strict=True)
+    ]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as room:
+        for name, inputs in made(Path(room) / "rows").items():
+            (CORPUS / name).mkdir(parents=True, exist_ok=True)
+            for number, content in enumerate(inputs):
+                (CORPUS / name / str(number)).write_bytes(content)

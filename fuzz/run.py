@@ -1,0 +1,124 @@
+"""Fuzzes the targets for a while each, one after another: ``python -m fuzz.run --seconds 300 [TARGET ...]``.
+
+With atheris the runs are guided by coverage; without it they are seeded changes of the corpus. Each target runs in a
+process of its own, which may take 1 GiB more than it begins with, and 10 s for an input. What fails is written to
+``build/fuzz/TARGET``, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import gc
+import importlib.util
+import logging
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import psutil
+
+from .inputs import CORPUS, changed, corpus_of
+from .targets import TARGETS
+
+_FOUND = Path("build/fuzz")
+_MEMORY_BYTES = 1 << 30
+_INPUT_S = 10
+_GUIDED = importlib.util.find_spec("atheris") is not None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", help=f"of {', '.join(TARGETS)}; all if none is named")
+    parser.add_argument("--seconds", type=float, default=300, help="for each target")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--here", action="store_true", help="fuzz the one target in this process")
+    asked = parser.parse_args()
+    names = asked.targets or list(TARGETS)
+    if unknown := set(names) - set(TARGETS):
+        parser.error(f"expected targets of {', '.join(TARGETS)}, got {', '.join(sorted(unknown))}")
+    if asked.here:
+        _fuzz(names[0], asked.seconds, asked.seed)
+        return 0
+    print("guided by coverage" if _GUIDED else "not guided: pip install atheris for inputs that follow the coverage")
+    failed = []
+    for name in names:
+        numbers = ["--seconds", str(asked.seconds), "--seed", str(asked.seed)]
+        begin = time.monotonic()
+        status = subprocess.run([sys.executable, "-m", "fuzz.run", "--here", name, *numbers]).returncode
+        print(f"{name}: {'sound' if status == 0 else f'FAILED ({status})'} after {time.monotonic() - begin:.0f} s")
+        failed += [name] if status else []
+    if failed:
+        print(f"the inputs that failed are in {_FOUND}: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def _fuzz(name: str, seconds: float, seed: int) -> None:
+    faulthandler.enable()
+    logging.disable()  # a damaged file is a warning
+    warnings.simplefilter("ignore")
+    target = TARGETS[name]
+    for data in corpus_of(name):
+        target(data)  # what is made once is made now
+    room = psutil.Process().memory_info().vms + _MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+    found = _FOUND / name
+    found.mkdir(parents=True, exist_ok=True)
+    (_guided if _GUIDED else _unguided)(name, found, seconds, seed)
+
+
+def _guided(name: str, found: Path, seconds: float, seed: int) -> None:
+    import atheris
+
+    for function in gc.get_objects():  # of this package alone: `instrument_all` takes minutes
+        if isinstance(function, FunctionType) and str(function.__module__).startswith("parquetry."):
+            atheris.instrument_func(function)
+    corpus = found / "corpus"
+    corpus.mkdir(exist_ok=True)
+    options = [
+        f"-seed={seed}",
+        f"-max_total_time={seconds:.0f}",
+        f"-timeout={_INPUT_S}",
+        "-max_len=20000",
+        "-rss_limit_mb=0",
+    ]
+    atheris.Setup(
+        [name, *options, "-print_final_stats=1", f"-artifact_prefix={found}/", str(corpus), str(CORPUS / name)],
+        TARGETS[name],
+    )
+    atheris.Fuzz()
+
+
+def _unguided(name: str, found: Path, seconds: float, seed: int) -> None:
+    draw, corpus = random.Random(seed), corpus_of(name)
+    end, runs = time.monotonic() + seconds, 0
+    signal.signal(signal.SIGALRM, _too_long)
+    while time.monotonic() < end:
+        data = changed(draw, corpus)
+        signal.alarm(_INPUT_S)
+        try:
+            TARGETS[name](data)
+        except BaseException:
+            traceback.print_exc()
+            (found / f"crash-{runs}").write_bytes(data)
+            sys.exit(1)
+        finally:
+            signal.alarm(0)
+        runs += 1
+    print(f"{runs} inputs")
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError(f"an input took longer than {_INPUT_S} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""One harness for each parser: bytes go in, and a value or an error that the parser's caller expects comes out.
+
+`TARGETS` has them by name. Any other exception is a finding, and so is a hang, or memory that the bytes only claim.
+What has a checksum gets the right one, so that inputs reach the parser behind it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import io
+import json
+import shutil
+import socket
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from parquetry.common import Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.arrow_stream.limits import ClientLimits
+from parquetry.common.arrow_stream.requests import Client
+from parquetry.common.arrow_stream.shared import SharedEpochs
+from parquetry.common.arrow_stream.variants import Variants
+from parquetry.common.engine.read.cache_entry import open_entry
+from parquetry.common.engine.run.bad_rows import read_bad_rows
+from parquetry.common.engine.run.vocabularies import read_vocabulary
+from parquetry.common.errors import DatasetError, ParquetryError, SchemaError, SidecarError, StateError
+from parquetry.common.layout.bitmaps import decode_bitmap64
+from parquetry.common.layout.file_versions import current_version
+from parquetry.common.layout.footer_check import check_footer
+from parquetry.common.layout.index_file import IndexFile
+from parquetry.common.layout.index_format import BASE, METADATA_KEY
+from parquetry.common.layout.kept import UNREADABLE
+from parquetry.common.layout.page_header import page_checksum
+from parquetry.common.layout.pages import MemoryBytes, find_values
+from parquetry.common.plan.state import parse_state
+from parquetry.common.schema.metadata import SCHEMA_KEY, schema_from_metadata
+from parquetry.common.schema.npy import npy_array
+from parquetry.common.schema.petastorm_metadata import (
+    ROW_GROUP_COUNTS_KEY,
+    ROW_GROUP_INDEXES_KEY,
+    row_group_counts_from_petastorm,
+    row_group_indexes_from_petastorm,
+    schema_from_petastorm,
+)
+from parquetry.common.schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_KEY
+from parquetry.common.selection.store import read_selection
+from parquetry.common.tools.tfrecord import tfrecord_rows
+from parquetry.common.transport.served.wire import MAGIC, receive_json
+from parquetry.common.transport.sidecar import protocol
+from parquetry.common.transport.sidecar.slots import read_table
+
+TARGETS: dict[str, Callable[[bytes], object]] = {}
+"""Every harness by its name; each raises only for a finding."""
+
+FINGERPRINT = "FINGERPRINT"
+"""Stands in inputs for that of the dataset of `sample`, which is written anew each time."""
+
+
+def _target(*expected: type[BaseException]) -> Callable[[Callable[[bytes], object]], Callable[[bytes], object]]:
+    """Registers a harness that may raise these errors."""
+
+    def registered(harness: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        @functools.wraps(harness)
+        def checked(data: bytes) -> object:
+            try:
+                return harness(data)
+            except expected:
+                return None
+
+        TARGETS[harness.__name__] = checked
+        return checked
+
+    return registered
+
+
+@contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """An error of ours names the file."""
+    try:
+        yield
+    except ParquetryError as error:
+        if file not in str(error):
+            raise AssertionError(f"an error that does not name {file}: {error}") from error
+
+
+@_target()
+def pages(data: bytes) -> None:
+    """The pages of a column chunk, which `find_values` leaves to Arrow where it does not understand them."""
+    if len(data) < 2:
+        return
+    head, chunk = data[0], np.frombuffer(data, np.uint8, offset=2)
+    found = find_values(MemoryBytes(chunk), data[1], width=(None, 1, 8)[head % 3], nullable=head > 127)
+    if found is not None:
+        starts, ends = found
+        assert len(starts) == data[1]
+        assert (starts <= ends).all() and (ends <= len(chunk)).all() and (starts >= 0).all()  # noqa: PT018
+
+
+@_target(IndexError, KeyError, TypeError, ValueError)
+def page_headers(data: bytes) -> None:
+    """The header of one page; its reader says which errors it raises."""
+    view = memoryview(data)
+    _, end = page_checksum(lambda first, last: view[first:last], 0, len(data))
+    assert end <= len(data)
+
+
+@_target(ValueError)
+def footers(data: bytes) -> None:
+    """The check of a footer that pyarrow accepted: here that of a file with one column of each physical type."""
+    check_footer(data, _footer(), 1 << 20)
+
+
+@_target(ValueError)
+def npy(data: bytes) -> None:
+    """An array in `.npy` bytes."""
+    array = npy_array(memoryview(data))
+    assert array.nbytes <= len(data)
+
+
+@_target(SchemaError)
+def pickles(data: bytes) -> None:
+    """Petastorm's pickled schema and indexes."""
+    with_key = {PETASTORM_KEY: data, ROW_GROUP_INDEXES_KEY: data, ROW_GROUP_COUNTS_KEY: data}
+    for read in (schema_from_petastorm, row_group_indexes_from_petastorm, row_group_counts_from_petastorm):
+        with _naming("x.parquet"):
+            read(with_key, where="x.parquet")
+
+
+@_target(SchemaError)
+def metadata(data: bytes) -> None:
+    """The JSON of a schema, and that the schema goes to JSON and back."""
+    schema = schema_from_metadata({SCHEMA_KEY: data}, where="x.parquet")
+    assert schema is not None
+    assert Unischema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+
+
+@_target(DatasetError)
+def index(data: bytes) -> None:
+    """The description of a row-group index, in an index file of two row groups."""
+    described = b"%08x" % zlib.crc32(data) + data
+    lines = pa.table([["a", "a"], [9, 9], [0, 0], [0, 1], [5, 5], [7, 7], ["", ""]], schema=BASE)
+    path = _room() / "_row_groups.parquet"
+    pq.write_table(lines.replace_schema_metadata({METADATA_KEY: described}), path, write_page_checksum=True)
+    filesystem = pafs.LocalFileSystem()
+    version = current_version(filesystem, str(path))
+    assert version is not None
+    with _naming(str(path)):
+        IndexFile.open(filesystem, version)
+
+
+@_target(DatasetError)
+def cache_entries(data: bytes) -> None:
+    """The table of a cache entry; one that comes out can be read to its end."""
+    body = data + b"key"
+    entry = body + struct.pack("<QQQ8s", len(data), 3, zlib.crc32(body), b"PQRYCE\0\1")
+    table = open_entry(pa.py_buffer(entry), "key", verify=True)
+    table.slice(0, 100).to_pylist()
+
+
+@_target(*UNREADABLE)
+def selections(data: bytes) -> None:
+    """A kept selection of three row groups; one that comes out names rows that there are."""
+    found = read_selection(data, np.array([4, 4, 4]))
+    row_groups, rows = found.rows.locate(found.cells(np.arange(found.num_items)).ravel())
+    assert ((row_groups >= 0) & (row_groups < 3) & (rows >= 0) & (rows < 4)).all()
+
+
+@_target(*UNREADABLE)
+def kept_rows(data: bytes) -> None:
+    """Kept rows that failed, and a kept vocabulary."""
+    for read in (read_bad_rows, read_vocabulary):
+        try:
+            read(data)
+        except UNREADABLE:
+            continue
+
+
+@_target(StateError)
+def states(data: bytes) -> None:
+    """A saved state, as text or as what JSON makes of it."""
+    plan = sample().plan()
+    parse_state(plan, data.decode("utf-8", "surrogateescape").replace(FINGERPRINT, plan.fingerprint))
+
+
+@_target(SidecarError)
+def frames(data: bytes) -> None:
+    """The frames that a client of the Arrow server sends."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data[:50_000])
+        theirs.close()
+        while receive_json(ours, most_bytes=1 << 18) is not None:
+            pass
+
+
+@_target()
+def requests(data: bytes) -> None:
+    """A request to the Arrow server, whose answer is a value or an error that was meant."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.settimeout(60)
+        theirs.sendall(MAGIC + struct.pack("<I", min(len(data), 50_000)) + data[:50_000])
+        theirs.shutdown(socket.SHUT_WR)
+        Client(_served(), ours).serve()
+        ours.close()
+        found = receive_json(theirs)
+    assert found is not None
+    assert found.get("error") != "ParquetryError", found
+
+
+@_target(SidecarError)
+def messages(data: bytes) -> None:
+    """A packet of the sidecar's protocol, and its body as that of every type of message."""
+    for body in (protocol.Start, protocol.Started, protocol.RemoteError, protocol.BatchHeader):
+        try:
+            body.unpack(data[protocol.HEADER.size :])
+        except SidecarError:
+            continue
+    protocol.unpack(data, [0] * (data[36] if len(data) > 36 else 0))
+
+
+@_target(SidecarError, ArithmeticError, LookupError, TypeError, ValueError)
+def slots(data: bytes) -> None:
+    """The tensor table of a batch; the client ends a sidecar for each of these errors."""
+    header = protocol.BatchHeader.unpack(data[:32])
+    read_table(data[32:], header, sample().element.leaves)
+
+
+@_target(DatasetError)
+def tfrecords(data: bytes) -> None:
+    """A record of a TFRecord file."""
+    from parquetry.common.tools.tfrecord import _checksum
+
+    head = struct.pack("<Q", len(data))
+    whole = head + struct.pack("<I", _checksum(head)) + data + struct.pack("<I", _checksum(data))
+    list(tfrecord_rows(io.BytesIO(whole), "x.tfrecord"))
+
+
+@_target(ValueError)
+def bitmaps(data: bytes) -> None:
+    """The bitmap of a deletion vector."""
+    decode_bitmap64(data)
+
+
+@functools.cache
+def _room() -> Path:
+    room = Path(tempfile.mkdtemp(prefix="parquetry-fuzz-"))
+    atexit.register(shutil.rmtree, room, ignore_errors=True)
+    return room
+
+
+@functools.cache
+def sample() -> Pipeline:
+    """Batches of three rows of a dataset of ten."""
+    fields = [UnischemaField("id", np.int64), UnischemaField("text", np.str_), UnischemaField("x", np.float32, (None,))]
+    rows = ({"id": number, "text": str(number), "x": np.zeros(number, np.float32)} for number in range(10))
+    write_dataset(_room() / "rows", Unischema("rows", fields), rows)
+    return Pipeline(_room() / "rows", executor="threads", workers=1).shuffle(4, seed=1).batch(3)
+
+
+@functools.cache
+def _footer() -> pq.FileMetaData:
+    types = (pa.bool_(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.binary(), pa.binary(4))
+    schema = pa.schema([pa.field(f"c{number}", kind) for number, kind in enumerate(types)])
+    stream = io.BytesIO()
+    pq.write_table(schema.empty_table(), stream)
+    return pq.read_metadata(stream)
+
+
+class _Served:
+    """What a request is answered from."""
+
+    token = None
+
+    def __init__(self) -> None:
+        self.limits = ClientLimits(hello_s=60, idle_s=60, plan_s=60)
+        self.variants = Variants(sample(), self.limits)
+        self.shared = SharedEpochs()
+
+    def new_endpoint(self, send: Callable[..., None]) -> None:
+        """None: that listens."""
+
+    def end_endpoint(self, endpoint: object) -> None:
+        """Nothing."""
+
+
+@functools.cache
+def _served() -> _Served:
+    return _Served()

@@ -1,0 +1,74 @@
+"""``verify``, ``stats``, ``doctor``, ``state`` and ``cache`` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from builders import write_table
+from typer.testing import CliRunner
+
+from parquetry.common import Pipeline
+from parquetry.common.command.app import app
+from parquetry.common.reports import machine
+
+REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
+
+
+def run(*arguments: str) -> Any:
+    """The result of a command."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_verify_fails_for_damages(tmp_path: Path) -> None:
+    sound = run("verify", REAL)
+    assert (sound.exit_code, "Everything is sound" in sound.output) == (0, True)
+    write_table(tmp_path, pa.table({"id": range(10)}))
+    (tmp_path / "more.parquet").write_bytes(b"PAR1")
+    broken = run("verify", str(tmp_path))
+    assert (broken.exit_code, "1 damages" in broken.output) == (1, True)
+    assert json.loads(run("verify", str(tmp_path), "--json").stdout)["damages"][0]["check"] == "file"
+
+
+def test_stats_counts_and_keeps(tmp_path: Path) -> None:
+    shown = run("stats", REAL, 'select("label", "jpeg", "id")').output
+    assert "vehicle (34)" in shown
+    assert 'normalize("jpeg", mean=(0.3317, 0.3924, 0.1961)' in shown
+    assert "a sample of 10 of 60 rows" in run("stats", REAL, "-n", "10").output
+    url = write_table(tmp_path, pa.table({"x": [1.0, 2.0]}))
+    assert "written to" in run("stats", url, "--keep").output
+    assert "kept beside" in run("stats", url, "--keep").output
+    assert json.loads(run("stats", url, "--json").stdout)["fields"][0]["mean"] == 1.5
+
+
+def test_doctor_shows_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_library_name", lambda: "")  # TensorFlow takes seconds to tell it
+    shown = run("doctor").output
+    assert "shared memory" in shown
+    assert "numpy" in shown
+    assert json.loads(run("doctor", "--json").stdout)["libraries"]["numpy"]
+
+
+def test_a_state_is_shown_and_held_to_a_chain(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(iter(Pipeline(REAL).batch(4)).state_dict()))
+    assert "batches of 4" in run("state", "show", str(path)).output
+    assert run("state", "show", str(path), REAL, "batch(4)").exit_code == 0
+    assert run("state", "show", str(path), REAL, "batch(4).take(1)").exit_code == 1
+    missing = run("state", "show", str(tmp_path / "none"))
+    assert missing.exit_code == 3
+    assert missing.stderr.startswith("parquetry state show: state file ")
+
+
+def test_caches_are_listed_made_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path))
+    assert "57 elements" in run("cache", "warm", REAL, 'where(field("id") > 2)').output
+    listed = json.loads(run("cache", "ls", "--json").stdout)
+    assert {report["kind"]: report["files"] for report in listed}["selections"] == 1
+    assert run("cache", "clear", "selections").exit_code == 0
+    assert run("cache", "clear", "bogus").exit_code == 2
+    listed = json.loads(run("cache", "ls", "--json").stdout)
+    assert {report["kind"]: report["files"] for report in listed}["selections"] == 0

@@ -1,0 +1,63 @@
+"""``bench``, ``simulate`` and ``show`` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from parquetry.common.command import looking
+from parquetry.common.command.app import app
+
+REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
+
+
+def run(*arguments: object) -> Any:
+    """The result of a command."""
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_bench_tells_what_bounds_a_chain() -> None:
+    assert "bound by: " in run("bench", REAL, "batch(16)", "--seconds", 0.02).output
+    told = json.loads(run("bench", REAL, "batch(16)", "--seconds", 0.02, "--workers", 1, "--json").stdout)
+    assert told["workers"] == 1
+    assert {part["stage"] for part in told["parts"]} == {"decode", "parquet", "store"}
+    assert run("bench", REAL, "--seconds", 0).exit_code == 2
+
+
+def test_simulate_takes_a_dataset_or_a_description() -> None:
+    shown = run("simulate", REAL, "shuffle(20, seed=7).batch(4)", "--ranks", 1, "--ranks", 8).output
+    assert "1.00x" in shown
+    told = json.loads(run("simulate", "--rows", 10_000, "--shuffle", 500, "--json").stdout)
+    assert [plan["ranks"] for plan in told["plans"]][-1] == 4096
+    assert run("simulate").exit_code == 2
+    assert run("simulate", REAL, "--rows", 3).exit_code == 2
+    assert run("simulate", "--rows", 3, "--even", "maybe").exit_code == 2
+
+
+def test_show_writes_a_sheet_or_shows_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "4 images of 'png'" in run("show", REAL, "--png", tmp_path / "a.png").output
+    assert (tmp_path / "a.png").stat().st_size > 100
+    assert "no colours here" in run("show", REAL, "-n", 1).output
+    monkeypatch.setattr(
+        looking, "new_console", lambda: Console(width=40, color_system="truecolor", force_terminal=True)
+    )
+    assert "▀" in run("show", REAL, "-n", 2, "--field", "jpeg").output
+    assert run("show", REAL, "--field", "id").exit_code == 2
+    strips = run("show", REAL, "--chain", 'ngram(["png"], length=3)', "-n", 2, "--png", tmp_path / "b.png", "--json")
+    assert json.loads(strips.stdout)["images"] == 6
+    assert run("show", REAL, "take(1)", "--chain", "take(2)").exit_code == 2
+    assert run("show", REAL, "--tokenizer", "none.json").exit_code == 2
+
+
+def test_two_pixels_share_a_letter() -> None:
+    pixels = np.zeros((3, 2, 3), np.uint8)
+    pixels[0, 0] = (1, 2, 3)
+    text = looking.half_blocks(pixels)
+    assert text.plain == "▀▀\n"
+    assert str(text.spans[0].style) == "rgb(1,2,3) on rgb(0,0,0)"

@@ -1,0 +1,322 @@
+"""Rows that fail are left out, counted and remembered (`on_error="skip"`); `tests/mishaps.py` has the property."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import CompressedImageCodec, Pipeline, UnischemaField, mix
+from parquetry.common.counting.counters import Count, Counters
+from parquetry.common.counting.loader_stats import SkippedRow
+from parquetry.common.engine.run.bad_rows import BadRows
+from parquetry.common.engine.run.skipping import SkippingPlanner
+from parquetry.common.errors import DecodeError, PipelineError, StateError
+from parquetry.common.order.cursor import Cursor
+
+ROWS = 23
+BAD = (0, 7, 8, 22)
+IMAGE = UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("png"))
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Images of which some are damaged, and nulls in another field."""
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    good = IMAGE.storage.encode(IMAGE, np.zeros((2, 2, 3), np.uint8))
+    ids = pa.array(range(ROWS), pa.int64())
+    images = pa.array([b"damaged" if row in BAD else bytes(good) for row in range(ROWS)], pa.binary())
+    score = pa.array([None if row == 3 else float(row) for row in range(ROWS)])
+    table = pa.table({"id": ids, "image": images, "score": score, "drive": pa.array([row // 9 for row in range(ROWS)])})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=5)
+    return str(tmp_path / "rows.parquet")
+
+
+def images(url: str, **options: Any) -> Pipeline:
+    return Pipeline(url, ["id", "drive", IMAGE], workers=2, **{"on_error": "skip", **options})
+
+
+def ids(elements: Any) -> list[Any]:
+    return [np.asarray(element["id"]).tolist() for element in elements]
+
+
+def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with every search for rows that fail."""
+    from parquetry.common.engine.run import threads
+
+    searched: list[int] = []
+    real = threads.failing_items
+
+    def counted(job: Any, *rest: Any) -> Any:
+        searched.append(job.count)
+        return real(job, *rest)
+
+    monkeypatch.setattr(threads, "failing_items", counted)
+    return searched
+
+
+def test_rows_that_do_not_decode_are_left_out_named_and_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    iterator = iter(images(url).batch(4))
+    with caplog.at_level(logging.WARNING):
+        found = ids(iterator)
+    good = [row for row in range(ROWS) if row not in BAD]
+    assert found == [good[first : first + 4] for first in range(0, len(good), 4)]
+    stats = iterator.stats()
+    assert (stats.skipped_decode, stats.skipped_rows, stats.failed_elements) == (4, 4, 0)
+    where = [(0, 0), (1, 2), (1, 3), (4, 2)]
+    assert list(stats.skipped) == [SkippedRow(file=url, row_group=g, row=r, cause="DecodeError") for g, r in where]
+    assert stats.to_json()["skipped"][1] == {"file": url, "row_group": 1, "row": 2, "cause": "DecodeError"}
+    assert f"4 rows left out (4 decode, 0 null, 0 transform); the first: DecodeError in {url}, row group 0" in str(
+        stats
+    )
+    (warning,) = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert warning.startswith("4 rows that failed: left out of this epoch (on_error='skip'). The first: DecodeError")
+
+
+def test_the_next_epoch_and_the_next_run_know_them(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = count_decodes(monkeypatch)
+    pipeline = images(url).shuffle(10, seed=2).batch(4)
+    with pytest.raises(TypeError, match=r"len\(\): unknown, because on_error='skip' may leave rows out"):
+        len(pipeline)
+    first = ids(pipeline)
+    assert searched
+    searched.clear()
+    assert len(pipeline) == len(first) == 5
+    second = ids(pipeline)
+    assert sorted(map(sorted, second)) != first  # another order
+    anew = images(url).shuffle(10, seed=2).batch(4)
+    assert len(anew) == 5
+    assert ids(anew) == first
+    assert searched == []
+    assert len(images(url).batch(4, drop_remainder=True)) == 4
+    assert len(images(url).repeat(3)) == 57
+    with pytest.raises(TypeError):
+        len(Pipeline(url, ["id"], on_error="skip"))  # other fields may decode
+
+
+def test_what_a_function_fails_for_is_forgotten_with_the_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 5:
+            raise KeyError("five")
+        return row
+
+    def made() -> Pipeline:
+        return Pipeline(url, ["id"], executor="threads", on_error="skip").transform(fail)
+
+    searched = count_decodes(monkeypatch)
+    pipeline = made()
+    assert ids(pipeline) == [row for row in range(ROWS) if row != 5]
+    assert len(pipeline) == ROWS - 1
+    searched.clear()
+    ids(pipeline)
+    assert searched == []
+    ids(made())
+    assert searched
+
+
+def test_ranks_that_keep_step_give_their_first_rows_again(url: str) -> None:
+    plain = images(url, on_error=None).select("id")
+    for rank in range(2):
+        whole = ids(plain.shard(2, rank))
+        good = [row for row in whole if row not in BAD]
+        pipeline = images(url).shard(2, rank)
+        assert len(pipeline) == len(whole)
+        assert ids(pipeline) == (good + good)[: len(whole)]
+        batched = images(url).shard(2, rank).batch(5)
+        iterator = iter(batched)
+        states = [iterator.state_dict(), *(iterator.state_dict() for _ in iterator)]
+        assert all(len(json.dumps(state)) < 1024 for state in states)
+        for taken, state in enumerate(states):
+            resumed = iter(batched)
+            resumed.load_state_dict(state)
+            assert ids(resumed) == ids(batched)[taken:]
+
+
+@pytest.mark.parametrize("most", [3, 0.14, np.int16(3)])
+def test_more_errors_than_allowed_end_the_epoch(url: str, most: Any) -> None:
+    iterator = iter(images(url, max_errors=most))
+    found = []
+    with pytest.raises(
+        PipelineError, match=r"max_errors=.*: expected at most 3 rows .* The last: DecodeError: .*row 2"
+    ):
+        found.extend(ids(iterator))
+    assert next(iterator, None) is None
+    assert ids(images(url, max_errors=4)) == ids(images(url, max_errors=0.18).repeat(2))[: ROWS - 4]
+
+
+def test_a_part_of_an_epoch_counts_the_errors_before_it(url: str) -> None:
+    pipeline = images(url, max_errors=3).batch(4)
+    iterator = iter(pipeline)
+    next(iterator), next(iterator)
+    resumed = iter(pipeline)
+    resumed.load_state_dict(iterator.state_dict())
+    with pytest.raises(PipelineError, match="max_errors"):
+        list(resumed)
+
+
+def test_windows_with_a_bad_row_are_left_out(url: str) -> None:
+    windows = images(url).ngram(length=3, timestamp="id")
+    spans = [[row, row + 1, row + 2] for row in range(ROWS - 2)]
+    assert ids(windows) == [span for span in spans if not set(span) & set(BAD)]
+
+
+def test_nulls_are_left_out_where_they_are_errors(url: str) -> None:
+    from parquetry.common.pipeline.iteration import StepIterator
+
+    pipeline = Pipeline(url, ["id", "score"], on_error="skip")
+    assert len(ids(pipeline)) == ROWS  # numpy has a form for them
+    steps: StepIterator[Any] = StepIterator(pipeline, 0, strict_nulls=True)
+    assert sum(count for count, _ in steps) == ROWS - 1
+    assert steps.stats().skipped_null == 1
+    assert pipeline.length_where(strict_nulls=True) == ROWS - 1
+    assert len(pipeline) == ROWS
+
+
+def test_mixes_leave_out_rows_of_each_source(url: str) -> None:
+    plain = mix([images(url, on_error=None).select("id"), Pipeline(url, ["id"]).take(6)], seed=1)
+    source = images(url, on_error=None)
+    mixed = mix([source, source.take(6)], seed=1).with_options(on_error="skip")
+    assert ids(mixed) == [row for row in ids(plain) if row not in BAD]
+    assert ids(mixed.batch(4)) == [ids(mixed)[first : first + 4] for first in range(0, len(ids(mixed)), 4)]
+
+
+def test_rows_drawn_by_weight_are_left_out_each_time(url: str) -> None:
+    drawn = ids(images(url, on_error=None).select("id").weigh("id", num_items=40, seed=3))
+    assert ids(images(url).weigh("id", num_items=40, seed=3)) == [row for row in drawn if row not in BAD]
+
+
+def test_the_sidecar_gives_the_same_and_a_state_without_errors_goes_on(url: str) -> None:
+    good = [row for row in range(ROWS) if row not in BAD]
+    raising = iter(images(url, on_error="raise").where([("id", ">", 0)]))
+    assert ids(next(raising) for _ in range(6)) == good[:6]
+    with pytest.raises(DecodeError):
+        next(raising)
+    pipeline = images(url).where([("id", ">", 0)])
+    resumed = iter(pipeline.with_options(executor="sidecar"))
+    resumed.load_state_dict(raising.state_dict())
+    assert ids(resumed) == good[6:]
+    assert resumed.stats().skipped_rows == 2
+    with pytest.raises(StateError, match=r"expected a pipeline with on_error='skip', because rows that failed \(1\)"):
+        iter(images(url, on_error="raise").where([("id", ">", 0)])).load_state_dict(resumed.state_dict())
+
+
+def test_an_error_that_no_row_causes_alone_is_that_of_the_batch(url: str) -> None:
+    def refuses_eights(batch: dict[str, Any]) -> dict[str, Any]:
+        if len(batch["id"]) == 5 and batch["id"][0] == 5:
+            raise ValueError("five of them")
+        return batch
+
+    pipeline = Pipeline(url, ["id"], executor="threads", on_error="skip").transform(refuses_eights, batched=True)
+    iterator = iter(pipeline.batch(5))
+    assert next(iterator)["id"][0] == 0
+    with pytest.raises(Exception, match="five of them"):
+        next(iterator)
+    assert ids(iterator) == [list(range(first, min(first + 5, ROWS))) for first in (10, 15, 20)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.batch(2).take(3), r"got take\(\) after batch\(\)\. Call it before"),
+        (lambda rows: rows.transform(lambda row: row, drops=True), r"got transform\(drops=True\)\. Let that function"),
+        (lambda rows: rows.bucket("drive", [2], batch_size=2), r"got bucket\(\)"),
+    ],
+)
+def test_stages_whose_elements_cannot_be_filled_are_refused(
+    url: str, change: Callable[[Pipeline], Pipeline], message: str
+) -> None:
+    with pytest.raises(PipelineError, match=f"on_error='skip': expected .*{message}"):
+        iter(change(Pipeline(url, ["id", "drive"], on_error="skip"))).__next__()
+
+
+def test_rows_by_number_are_not_left_out(url: str) -> None:
+    with pytest.raises(PipelineError, match="rows by number: expected on_error='raise', got 'skip'"):
+        images(url)[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_error": "ignore"}, r"expected on_error to be one of \('raise', 'skip'\) or None, got 'ignore'"),
+        ({"on_error": "skip", "max_errors": -1}, "expected max_errors to be an integer >= 0, a share .*, got -1"),
+        ({"on_error": "skip", "max_errors": 1.5}, "expected max_errors to be an integer >= 0, a share .*, got 1.5"),
+        ({"on_error": "skip", "max_errors": "many"}, "got 'many'"),
+        ({"max_errors": 3}, "expected max_errors beside on_error='skip', got max_errors=3"),
+    ],
+)
+def test_options_out_of_range_are_refused(url: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        Pipeline(url, **options)
+
+
+@pytest.mark.parametrize("verbs", [lambda rows: rows.repeat(), lambda rows: rows.repeat().batch(4)])
+def test_an_endless_epoch_without_a_good_row_ends(tmp_path: Path, verbs: Any) -> None:
+    table = pa.table({"id": range(9), "image": [b"x"] * 9})
+    pq.write_table(table, tmp_path / "bad.parquet")
+    field = UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("png"))
+    rows = Pipeline(tmp_path / "bad.parquet", ["id", field], executor="threads", on_error="skip")
+    with pytest.raises(PipelineError, match="expected a row that does not fail, got none among"):
+        next(iter(verbs(rows)))
+
+
+def test_the_length_behind_a_dropped_remainder_is_not_known_from_it(url: str) -> None:
+    rows = images(url)
+    list(rows.batch(ROWS - 5, drop_remainder=True))
+    with pytest.raises(TypeError, match="unknown"):
+        len(rows)
+
+
+def test_a_function_has_a_length_of_its_own(url: str) -> None:
+    list(images(url))
+    with pytest.raises(TypeError):
+        len(images(url).transform(lambda row: row))
+    assert len(images(url)) == ROWS - 4
+
+
+def test_a_mix_refuses_sources_that_treat_errors_differently(url: str) -> None:
+    with pytest.raises(PipelineError, match="expected pipelines with the same on_error"):
+        mix([images(url), Pipeline(url)])
+
+
+def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
+    plans = [images(url).plan() for _ in range(9)]
+    knowers = [BadRows(plan, strict_nulls=True) for plan in plans]  # as each process has its own
+
+    def find(number: int) -> None:
+        (draw,) = plans[number].draws(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
+        knowers[number].add(draw.key, int(draw.items[0]), DecodeError(f"row {number}"))
+        knowers[number].save()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(find, range(8)))
+    knowers[8].refresh()
+    assert {failure.message for failure in knowers[8].known.values()} == {f"row {number}" for number in range(8)}
+
+
+def test_who_takes_over_counts_no_row_that_was_counted_already(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = images(url).batch(4)
+    list(pipeline)  # so that all are known
+    plan, counters = pipeline.plan(), Counters()
+
+    def planner(cursor: Cursor) -> SkippingPlanner:
+        return SkippingPlanner(plan, cursor, strict_nulls=False, max_errors=None, counters=counters)
+
+    died = planner(Cursor())
+    jobs = list(died)
+    for job in jobs[:3]:
+        died.passed(job)
+    caplog.clear()
+    other = planner(Cursor(start=1, skipped=died.skipped_after(jobs[0], 1)))
+    for job in other:
+        other.passed(job)
+    other.finish()
+    assert counters.totals()[Count.SKIPPED_DECODE] == len(counters.noted()) == len(BAD)
+    assert "4 rows that failed: left out" in caplog.text

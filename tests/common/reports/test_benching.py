@@ -1,0 +1,59 @@
+"""`bench`: its runs, its parts, and its advice; not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import build
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import EmptySelectionError, PipelineError
+from parquetry.common.reports import bench, to_json
+from parquetry.common.reports.benching import Run, _parts
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return build(
+        tmp_path_factory.mktemp("built"), [[20, 20], [10]], names=("id", "image", "tags", "drive"), partition="drive"
+    ).pipeline()
+
+
+@pytest.mark.parametrize("verbs", ["rows", "batches", "windows", "tuples", "buckets"])
+def test_every_kind_of_chain_runs_with_its_stages_switched_off(pipeline: Pipeline, verbs: str) -> None:
+    chain = {
+        "rows": pipeline,
+        "batches": pipeline.shuffle(10, seed=1).cast(np.float32, "id").batch(8),
+        "windows": pipeline.ngram({0: ["id"], 1: ["image"]}).batch(4),
+        "tuples": pipeline.as_tuple("id", "image").batch(4),
+        "buckets": pipeline.select("id", "tags").bucket("tags", [1], batch_size=4),
+    }[verbs]
+    found = bench(chain, seconds=0.02)
+    names = [run.name for run in found.runs]
+    assert names == [*(["without work on values"] if verbs == "batches" else []), "without decoding", "bytes alone"]
+    assert all(run.rows > 0 for run in (found.whole, *found.runs))
+    assert found.bound in [part.stage for part in found.parts]
+    assert sum(part.share for part in found.parts) == pytest.approx(1.0)
+    assert found.advice
+    json.dumps(to_json(found))
+
+
+def test_a_part_is_what_its_stage_adds_to_the_time_of_a_row() -> None:
+    runs = [
+        Run(name="", rows=1, seconds=1.0, rows_per_s=rate, mib_per_s=0, processors=0) for rate in (100, 200, 1000, 500)
+    ]
+    parts = {part.stage: part.microseconds for part in _parts(runs[0], runs[1:], has_work=True)}
+    assert parts == pytest.approx({"work on values": 5000, "decode": 4000, "parquet": 0, "store": 2000})
+
+
+def test_what_cannot_be_measured_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="seconds above 0"):
+        bench(pipeline, seconds=0)
+    for chain in (pipeline.batch(64, drop_remainder=True), pipeline.batch(2).take(0)):
+        with pytest.raises(PipelineError, match="expected a chain that gives elements, got none"):
+            bench(chain, seconds=0.01)
+    with pytest.raises(EmptySelectionError):
+        bench(pipeline.where([("id", ">", 999)]), seconds=0.01)

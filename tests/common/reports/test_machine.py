@@ -1,0 +1,133 @@
+"""`doctor`, caches and states: what is there, what is missing, what is removed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import build
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError, StateError
+from parquetry.common.reports import caches, doctor, machine, show_state, to_json, warm
+from parquetry.common.reports.kept_files import clear
+
+LIBRARY_NAME = machine._library_name
+
+
+@pytest.fixture(autouse=True)
+def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow takes seconds to tell the name."""
+    monkeypatch.setattr(machine, "_library_name", lambda: "_parquetry_ops.so")
+
+
+def test_the_doctor_looks_at_libraries_memory_limits_and_caches() -> None:
+    found = doctor()
+    assert found.libraries["numpy"]
+    assert {check.name for check in found.checks} >= {"TensorFlow op", "shared memory", "limits", "cache directory"}
+    assert found.processors >= 1
+    json.dumps(to_json(found))
+
+
+def test_the_doctor_says_whether_the_compiled_core_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "is_compiled", lambda: True)
+    assert (machine._core().level, machine._core().found[:8]) == ("fine", "loaded: ")
+    monkeypatch.setattr(machine, "is_compiled", lambda: False)
+    monkeypatch.setenv("PARQUETRY_NATIVE", "0")
+    assert machine._core().remedy == "Unset PARQUETRY_NATIVE to use it."
+    monkeypatch.delenv("PARQUETRY_NATIVE")
+    assert "parquetry.common.native.build" in machine._core().remedy
+
+
+def test_a_missing_compiler_few_descriptors_and_a_lost_cache_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    monkeypatch.setattr(machine, "_op_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(machine, "_library_name", lambda: "_parquetry_ops-tf2.99-linux-new.so")
+    assert machine._op(None).level == "fine"
+    assert machine._op("2.99").level == "problem"
+    (tmp_path / "_parquetry_ops-tf2.99-linux-old.so").write_bytes(b"of other sources")
+    (tmp_path / "_parquetry_ops-tf2.99-linux-new.so").touch()
+    assert machine._op("2.99").level == "problem"
+    (tmp_path / "_parquetry_ops-tf2.99-linux-new.so").write_bytes(b"whole")
+    assert machine._op("2.99").level == "fine"
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda which: (256, 4096))
+    limits = next(check for check in doctor().checks if check.name == "limits")
+    assert (limits.level, limits.remedy[:17]) == ("note", "Run: ulimit -n 4,")
+    monkeypatch.setattr(machine.os, "access", lambda path, mode: False)
+    assert "cache directory" in [check.name for check in doctor().problems]
+
+
+def test_modules_in_the_working_directory_do_not_hide_which_op_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = "from types import SimpleNamespace as S\n__version__ = '2.99'\nsysconfig = S(get_compile_flags=lambda: [])\n"
+    (tmp_path / "path" / "tensorflow").mkdir(parents=True)
+    (tmp_path / "path" / "tensorflow" / "__init__.py").write_text(stub)
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the working directory')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
+    monkeypatch.chdir(tmp_path)
+    assert LIBRARY_NAME.__wrapped__().startswith("_parquetry_ops-tf2.99-")
+
+
+def test_a_compiler_is_found_as_the_build_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_op_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(machine.shutil, "which", {"ccache": "/bin/ccache", "clang++": "/bin/clang++"}.get)
+    monkeypatch.delenv("CXX", raising=False)
+    assert "/bin/clang++ will compile it" in machine._op("2.99").found
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert "/bin/ccache will compile it" in machine._op("2.99").found
+
+
+def test_what_live_pipelines_read_is_cleared_only_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    pipeline = Pipeline.from_pandas(pytest.importorskip("pandas").DataFrame({"id": [1, 2, 3]}))
+    assert not {"frames", "folders"} & {report.kind for report in clear()}
+    assert len(list(pipeline)) == 3
+    assert [(report.kind, report.files) for report in clear(["frames"])] == [("frames", 1)]
+
+
+def test_what_is_kept_is_listed_warmed_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    pipeline = build(tmp_path / "set", [[10], [10]], names=("id", "drive")).pipeline()
+    counts = {report.kind: report.files for report in caches()}
+    assert counts["selections"] == 0
+    directory = str(tmp_path / "tables")
+    done = warm(pipeline.where([("id", ">", 3)]).encode("drive").cache(directory).batch(4).repeat())
+    assert (done.elements, done.cached) == (None, directory)
+    counts = {report.kind: report.files for report in caches()}
+    assert (counts["selections"], counts["vocabularies"]) == (1, 1)
+    (tables,) = caches(directory)
+    assert tables.files == 2
+    assert [report.kind for report in clear(["selections"])] == ["selections"]
+    counts = {report.kind: report.files for report in caches()}
+    assert (counts["selections"], counts["vocabularies"]) == (0, 1)
+    with pytest.raises(PipelineError, match="expected kinds or a directory, got selections and"):
+        clear(["selections"], directory)
+    clear(directory=directory)
+    with pytest.raises(PipelineError, match="expected a directory"):
+        caches(directory)
+    with pytest.raises(PipelineError, match="expected kinds"):
+        clear(["bogus"])
+
+
+def test_states_are_found_wherever_a_trainer_put_them(tmp_path: Path) -> None:
+    pipeline = build(tmp_path / "set", [[10]], names=("id",)).pipeline().batch(4)
+    iterator = iter(pipeline)
+    next(iterator)
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({"step": 3, "loaders": [iterator.state_dict(), json.dumps(iterator.state_dict())]}))
+    first, second = show_state(path, pipeline)
+    assert (first.place, second.place) == ("$.loaders[0]", "$.loaders[1]")
+    assert (first.state.consumed, first.fits, first.why_not) == (1, True, None)
+    (other, _) = show_state(path, pipeline.with_stages(()).where([("id", ">", 3)]))
+    assert other.fits is False
+    assert "belongs to another pipeline" in str(other.why_not)
+    path.write_text("{}")
+    with pytest.raises(StateError, match="found no state"):
+        show_state(path)
+    with pytest.raises(StateError, match="expected JSON"):
+        show_state(tmp_path / "nothing")

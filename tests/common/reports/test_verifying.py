@@ -1,0 +1,126 @@
+"""`verify` finds nothing in sound data, and each kind of damage where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from builders import build, write_table
+
+from parquetry.common import CompressedImageCodec, NdarrayCodec, Unischema, UnischemaField, write_dataset
+from parquetry.common.layout.index import write_index
+from parquetry.common.reports import verify
+
+REAL = Path(__file__).parents[2] / "data" / "petastorm"
+
+
+@pytest.mark.parametrize("version", ["0.12.1", "0.4.0", "0.7.6"])
+def test_old_datasets_are_sound(version: str) -> None:
+    found = verify(str(REAL / version))
+    assert found.damages == ()
+    assert found.round_trips > 0
+
+
+def test_everything_is_read_and_counted(tmp_path: Path) -> None:
+    built = build(tmp_path, [[8, 40], [0, 3]], partition="drive")
+    write_index(built.url)
+    found = verify(built.url, workers=2, round_trips=4)
+    assert (found.files, found.row_groups, found.rows, found.indexed, found.damages) == (2, 4, 51, True, ())
+    assert found.bytes > 0
+
+
+def test_bytes_that_changed_are_found_where_they_are(tmp_path: Path) -> None:
+    url = write_table(
+        tmp_path,
+        pa.table({"id": np.arange(3000)}),
+        row_group_size=1000,
+        compression="none",
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    path = tmp_path / "part.parquet"
+    chunk = pq.read_metadata(path).row_group(1).column(0)
+    raw = bytearray(path.read_bytes())
+    raw[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 255
+    path.write_bytes(raw)
+    (damage,) = verify(url).damages
+    assert (damage.check, damage.row_group, damage.file) == ("bytes", 1, str(path))
+
+
+def test_a_value_that_does_not_decode_is_found(tmp_path: Path) -> None:
+    field = UnischemaField("image", np.uint8, (4, 4), CompressedImageCodec("png"))
+    url = str(tmp_path / "set")
+    write_dataset(url, Unischema("s", [field]), [{"image": np.zeros((4, 4), np.uint8)}] * 6, row_group_rows=3)
+    path = next(Path(url).glob("*.parquet"))
+    table = pq.read_table(path)
+    broken = [value.as_py() for value in table.column("image")]
+    broken[4] = broken[4][:40]
+    pq.write_table(pa.table({"image": broken}, schema=table.schema), path, row_group_size=3)
+    (damage,) = verify(url).damages
+    assert (damage.check, damage.row_group) == ("decoding", 1)
+    assert "image" in damage.what
+
+
+def test_a_footer_that_lies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parquetry.common.reports import verifying as module
+
+    built = build(tmp_path, [[10]], names=("id", "speed"))
+    true = module.column_statistics
+
+    def lie(dataset: object, name: str) -> object:
+        found = true(dataset, name)  # type: ignore[arg-type]
+        return module.ColumnStatistics(
+            minimum=pa.array([3.0]),
+            maximum=pa.array([4.0]),
+            null_count=found.null_count + 1,
+            num_rows=found.num_rows,
+            exact=False,
+        )
+
+    monkeypatch.setattr(module, "column_statistics", lie)
+    damages = verify(built.url).damages
+    assert [damage.check for damage in damages] == ["statistics"] * 6
+    assert any("expected 1 nulls as the footer says, got 0" in damage.what for damage in damages)
+
+
+def test_a_codec_that_loses_something_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    field = UnischemaField("a", np.int32, (2,), NdarrayCodec())
+    write_dataset(tmp_path / "set", Unischema("s", [field]), [{"a": np.array([1, 2], np.int32)}] * 3)
+    encode = NdarrayCodec.encode
+    monkeypatch.setattr(NdarrayCodec, "encode", lambda self, field, value: encode(self, field, value + 1))
+    damages = verify(str(tmp_path / "set"), round_trips=2).damages
+    assert [damage.check for damage in damages] == ["codec"] * 2
+
+
+def test_a_file_that_is_cut_off_is_found_before_all_else(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_table(tmp_path, pa.table({"id": range(10)}), f"{name}.parquet")
+    path = tmp_path / "b.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    (damage,) = verify(str(tmp_path)).damages
+    assert (damage.check, damage.file) == ("file", str(path))
+
+
+def test_lists_of_different_lengths_and_with_nulls_inside_are_sound(tmp_path: Path) -> None:
+    lists = {
+        "ragged": [[[1, 2], [3]], None, [[4]]],
+        "gaps": [[1, None], [], None],
+        "both": [[[1, None], None], [[]], None],
+        "words": [[None, "a"], None, []],
+        "pair": pa.array([[1, None], None, [2, 3]], pa.list_(pa.int64(), 2)),
+    }
+    assert verify(write_table(tmp_path, pa.table(lists))).damages == ()
+
+
+def test_rows_behind_a_damage_are_read_too(tmp_path: Path) -> None:
+    field = UnischemaField("image", np.uint8, (4, 4), CompressedImageCodec("png"))
+    url = str(tmp_path / "set")
+    write_dataset(url, Unischema("s", [field]), [{"image": np.zeros((4, 4), np.uint8)}] * 130)
+    path = next(Path(url).glob("*.parquet"))
+    table = pq.read_table(path)
+    broken = [value.as_py()[:40] if row in (3, 129) else value.as_py() for row, value in enumerate(table["image"])]
+    pq.write_table(pa.table({"image": broken}, schema=table.schema), path)
+    assert [damage.check for damage in verify(url).damages] == ["decoding", "decoding"]

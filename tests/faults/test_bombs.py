@@ -1,0 +1,212 @@
+"""Values that claim more than they hold, or hold more than anyone wants: refused before memory is set aside."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from parquetry.common import (
+    CompressedImageCodec,
+    CompressedNdarrayCodec,
+    NdarrayCodec,
+    Pipeline,
+    Unischema,
+    UnischemaField,
+)
+from parquetry.common.errors import DecodeError, ParquetryError, SchemaError
+from parquetry.common.schema import images
+from parquetry.common.schema.codec import Codec
+from parquetry.common.schema.metadata import schema_to_metadata
+from parquetry.common.schema.npy import npy_header
+
+
+def stored(path: Path, field: UnischemaField, *values: bytes) -> Path:
+    """A file with these bytes as the values of the field."""
+    metadata = schema_to_metadata(Unischema("bombs", [field]))
+    schema = pa.schema([pa.field("x", pa.binary(), nullable=False)], metadata=metadata)
+    pq.write_table(pa.table([pa.array(values, pa.binary())], schema=schema), path)
+    return path
+
+
+def npy(text: str, data: bytes = b"") -> bytes:
+    header = text.encode() + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+def png(width: int, height: int) -> bytes:
+    head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + head
+        + struct.pack(">I", zlib.crc32(head))
+        + b"\0\0\0\x09IDATabcdefghijklm"
+    )
+
+
+def claiming(file_format: str, width: int, height: int) -> bytes:
+    """A file of 8 x 8 pixels whose header claims others."""
+    stream = io.BytesIO()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(stream, file_format, lossless=True)
+    data = bytearray(stream.getvalue())
+    if file_format == "jpeg":
+        at = data.index(b"\xff\xc0") + 5
+        data[at : at + 4] = struct.pack(">HH", height, width)
+    elif file_format == "webp":
+        data[21:25] = struct.pack("<I", width - 1 | height - 1 << 14)
+    elif file_format == "bmp":
+        data[18:26] = struct.pack("<II", width, height)
+    elif file_format == "gif":
+        data[6:10] = struct.pack("<HH", width, height)
+    elif file_format == "tiff":
+        first = struct.unpack("<I", data[4:8])[0] + 2
+        for place, size in ((first, width), (first + 12, height)):
+            data[place + 8 : place + 12] = struct.pack("<I", size)
+    return bytes(data)
+
+
+def zipped(content: bytes) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("arr.npy", content)
+    return stream.getvalue()
+
+
+HUGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (65000, 65000), }"
+BOMBS: dict[str, tuple[Codec, bytes]] = {
+    "an image": (CompressedImageCodec("png"), png(65_000, 65_000)),
+    "a zip file": (CompressedNdarrayCodec(), zipped(npy(HUGE, b"\0" * 1000))),
+    "an array": (NdarrayCodec(), npy(HUGE)),
+    "a shape that wraps": (NdarrayCodec(), npy(HUGE.replace("65000, 65000", f"{1 << 62}, 4"))),
+}
+
+
+@pytest.mark.parametrize("file_format", ["jpeg", "webp", "bmp", "gif", "tiff"])
+@pytest.mark.parametrize("shape", [(None, None, 3), (8, 8, 3)])
+@pytest.mark.parametrize("ahead", ["decode", "resize", "center_crop", "transform"])
+def test_images_of_every_format_are_measured_before_they_are_decoded(
+    tmp_path: Path, file_format: str, shape: tuple[int | None, ...], ahead: str
+) -> None:
+    field = UnischemaField("x", np.uint8, shape, CompressedImageCodec("jpeg", convert=True))
+    path = stored(tmp_path / "x.parquet", field, claiming(file_format, 8_000, 8_000))
+    pipeline = Pipeline(path, max_value_bytes=1_000_000, executor="threads")
+    if ahead == "resize":
+        pipeline = pipeline.resize("x", (4, 4))
+    elif ahead == "center_crop":
+        pipeline = pipeline.center_crop("x", (4, 4))
+    elif ahead == "transform":
+        pipeline = pipeline.transform(lambda row: row)
+    with pytest.raises(
+        DecodeError,
+        match=r"field 'x', file .*x\.parquet, row group 0, row 0: .*(at most 1000000 bytes|expected an image of shape|too small)",
+    ):
+        list(pipeline.batch(1))
+
+
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+def test_without_simplejpeg_and_in_workers_the_limit_holds(
+    tmp_path: Path, executor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if executor == "threads":
+        monkeypatch.setattr(images, "simplejpeg", None)
+    field = UnischemaField("x", np.uint8, (None, None, 3), CompressedImageCodec("jpeg"))
+    path = stored(tmp_path / "x.parquet", field, claiming("jpeg", 8_000, 8_000))
+    with pytest.raises(DecodeError, match="expected at most 1000000 bytes, got a value of shape"):
+        list(Pipeline(path, max_value_bytes=1_000_000, executor=executor, workers=1).batch(1))
+
+
+@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("shape", [(None, None), (4, 4)])
+def test_a_claim_of_gigabytes_is_refused_by_its_header(
+    tmp_path: Path, name: str, shape: tuple[int | None, int | None]
+) -> None:
+    codec, value = BOMBS[name]
+    path = stored(tmp_path / "x.parquet", UnischemaField("x", np.uint8, shape, codec), value)
+    with pytest.raises(DecodeError, match=r"field 'x', file .*x\.parquet, row group 0, row 0: .*(expected|bomb)"):
+        list(Pipeline(path))
+
+
+def test_the_limit_is_an_option_and_holds_for_values_and_batches(tmp_path: Path) -> None:
+    codec = NdarrayCodec()
+    field = UnischemaField("x", np.uint8, (None,), codec)
+    value = codec.encode(field, np.zeros(100, np.uint8))
+    path = stored(tmp_path / "x.parquet", field, *[value] * 20)
+    assert len(list(Pipeline(path, max_value_bytes=100))) == 20
+    with pytest.raises(DecodeError, match=r"row 0: .* expected at most 99 bytes.*max_value_bytes= allows more"):
+        next(iter(Pipeline(path, max_value_bytes=99)))
+    with pytest.raises(
+        DecodeError, match=r"at most 1600 bytes, got a batch of 20 values from here on, which takes 2000"
+    ):
+        list(Pipeline(path, max_value_bytes=100).batch(20))
+    assert len(list(Pipeline(path, max_value_bytes=99, executor="threads").with_options(max_value_bytes=None))) == 20
+
+
+def test_a_declared_shape_beyond_the_limit_is_an_error(tmp_path: Path) -> None:
+    field = UnischemaField("x", np.uint8, (1 << 20, 1 << 20), NdarrayCodec())
+    with pytest.raises(SchemaError, match=r"field 'x' of .*x\.parquet: expected values of at most 1073741824 bytes"):
+        list(Pipeline(stored(tmp_path / "x.parquet", field, b"")))
+
+
+HEADERS = [
+    "",
+    "{",
+    "(" * 9000,
+    "{'descr': '" + "9" * 5000 + "', 'fortran_order': False, 'shape': (1,), }",
+    "{'descr': 'O', 'fortran_order': False, 'shape': (1,), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }",
+    "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 5000 + ",), }",
+    "{'descr': [('a', '<f4', (2**40,))], 'fortran_order': 1, 'shape': 3, }",
+    "{'descr': '|S0', 'fortran_order': False, 'shape': (99999999999,), }",
+    "'''",
+    "\\\n\\",
+]
+
+
+@pytest.mark.parametrize("text", HEADERS, ids=range(len(HEADERS)))
+def test_headers_that_are_none_are_errors_of_ours(tmp_path: Path, text: str) -> None:
+    path = stored(tmp_path / "x.parquet", UnischemaField("x", np.float32, (None,), NdarrayCodec()), npy(text))
+    with pytest.raises(ParquetryError, match=r"x\.parquet"):
+        list(Pipeline(path))
+
+
+def test_a_header_has_a_bounded_length() -> None:
+    head = b"\x93NUMPY\x02\x00" + struct.pack("<I", 1 << 30) + b"{" * 100
+    with pytest.raises(ValueError, match="header of at most 65536 bytes, got 1073741836"):
+        npy_header(memoryview(head))
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b"[]", b"3", b'{"version": 1}', b'{"version": 1, "name": 1, "fields": [3]}']
+)
+def test_metadata_that_is_none_names_its_file(tmp_path: Path, text: bytes) -> None:
+    schema = pa.schema([pa.field("x", pa.int64())], metadata={b"parquetry.unischema.v1": text})
+    pq.write_table(pa.table([[1]], schema=schema), tmp_path / "x.parquet")
+    with pytest.raises(ParquetryError, match=r"x\.parquet"):
+        list(Pipeline(tmp_path))
+
+
+def test_bytes_that_are_no_text_name_their_row(tmp_path: Path) -> None:
+    field = UnischemaField("x", np.str_, (None,), NdarrayCodec())
+    good, bad = (
+        npy("{'descr': '|S2', 'fortran_order': False, 'shape': (1,), }", data) for data in (b"ok", b"\xff\xfe")
+    )
+    path = stored(tmp_path / "x.parquet", field, good, bad)
+    assert next(iter(Pipeline(path)))["x"].tolist() == ["ok"]
+    with pytest.raises(DecodeError, match=r"field 'x', file .*x\.parquet, row group 0, row 1: .*utf-8"):
+        list(Pipeline(path))
+
+
+def test_bytes_that_are_no_image_are_told_without_an_address(tmp_path: Path) -> None:
+    field = UnischemaField("x", np.uint8, (None, None, 3), CompressedImageCodec("png"))
+    message = r"row 0: .*cannot identify image file that begins with b'rubbish'\.$"
+    with pytest.raises(DecodeError, match=message):
+        list(Pipeline(stored(tmp_path / "x.parquet", field, b"rubbish"), executor="threads"))

@@ -1,0 +1,105 @@
+"""Footers with a flipped bit: an error that names the file, or pyarrow can be asked for everything; no process ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError
+from parquetry.common.layout.footer_check import check_footer
+from parquetry.common.reports.inspecting import inspect
+
+TABLE = pa.table(
+    {
+        "a": pa.array([1, 2, 3]),
+        "text": ["x", "y", "z"],
+        "list": pa.array([[1.0], [2.0, 3.0], []]),
+        "fixed": pa.array([b"ab", b"cd", b"ef"], pa.binary(2)),
+    }
+)
+TOUCH = """
+import sys, io
+import pyarrow as pa, pyarrow.parquet as pq
+from parquetry.common.layout.footer_check import check_footer, has_no_known_bounds
+
+content = open(sys.argv[1], "rb").read()
+size = int.from_bytes(content[-8:-4], "little")
+sound = 0
+for bit in range(0, 8 * size, 3):
+    flipped = bytearray(content)
+    flipped[len(content) - 8 - size + bit // 8] ^= 1 << bit % 8
+    try:
+        footer = pq.read_metadata(pa.BufferReader(bytes(flipped)))
+        check_footer(bytes(flipped[-8 - size : -8]), footer, len(flipped))
+    except (pa.ArrowException, OSError, ValueError):
+        continue
+    for number in range(footer.num_row_groups):
+        for column in range(footer.num_columns):
+            try:
+                chunk = footer.row_group(number).column(column)
+                chunk.compression, chunk.encodings, chunk.path_in_schema
+                asked = not has_no_known_bounds(footer.schema.column(column))
+                statistics = chunk.statistics if asked else None
+                if statistics is not None and statistics.has_min_max:
+                    statistics.min, statistics.max
+            except (UnicodeDecodeError, OverflowError, ValueError):
+                pass
+    sound += 1
+print(sound)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.parquet"
+    pq.write_table(TABLE, path, row_group_size=2, store_schema=False, write_page_checksum=True)
+    return path
+
+
+def footer_of(content: bytes) -> bytes:
+    size = int.from_bytes(content[-8:-4], "little")
+    return content[-8 - size : -8]
+
+
+def test_no_footer_that_passes_ends_the_process(file: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", TOUCH, file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
+def test_footers_of_other_writers_pass() -> None:
+    """Every stored dataset of the tests: Petastorm's and Spark's among them."""
+    files = sorted((Path(__file__).parents[1] / "data").rglob("*.parquet"))
+    assert files
+    for path in files:
+        content = path.read_bytes()
+        check_footer(footer_of(content), pq.read_metadata(path), len(content))
+
+
+def test_a_damaged_footer_names_its_file(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    place = content.rindex(b"\x15\x04\x19", len(content) - 8 - len(footer_of(bytes(content))))  # a chunk's type: INT64
+    content[place + 1] = 0x08
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"file .*x\.parquet: expected a readable Parquet file, got .* Remove it"):
+        list(Pipeline(file))
+
+
+def test_bounds_that_a_writer_has_cut_are_not_asked_for(tmp_path: Path) -> None:
+    path, long, cut = tmp_path / "x.parquet", b"a" * 100, b"a" * 64
+    table = pa.table({"id": range(20), "long": pa.array([long] * 20, pa.binary(100))})
+    pq.write_table(table, path, use_dictionary=False, compression="none", store_schema=False)
+    content = path.read_bytes()
+    size = int.from_bytes(content[-8:-4], "little")
+    footer = content[-8 - size : -8].replace(b"\x64" + long, b"\x40" + cut)
+    assert len(footer) < size
+    path.write_bytes(content[: -8 - size] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    rows = Pipeline(path, executor="threads").where([("id", ">=", 18), ("long", "==", long)])
+    assert [row["id"] for row in rows] == [18, 19]
+    assert inspect(str(path)).rows == 20

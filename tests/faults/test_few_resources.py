@@ -1,0 +1,74 @@
+"""Too few files, threads or too little memory in a sidecar is an error in the trainer that says which limit, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+from builders import build
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError, ParquetryError, TransformError, limit_reached
+from parquetry.common.sidecar.connection import ClientConnection
+from parquetry.common.transport.sidecar.channel import Channel
+from parquetry.common.transport.sidecar.protocol import RemoteError
+
+
+def test_a_sidecar_with_too_few_open_files_is_an_error_that_names_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = build(tmp_path / "data", [[5]] * 20, names=("id", "image"))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nulimit -n 16\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PARQUETRY_PYTHON", str(python))
+    pipeline = built.pipeline("id", "image", executor="sidecar").shuffle(100, seed=1).batch(8)
+    with pytest.raises(ParquetryError, match=r"may have 16 files open \(RLIMIT_NOFILE\)\. Run ulimit -n 65536"):
+        list(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("error", "limit"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), r"files open \(RLIMIT_NOFILE\)\. Run ulimit -n"),
+        (OSError(errno.ENFILE, "Too many open files"), r"fs\.file-max"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), r"RLIMIT_AS, ulimit -v"),
+        (MemoryError(), r"RLIMIT_AS, ulimit -v"),
+        (RuntimeError("can't start new thread"), r"RLIMIT_NPROC"),
+    ],
+)
+def test_an_error_of_a_sidecar_says_which_limit_it_met(error: Exception, limit: str) -> None:
+    for raised, name in ((error, "SidecarError"), (TransformError("row 3: it failed."), "TransformError")):
+        if raised is not error:
+            raised.__cause__ = error
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs:
+            ClientConnection(Channel(theirs)).send_error(1, raised)
+            message = Channel(ours).receive()
+        assert message is not None
+        told = RemoteError.unpack(message.body)
+        assert told.name == name
+        assert str(raised) in told.text
+        assert re.search(limit, told.text)
+
+
+def test_other_errors_name_no_limit() -> None:
+    assert (
+        limit_reached(ValueError("x")) == limit_reached(OSError(errno.ENOENT, "no file")) == limit_reached(None) == ""
+    )
+
+
+def test_files_in_memory_are_told_apart_from_missing_ones(tmp_path: Path) -> None:
+    built = build(tmp_path, [[5]], names=("id",))
+    memory = fsspec.filesystem("memory")
+    for file in os.scandir(tmp_path):
+        memory.pipe(f"/few_resources/{file.name}", Path(file.path).read_bytes())
+    assert len(Pipeline("memory://few_resources", executor="threads")) == len(built.rows)
+    with pytest.raises(DatasetError, match=r"found nothing there.*no other sees them: a sidecar.*executor='threads'"):
+        list(Pipeline("memory://few_resources", executor="sidecar"))

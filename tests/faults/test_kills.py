@@ -1,0 +1,218 @@
+"""Processes that are killed while an epoch is read: the same elements come in the same order, and nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from builders import Built, build
+from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, plain_element
+
+from benchmarks.faults import Killer, readers, workers, workers_of
+from parquetry.common import Pipeline
+from parquetry.common.errors import PipelineError, SidecarError
+from parquetry.common.transport.sidecar.client import IDLE
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh"),
+    pytest.mark.usefixtures("new_sidecars"),
+]
+
+NEEDS = {"tensorflow": "tensorflow", "ParquetPipe": "torch"}
+FACES = [
+    face
+    for face in (SIDECAR, TensorFlowFace(), TorchFace(kind="ParquetPipe"))
+    if importlib.util.find_spec(NEEDS.get(face.name, "numpy"))
+]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("kills"), [[20, 13], [7, 30], [30]], names=("id", "image"))
+
+
+@pytest.fixture(autouse=True)
+def _no_other_sidecars() -> Iterator[None]:
+    IDLE.close()
+    yield
+    IDLE.close()
+
+
+def shuffled(built: Built, repeats: int, **options: Any) -> Pipeline:
+    """Batches that workers decode."""
+    pipeline = built.pipeline("id", "image", **{"executor": "sidecar", "workers": 2, **options})
+    return pipeline.shuffle(20, seed=5).repeat(repeats).batch(4)
+
+
+def ids(pipeline: Pipeline, element: Any) -> list[int]:
+    return [row["id"] for row in plain_element(pipeline.element, element)]
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_workers_that_are_killed_all_the_time_change_nothing(built: Built, face: Any) -> None:
+    pipeline = shuffled(built, 10)
+    expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
+    others = readers()
+    begin = face.passes(pipeline)
+    iterator = begin()
+    found = [ids(pipeline, next(iterator))]
+    (reader,) = (reader for reader in readers() if reader not in others)
+    (template,) = reader.children()
+    descriptors = reader.num_fds()
+    with Killer(lambda: workers_of(reader), times=1000, pause_s=(0.01, 0.15), seed=1) as killer:
+        for number, element in enumerate(iterator, 1):
+            found.append(ids(pipeline, element))
+            killer.wait_for(min(3, 4 * number // len(expected)))
+    assert found == expected
+    assert reader.children() == [template]  # no zombie, nor among its own
+    assert len(template.children()) <= 2
+    assert reader.num_fds() <= descriptors + 8  # blocks that are in use at the moment of counting
+
+
+def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: Built) -> None:
+    def dies(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 77:
+            os._exit(3)
+        return row
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=2).transform(dies).batch(5)
+    with (
+        Killer(workers, times=1000, pause_s=(0.05, 0.15), seed=2),
+        pytest.raises(SidecarError, match=r"decode worker died \d+ times in one batch \(exit status 3\)"),
+    ):
+        list(pipeline)
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_readers_that_are_killed_are_replaced_at_the_next_element(built: Built, face: Any) -> None:
+    pipeline = shuffled(built, 8, workers=1)
+    expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
+    others = readers()
+    begin = face.passes(pipeline)
+    iterator, found, held, killed = begin(), [], [], set()
+    for number, element in enumerate(iterator):
+        held.append(element)
+        found.append(ids(pipeline, element))
+        if number % 20 == 0 and len(killed) < 2:
+            for reader in set(readers()) - set(others):
+                reader.kill()
+                killed.add(reader.pid)
+    assert found == expected
+    assert len(killed) == 2
+    assert [ids(pipeline, element) for element in held] == expected  # what the user holds stays
+    counted = begin.__self__ if face.name == "tensorflow" else iterator  # by the dataset
+    assert counted.stats().restarts == 2
+
+
+def test_rows_and_rows_left_out_go_on_at_the_next_one(built: Built) -> None:
+    def odd(row: dict[str, Any]) -> dict[str, Any] | None:
+        return row if row["id"] % 2 else None
+
+    pipeline = built.pipeline("id", executor="sidecar", workers=1).shuffle(20, seed=1).repeat(30)
+    for chain in (pipeline, pipeline.transform(odd, drops=True).batch(3)):
+        expected = THREADS.elements(chain)
+        iterator, found = iter(chain), []
+        for element in iterator:
+            found.append(plain_element(chain.element, element))
+            if len(found) == 2:
+                for reader in readers():
+                    reader.kill()
+        assert found == expected
+        assert iterator.stats().restarts == 1
+
+
+@pytest.mark.parametrize("face", FACES[:2], ids=lambda face: face.name)
+def test_a_reader_that_dies_at_one_element_again_and_again_is_an_error(built: Built, face: Any) -> None:
+    def ends_the_reader(batch: dict[str, Any]) -> dict[str, Any]:
+        if 50 in batch["id"]:
+            psutil.Process(os.getppid()).parent().kill()
+        return batch
+
+    pipeline = shuffled(built, 1, restarts=2).transform(ends_the_reader)
+    iterator = face.passes(pipeline)()
+    with pytest.raises(Exception, match=r"It was started again 2 times at element [0-9]+"):
+        list(iterator)
+
+
+def python_that_dies(monkeypatch: pytest.MonkeyPatch, path: Path, deaths: int) -> Path:
+    """Sidecars are started by a program that is killed so many times before it is Python; it leaves a file each time."""
+    starts, program = path / "starts", path / "python"
+    starts.mkdir()
+    lines = [
+        f'n=$(ls "{starts}" | wc -l)',
+        f'touch "{starts}/$$"',
+        f'[ "$n" -lt {deaths} ] && kill -9 $$',
+        f'exec "{sys.executable}" "$@"',
+    ]
+    program.write_text("\n".join(["#!/bin/sh", *lines]))
+    program.chmod(0o755)
+    monkeypatch.setenv("PARQUETRY_PYTHON", str(program))
+    return starts
+
+
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_readers_that_are_killed_before_the_first_element_are_replaced(
+    built: Built, face: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pipeline = shuffled(built, 1, workers=1)
+    expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
+    begin = face.passes(pipeline)
+    starts = python_that_dies(monkeypatch, tmp_path, 2)
+    iterator = begin()
+    assert [ids(pipeline, element) for element in iterator] == expected
+    assert len(list(starts.iterdir())) == 3
+    counted = begin.__self__ if face.name == "tensorflow" else iterator
+    assert counted.stats().restarts in (1, 2)  # tf.data may have asked for the length before
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("face", FACES[:2], ids=lambda face: face.name)
+def test_a_reader_that_never_opens_is_one_error(
+    built: Built, face: Any, restarts: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pipeline = shuffled(built, 1, workers=1, restarts=restarts)
+    begin = face.passes(pipeline)
+    starts = python_that_dies(monkeypatch, tmp_path, 99)
+    with pytest.raises(Exception, match=r"(SIGKILL|signal 9)") as caught:
+        list(begin())
+    assert ("It was started again 2 times at element 0" in str(caught.value)) == (restarts > 0)
+    assert len(list(starts.iterdir())) in (1 + restarts, 2 + restarts)  # tf.data may have asked for the length before
+
+
+@pytest.mark.parametrize("given", [-1, 1.5, "3", True])
+def test_restarts_are_an_integer(built: Built, given: Any) -> None:
+    with pytest.raises(PipelineError, match="expected restarts to be an integer >= 0 or None"):
+        built.pipeline(restarts=given)
+    assert built.pipeline(restarts=np.int64(2)).options.restarts == 2
+
+
+def test_rows_left_out_are_counted_once_by_readers_that_take_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def odd(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] % 2:
+            raise ValueError("an odd row")
+        return row
+
+    pipeline = build(tmp_path, [[60] * 10], names=("id",)).pipeline("id", executor="sidecar", workers=1)
+    pipeline = pipeline.with_options(on_error="skip").transform(odd).batch(5)
+    iterator, found = iter(pipeline), []
+    for number, element in enumerate(iterator):
+        found += element["id"].tolist()
+        if number in (2, 20):
+            for reader in readers():
+                reader.kill()
+    stats = iterator.stats()
+    assert found == list(range(0, 600, 2))
+    assert stats.skipped_transform == 300
+    assert stats.restarts <= 2  # a reader that had given everything needs no other
+    assert len(set(stats.skipped)) == len(stats.skipped) == 100
+    IDLE.close()
+    assert "300 rows that failed: left out of this epoch" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+"""Processes that stop in the middle of an epoch: whoever waits says so, and with a limit they are replaced."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from builders import Built, build
+from faces import SIDECAR, THREADS, TensorFlowFace, plain_element
+
+from benchmarks.faults import readers, workers_of
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.errors import PipelineError, SidecarError
+from parquetry.common.transport.sidecar.client import IDLE
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody says what a process does"),
+    pytest.mark.usefixtures("new_sidecars"),
+]
+
+FACES = [SIDECAR, *([TensorFlowFace()] if importlib.util.find_spec("tensorflow") else [])]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("stalls"), [[20, 13], [30]], names=("id", "image"))
+
+
+@pytest.fixture(autouse=True)
+def _no_other_sidecars() -> Iterator[None]:
+    IDLE.close()
+    yield
+    IDLE.close()
+
+
+def repeated(built: Built, **options: Any) -> Pipeline:
+    """Batches that one worker decodes."""
+    return built.pipeline("id", "image", executor="sidecar", workers=1, **options).repeat(20).batch(4)
+
+
+def begun(pipeline: Pipeline) -> tuple[Any, list[int], psutil.Process]:
+    """An iterator, the ids of its first element, and its reader; those of other tests may be idle."""
+    others = readers()
+    iterator = iter(pipeline)
+    first = next(iterator)["id"].tolist()
+    (reader,) = set(readers()) - set(others)
+    return iterator, first, reader
+
+
+def stop(process: psutil.Process) -> None:
+    os.kill(process.pid, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("stopped", ["worker", "reader"])
+@pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
+def test_a_process_that_is_stopped_is_replaced(built: Built, face: Any, stopped: str) -> None:
+    pipeline = repeated(built, stall_timeout=0.5 if stopped == "worker" else 0.6)  # so that no other sidecar fits
+    expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
+    others = readers()
+    begin = face.passes(pipeline)
+    iterator, found = begin(), []
+    for element in iterator:
+        found.append([row["id"] for row in plain_element(pipeline.element, element)])
+        if len(found) == 1:
+            (reader,) = set(readers()) - set(others)
+            (worker,) = workers_of(reader)
+            stop(worker if stopped == "worker" else reader)
+    assert found == expected
+    counted = begin.__self__ if face.name == "tensorflow" else iterator  # by the dataset
+    assert counted.stats().restarts == (1 if stopped == "reader" else 0)
+
+
+def test_without_restarts_a_stopped_reader_is_an_error(built: Built) -> None:
+    iterator, _, reader = begun(repeated(built, stall_timeout=0.2, restarts=0))
+    stop(reader)
+    with pytest.raises(SidecarError, match=r"died: stalled for \d+ s \(stopped\)"):
+        list(iterator)
+
+
+def test_whoever_waits_says_so_and_goes_on(
+    built: Built, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PARQUETRY_STALL_WARNING_S", "0.6")
+    pipeline = repeated(built)
+    iterator, first, reader = begun(pipeline)
+    found = [first]
+    (worker,) = workers_of(reader)
+    stop(worker)
+    waking = _wake_after(worker.pid, 3)
+    found += [batch["id"].tolist() for batch in iterator]
+    waking.join()
+    IDLE.close()  # the reader's last words have been read
+    assert found == [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
+    errors = capfd.readouterr().err
+    assert f"for process {worker.pid}, which is stopped" in errors
+    assert "it is being decoded" in errors
+    assert "the trainer has waited" in caplog.text
+
+
+def test_a_function_that_computes_is_not_stalled(built: Built) -> None:
+    def slow(row: dict[str, Any]) -> dict[str, Any]:
+        end = time.monotonic() + 1.2
+        while row["id"] == 0 and time.monotonic() < end:
+            pass
+        return {"id": row["id"], "worker": os.getpid()}
+
+    outputs = [UnischemaField("worker", np.int64)]
+    pipeline = built.pipeline("id", executor="sidecar", workers=1, stall_timeout=0.3).transform(slow, outputs)
+    assert len({row["worker"] for row in pipeline}) == 1
+
+
+@pytest.mark.parametrize("given", [0, -1, True, "3", float("nan"), float("inf")])
+def test_the_limit_is_a_number_of_seconds(built: Built, given: Any) -> None:
+    with pytest.raises(PipelineError, match=r"expected stall_timeout to be 0\.1 to 1000000 seconds or None"):
+        built.pipeline(stall_timeout=given)
+
+
+def _wake_after(pid: int, seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    return timer

@@ -1,0 +1,171 @@
+"""A store that fails now and then: reads are made again, and the rows are those of a store that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+import pytest
+from builders import build
+from fsspec.implementations.memory import MemoryFile
+from memory_store import Store
+
+from parquetry.common import Pipeline
+from parquetry.common.errors import DatasetError
+from parquetry.common.layout import store_faults
+from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes, told
+
+Fault = Callable[[], Exception]
+
+
+class AnswerError(Exception):
+    """As aiohttp, gcsfs and others raise it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{status}, url='https://store/part?X-Signature=secret'")
+        self.status = status
+
+
+class ClientError(Exception):
+    """As botocore raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("An error occurred")
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+class FaultyStore(Store):
+    """A store whose reads fail as ``faults`` says, one after the other; ``None`` = this one works."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.faults: Iterator[Fault | None] = iter(())
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        store = self
+
+        class File(MemoryFile):
+            def read(self, size: int = -1) -> bytes:
+                fault = next(store.faults, None)
+                if fault is not None:
+                    raise fault()
+                return bytes(super().read(size))
+
+        return File(self, path, self.files[path])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    built = build(tmp_path, [[5, 5], [5]], names=("id", "tags"))
+    result = FaultyStore(name=str(tmp_path), says="tag")  # of which nothing is known yet
+    for path in sorted(Path(built.url).glob("*.parquet")):
+        result.put_file_bytes(f"data/{path.name}", path.read_bytes())
+    return result
+
+
+@pytest.fixture(autouse=True)
+def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 0.0)
+
+
+BUSY: dict[str, Fault] = {
+    "time-out": lambda: TimeoutError(),
+    "reset": lambda: ConnectionResetError(104, "Connection reset by peer"),
+    "503": lambda: AnswerError(503),
+    "SlowDown": lambda: OSError(
+        "An error occurred (SlowDown) when calling GetObject: Please reduce your request rate."
+    ),
+    "500 of botocore": lambda: ClientError(500),
+    "arrow": lambda: OSError("When reading information: AWS Error NETWORK_CONNECTION during HeadObject operation"),
+    "cause": lambda: _caused(RuntimeError("it failed"), AnswerError(429)),
+    "cut": lambda: OSError("Tried reading 100 bytes starting at position 4 from file but only got 50"),
+}
+
+
+def _pipeline(store: FaultyStore) -> Pipeline:
+    return Pipeline("data", filesystem=store, executor="threads", workers=1)
+
+
+def _caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("fault", BUSY.values(), ids=BUSY)
+def test_rows_and_order_are_those_of_a_store_that_does_not_fail(store: FaultyStore, fault: Fault) -> None:
+    expected = [row["id"] for row in _pipeline(store).shuffle(4, seed=1)]
+    store.faults = iter([fault] * (FEW_ATTEMPTS - 1))
+    iterator = iter(_pipeline(store).shuffle(4, seed=1))
+    assert [row["id"] for row in iterator] == expected
+    assert iterator.stats().retries == FEW_ATTEMPTS - 1
+    store.put_file_bytes("data/another.parquet", store.files["data/part-000.parquet"])
+    store.faults = iter([fault])  # for its footer
+    assert len(list(_pipeline(store))) == len(expected) + 10
+    assert next(store.faults, "all") == "all"
+
+
+def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
+    store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    len(_pipeline(store))
+    store.faults = iter([BUSY["503"]] * 1000)
+    with pytest.raises(DatasetError) as caught:
+        list(_pipeline(store))
+    assert f"the store failed {ATTEMPTS} times, at last with: 503, url='https://store/part?...'" in str(caught.value)
+    assert "row group" in str(caught.value)
+    assert "Check the network" in str(caught.value)
+    assert "secret" not in str(caught.value) + caplog.text
+    store.put_file_bytes("data/another.parquet", store.files["data/part-000.parquet"])
+    with pytest.raises(DatasetError, match=r"another\.parquet: the footer cannot be read, the store failed 8 times"):
+        list(_pipeline(store))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError("part-000.parquet"),
+        PermissionError("AccessDenied: timed out session"),
+        AnswerError(404),
+        ClientError(403),
+        OSError("Parquet magic bytes not found in footer"),
+        OSError("expected 500 rows, got 503"),
+        MemoryError(),
+        KeyError("status"),
+    ],
+)
+def test_what_would_fail_again_is_raised_at_once(store: FaultyStore, error: Exception) -> None:
+    asked = []
+
+    def read() -> None:
+        asked.append(1)
+        raise error
+
+    assert not passes(error)
+    with pytest.raises(type(error)) as caught:
+        asking_again(_arrow(store), read, "file")
+    assert caught.value is error
+    assert len(asked) == 1
+
+
+def test_a_cut_answer_is_asked_for_a_few_times_and_a_local_file_once(store: FaultyStore) -> None:
+    for filesystem, count in ((_arrow(store), FEW_ATTEMPTS), (pafs.LocalFileSystem(), 1)):
+        asked = []
+
+        def read(asked: list[int] = asked) -> None:
+            asked.append(1)
+            raise BUSY["cut"]()
+
+        with pytest.raises(OSError, match="but only got 50"):
+            asking_again(filesystem, read, "file")
+        assert len(asked) == count
+
+
+def test_an_error_is_told_on_one_line_without_signatures() -> None:
+    assert told(OSError("GET https://a/b?sig=1&c=2\n failed. ")) == "GET https://a/b?... failed"
+    assert told(TimeoutError()) == "TimeoutError"
+
+
+def _arrow(store: FaultyStore) -> Any:
+    return pafs.PyFileSystem(pafs.FSSpecHandler(store))

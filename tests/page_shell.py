@@ -1,0 +1,91 @@
+"""Runs the shell blocks of a page: ``parquetry`` in this process; what would install, build or measure must exist."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from parquetry.common.arrow_stream import command as serving
+from parquetry.common.command.app import app
+
+if TYPE_CHECKING:
+    from sybil import Example
+
+ROOT = Path(__file__).resolve().parents[1]
+FINDS_PROBLEMS = {"lint", "verify", "doctor"}
+"""Commands that exit with 1, where something is wrong with the data or with this machine."""
+SHORTER = {"bench": ["--seconds", "0.05"], "doctor": ["--help"]}
+"""What their own tests run in full: one measures for seconds, one imports both frameworks in new processes."""
+
+
+def run(example: Example) -> None:
+    """Runs each line of a shell block, in the working directory."""
+    for line in example.parsed.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words.pop(0)  # a variable for the command
+        if words:
+            _run_line(words)
+
+
+def _run_line(words: list[str]) -> None:
+    program, *arguments = words
+    if program == "parquetry":
+        _run_parquetry(arguments)
+    elif program == "pip":
+        for extra in re.findall(r"[\w-]+(?=[],])", " ".join(arguments)):
+            assert re.search(rf"^{extra} = \[", _text("pyproject.toml"), re.MULTILINE), f"no extra {extra}"
+    elif program == "make":
+        for target in arguments:
+            assert "=" in target or re.search(rf"^{target}:", _text("Makefile"), re.MULTILINE), f"no target {target}"
+    elif program.endswith("python") and arguments[0] == "-c":
+        _run_code(arguments[1:])
+    elif program.endswith("python") and arguments[0] == "-m":
+        assert _module_path(arguments[1]).exists() or find_spec(arguments[1]), f"no module {arguments[1]}"
+    elif program.endswith("python"):
+        assert (ROOT / arguments[0]).is_file(), f"no file {arguments[0]}"
+    else:
+        raise AssertionError(f"expected a program that this test knows, got {words}")
+
+
+def _run_parquetry(arguments: list[str]) -> None:
+    arguments = [*arguments, *SHORTER.get(arguments[0], ())]
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.MonkeyPatch.context() as patch:
+        # A server starts, says where it listens, and stops.
+        patch.setattr(serving, "threading", SimpleNamespace(Event=lambda: stopped))
+        patch.setattr(serving, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=0, SIGINT=0))
+        result = CliRunner().invoke(app, arguments, prog_name="parquetry")
+    assert result.exit_code in ({0, 1} if arguments[0] in FINDS_PROBLEMS else {0}), (
+        f"parquetry {shlex.join(arguments)} ended with {result.exit_code}:\n{result.output[-2000:]}"
+    )
+
+
+def _run_code(arguments: list[str]) -> None:
+    code, *redirection = arguments
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "python -c", "exec"), {})
+    if redirection:
+        sign, name = redirection
+        assert sign == ">"
+        Path(name).write_text(printed.getvalue(), encoding="utf-8")
+
+
+def _module_path(name: str) -> Path:
+    return (ROOT / name.replace(".", "/")).with_suffix(".py")
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")

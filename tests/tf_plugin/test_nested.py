@@ -1,0 +1,108 @@
+"""Nested lists as ragged tensors, ragged at every level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from parquetry.common import Pipeline, UnischemaField
+from parquetry.common.arrow_stream import serve
+from parquetry.tf_plugin import ParquetDataset
+from parquetry.tf_plugin.arrow_feed import ArrowFeed
+
+BOXES = [[[1, 2], [3]], [], [[], [4, 5, 6]], [[7]]]
+WORDS = [[[b"a"], []], [[]], [[b"bb", b"c"], [b"d"]], []]
+PAIRS = [[[[1.0, 2.0]], []], [[[3.0, 4.0], [5.0, 6.0]]], [], [[]]]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("nested") / "a.parquet"
+    columns = {
+        "boxes": pa.array(BOXES, pa.list_(pa.list_(pa.int32()))),
+        "words": pa.array([[[word.decode() for word in part] for part in row] for row in WORDS]),
+        "pairs": pa.array(PAIRS, pa.list_(pa.list_(pa.list_(pa.float32(), 2)))),
+        "label": pa.array([0.0, 1.0, 2.0, 3.0], pa.float32()),
+    }
+    pq.write_table(pa.table(columns), path, row_group_size=3)
+    return str(path)
+
+
+def test_a_batch_is_ragged_at_each_level_and_a_row_at_one_less(url: str) -> None:
+    dataset = ParquetDataset(url).nested("boxes", "words", "pairs")
+    rows = list(dataset)
+    assert [row["boxes"].to_list() for row in rows] == BOXES
+    assert [row["words"].to_list() for row in rows] == WORDS
+    assert [row["pairs"].to_list() for row in rows] == PAIRS
+    spec = dataset.element_spec["pairs"]
+    assert (spec.shape.as_list(), spec.dtype, spec.ragged_rank) == ([None, None, 2], tf.float32, 1)
+    batches = dataset.batch(2, drop_remainder=True)
+    spec = batches.element_spec["pairs"]
+    assert (spec.shape.as_list(), spec.ragged_rank) == ([2, None, None, 2], 2)
+    assert [batch["boxes"].to_list() for batch in batches] == [BOXES[:2], BOXES[2:]]
+    assert [batch["words"].to_list() for batch in batches] == [WORDS[:2], WORDS[2:]]
+    assert all(spec.is_compatible_with(batch["pairs"]) for batch in batches)
+
+
+def test_windows_and_masks_are_ragged_too(url: str) -> None:
+    windows = ParquetDataset(url).select("boxes").nested("boxes").nulls("mask", "boxes", elements=True)
+    batch = next(iter(windows.ngram(length=2).batch(3)))
+    assert batch["boxes"].to_list() == [BOXES[:2], BOXES[1:3], BOXES[2:]]
+    assert batch["boxes__valid"].dtype == tf.bool
+    assert batch["boxes__valid"].ragged_rank == batch["boxes"].ragged_rank == 3
+    assert windows.ngram(length=2).batch(3).element_spec["boxes"].shape.as_list() == [None, 2, None, None]
+
+
+def test_maps_functions_and_models_take_it(url: str) -> None:
+    def total(row: dict[str, tf.RaggedTensor]) -> tf.Tensor:
+        return tf.reduce_sum(row["boxes"], axis=[1, 2])
+
+    batches = ParquetDataset(url).nested("boxes").select("boxes", "label").batch(4)
+    assert next(iter(batches.map(total))).numpy().tolist() == [6, 0, 15, 7]
+
+    @tf.function
+    def summed(dataset: tf.data.Dataset) -> tf.Tensor:
+        return dataset.reduce(0, lambda state, row: state + tf.reduce_sum(row["boxes"].flat_values))
+
+    assert int(summed(batches)) == 28
+    inputs = tf.keras.Input([], dtype="float32")
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(tf.keras.layers.Reshape([1])(inputs)))
+    model.compile("sgd", "mse")
+    sums = batches.map(lambda row: (tf.cast(total(row), tf.float32), row["label"]))
+    assert np.isfinite(model.fit(sums, epochs=2, verbose=0, shuffle=False).history["loss"]).all()
+
+
+def test_an_iterator_goes_on_from_its_state(url: str) -> None:
+    dataset = ParquetDataset(url).nested("boxes").select("boxes").shuffle(4, seed=1)
+    expected = [row["boxes"].to_list() for row in dataset]
+    first = ParquetDataset(url).nested("boxes").select("boxes").shuffle(4, seed=1)
+    for _ in zip(range(2), first):  # noqa: B905
+        pass
+    again = ParquetDataset(url).nested("boxes").select("boxes").shuffle(4, seed=1)
+    again = again.load_state_dict(first.state_dict(2))
+    assert [row["boxes"].to_list() for row in again] == expected[2:]
+
+
+def test_lists_that_a_function_makes_are_ragged(url: str) -> None:
+    field = UnischemaField("cells", np.int32, (None, None))
+    rows = ParquetDataset(url).select("label")
+    made = rows.transform(lambda row: {**row, "cells": [[1] * int(row["label"]), [2]]}, [field]).nested("cells")
+    expected = [[[1] * number, [2]] for number in range(4)]
+    assert [row["cells"].to_list() for row in made] == expected
+    batch = next(iter(made.batch(4)))["cells"]
+    assert (batch.to_list(), batch.ragged_rank) == (expected, 2)
+
+
+def test_an_arrow_stream_gives_them_too(url: str) -> None:
+    with serve(Pipeline(url, executor="threads").nested("boxes", "words", "pairs")) as server:
+        remote = Pipeline(address=server.address)
+        feeds = [ArrowFeed(chain, "pyarrow") for chain in (remote, remote.batch(2, drop_remainder=True))]
+        rows, batches = ([*feed.dataset] for feed in feeds)
+        assert [row["boxes"].to_list() for row in rows] == BOXES
+        assert [row["words"].to_list() for row in rows] == WORDS
+        assert [batch["pairs"].to_list() for batch in batches] == [PAIRS[:2], PAIRS[2:]]
+        native = ParquetDataset(url).nested("boxes", "words", "pairs").batch(2, drop_remainder=True)
+        assert feeds[1].dataset.element_spec == native.element_spec

@@ -1,0 +1,84 @@
+"""`stats()` of the faces: over loaders, their workers, and nodes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import ChainDataset, DataLoader
+
+from parquetry import trace
+from parquetry.common.counting.watching import stats_of
+from parquetry.common.errors import PipelineError
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
+
+ROWS = 60
+
+
+@pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
+def test_an_epoch_is_counted_in_one_process(url: str, face: Any) -> None:
+    data = face(url, ["id"]).shuffle(10, seed=1).batch(7)
+    with pytest.raises(PipelineError, match="expected a dataset that was iterated in this process"):
+        data.stats()
+    for _ in range(2):
+        iterator = iter(data)
+        next(iterator)
+        assert data.stats().elements == 1
+        assert iterator.stats().elements == 1
+        assert len(list(iterator)) == 8
+        assert (data.stats().rows, data.stats().elements) == (ROWS, 9)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_a_loader_counts_its_workers_and_begins_at_zero_with_each_epoch(url: str, options: dict[str, Any]) -> None:
+    data = ParquetPipe(url, ["id"]).batch(7)
+    loader = DataLoader(data, batch_size=None, **options)
+    for _ in range(2):
+        assert len(list(loader)) == 9
+        found = data.stats()
+        assert (found.rows, found.elements) == (ROWS, 9)
+        assert found.parquet_s > 0 < found.seconds
+        assert found.wait_s <= found.seconds
+
+
+def test_a_trace_has_the_work_of_loader_workers(url: str, tmp_path: Path) -> None:
+    with trace(tmp_path / "trace.json"):
+        list(DataLoader(ParquetPipe(url, ["id"]).batch(7), batch_size=None, num_workers=1))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {event["name"] for event in events if event["pid"] != os.getpid()} >= {"decode", "load a row group"}
+
+
+def test_a_node_is_counted(url: str) -> None:
+    node = ParquetNode(url, ["id"]).batch(7)
+    with pytest.raises(PipelineError, match="stats: expected"):
+        node.stats()
+    assert len(list(node)) == 9
+    assert node.stats().rows == ROWS
+
+
+def test_a_copy_counts_for_itself(url: str) -> None:
+    data = ParquetPipe(url, ["id"]).batch(7)
+    list(data)
+    for other in (copy.deepcopy(data), pickle.loads(pickle.dumps(data))):
+        assert len(list(other)) == 9
+        assert other.stats().elements == 9
+
+
+def test_without_shared_memory_workers_read_all_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(name: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("parquetry.torch_plugin.pass_counters.memory_file", full)
+    data = ParquetPipe(url, ["id"]).batch(7)
+    assert len(list(DataLoader(data, batch_size=None, num_workers=1))) == 9
+    assert data.stats().elements == 0
+
+
+def test_a_chain_of_datasets_is_searched_for_stats(url: str) -> None:
+    pipe = ParquetPipe(url, ["id"]).batch(7)
+    assert stats_of(DataLoader(ChainDataset([pipe, pipe]), batch_size=None)) == pipe.stats

@@ -1,0 +1,120 @@
+#include "counters.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "sidecar_client.h"
+
+namespace parquetry {
+namespace counters_layout {
+
+constexpr size_t kRows = 4096;
+constexpr size_t kWidth = 32;
+constexpr size_t kBytes = (1 + kRows) * kWidth * sizeof(double);
+constexpr size_t kPathAt = 64;
+constexpr double kMagic = 2026;
+constexpr double kShortestTraced = 50e-6;  // seconds
+enum HeaderNumber { kMagicAt, kUsed, kPathBytes };
+enum RowNumber {
+  kOwner = 0,
+  kRowsGiven = 1,
+  kElements = 2,
+  kDeliveredBytes = 3,
+  kWaitSeconds = 4,
+  kFailed = 16,
+  kBegan = 18,
+  kFirst = 19,
+  kLast = 20,
+  kRestarts = 21
+};
+
+}  // namespace counters_layout
+
+namespace layout = counters_layout;
+
+namespace {
+
+// Where a trace is being written, as Python's `trace` says to all of this process.
+void SetTrace(double* memory) {
+  const char* const path = std::getenv("PARQUETRY_TRACE_SPOOL");
+  const size_t size = path == nullptr ? 0 : std::strlen(path);
+  if (size == 0 || size > layout::kWidth * sizeof(double) - layout::kPathAt) return;
+  std::memcpy(reinterpret_cast<char*>(memory) + layout::kPathAt, path, size);
+  memory[layout::kPathBytes] = static_cast<double>(size);
+}
+
+}  // namespace
+
+std::shared_ptr<Counters> Counters::Make() {
+  const int fd = AnonymousFile("parquetry-counters");
+  if (fd < 0) return nullptr;
+  void* memory = MAP_FAILED;
+  if (ftruncate(fd, layout::kBytes) == 0) {
+    memory = mmap(nullptr, layout::kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  }
+  if (memory == MAP_FAILED) {
+    close(fd);
+    return nullptr;
+  }
+  return std::shared_ptr<Counters>(new Counters(fd, static_cast<double*>(memory)));
+}
+
+Counters::Counters(int fd, double* memory) : file_(fd), memory_(memory), row_(memory + layout::kWidth) {
+  SetTrace(memory);
+  memory[layout::kUsed] = 1;
+  memory[layout::kMagicAt] = layout::kMagic;
+  row_[layout::kOwner] = static_cast<double>(getpid());
+  row_[layout::kBegan] = Now();
+}
+
+Counters::~Counters() { munmap(memory_, layout::kBytes); }
+
+double Counters::Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int Counters::Duplicate() const { return fd() < 0 ? -1 : fcntl(fd(), F_DUPFD_CLOEXEC, 0); }
+
+void Counters::Given(double rows, double bytes, double begin) {
+  const double now = Now();
+  row_[layout::kRowsGiven] += rows;
+  row_[layout::kElements] += 1;
+  row_[layout::kDeliveredBytes] += bytes;
+  if (row_[layout::kFirst] == 0) {
+    row_[layout::kFirst] = now;
+  } else {
+    row_[layout::kWaitSeconds] += now - begin;
+  }
+  row_[layout::kLast] = now;
+  if (memory_[layout::kPathBytes] > 0 && now - begin > layout::kShortestTraced) Trace(begin, now);
+}
+
+// Appends a line to the file of Python's `trace`; a file that has gone is no error.
+void Counters::Trace(double begin, double end) const {
+  const auto size = static_cast<size_t>(memory_[layout::kPathBytes]);
+  const std::string path(reinterpret_cast<const char*>(memory_) + layout::kPathAt, size);
+  const int file = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file < 0) return;
+  char line[256];
+  const int length = std::snprintf(line, sizeof(line),
+                                   "{\"name\": \"wait for an element\", \"ph\": \"X\", \"ts\": %.3f, \"dur\": %.3f, "
+                                   "\"pid\": %d, \"tid\": %ld, \"args\": {\"thread\": \"tf.data\"}}\n",
+                                   begin * 1e6, (end - begin) * 1e6, static_cast<int>(getpid()),
+                                   static_cast<long>(syscall(SYS_gettid)));
+  [[maybe_unused]] const ssize_t written = write(file, line, static_cast<size_t>(length));
+  close(file);
+}
+
+void Counters::Failed() { row_[layout::kFailed] += 1; }
+
+void Counters::Restarted() { row_[layout::kRestarts] += 1; }
+
+}  // namespace parquetry

@@ -1,0 +1,46 @@
+"""`log_stats`: what a loader does, and which side is slow, in the log of a ``SummaryWriter``."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from parquetry.common.counting.watching import stats_of
+from parquetry.common.errors import PipelineError
+
+
+class Writer(Protocol):
+    """What is used of ``torch.utils.tensorboard.SummaryWriter``."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> object:
+        """Writes a number."""
+
+    def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> object:
+        """Writes a text."""
+
+
+def log_stats(writer: Writer, loader: object, step: int | None = None) -> None:
+    """Writes the stats of a loader's running or latest epoch: ``parquetry/rows_per_s``, ``parquetry/wait_share`` ...
+
+    >>> writer = SummaryWriter("logs")  # doctest: +SKIP
+    >>> for step, batch in enumerate(loader):  # doctest: +SKIP
+    ...     train(batch)
+    ...     if step % 100 == 0:
+    ...         log_stats(writer, loader, step)
+
+    Args:
+        writer: a ``torch.utils.tensorboard.SummaryWriter``, or what has its methods.
+        loader: what you iterate: a dataset, pipe or node of this package, or a loader over one.
+        step: of the training.
+
+    Raises:
+        PipelineError: something that reads no data of parquetry, or that was not iterated yet.
+    """
+    stats = stats_of(loader)
+    if stats is None:
+        raise PipelineError(
+            f"log_stats: expected a dataset of parquetry or a loader over one, got {type(loader).__name__}."
+        )
+    found = stats()
+    for name, value in found.scalars().items():
+        writer.add_scalar(f"parquetry/{name}", value, step)
+    writer.add_text("parquetry/verdict", f"{found.verdict}: {found.why}", step)
