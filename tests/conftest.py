@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import signal
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +33,37 @@ def pytest_collection_finish() -> None:
     """What importing every test and both frameworks made stays for good: `gc.collect` need not look through it."""
     gc.collect()
     gc.freeze()
+
+
+# Loader workers are forked, so they write their stacks there too.
+_stacks = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
+faulthandler.register(signal.SIGUSR1, file=_stacks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that took too long shows what the processes forked from this one were doing."""
+    report = yield
+    if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
+        for child in _forked_children():
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGUSR1)
+        time.sleep(1)
+        _stacks.seek(0)
+        report.sections.append(("Stacks of forked processes", _stacks.read()))
+    return report
+
+
+def _forked_children() -> list[int]:
+    """Processes that run the same command as their parent, which is this one."""
+    own = Path("/proc/self/cmdline").read_bytes()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and (process / "cmdline").read_bytes() == own:
+                found.append(int(process.name))
+    return found
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from parquetry.common.forks import ForkLock
 from parquetry.common.schema.element import Element
 from parquetry.common.transport.processes import RESTARTS_FLAG, SHARED, python_command
 from parquetry.common.transport.sidecar.request import may_share_process
@@ -19,7 +19,7 @@ from .elements import flat_components, leaves_of, structure_of_specs, structured
 SIDECAR_MODULE = "parquetry.common.sidecar"
 
 _ordinals: dict[str, int] = {}
-_ordinals_lock = threading.Lock()
+_ordinals_lock = ForkLock()
 
 
 def sidecar_command(request: str, restarts: int | None) -> list[str]:

@@ -7,13 +7,13 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, limit_reached
+from ..forks import ForkLock
 from ..progress import progress
 from .file_versions import opened
 from .files import DataFile
@@ -27,7 +27,7 @@ _SIGNATURE_BYTES = 28
 _ENCRYPTED = "It is encrypted, and parquetry holds no keys: decrypt it first, and read the copy."
 _kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
-_lock = Lock()
+_lock = ForkLock()
 
 
 def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list[pq.FileMetaData]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import posixpath
-import threading
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
+from ..forks import ForkLock
 from .chunk_statistics import ChunkStatistics
 from .file_versions import current_versions
 from .files import FileListing
@@ -63,7 +63,7 @@ class RowGroupIndex:
     ) -> None:
         self._parts = tuple(parts)
         self._lines = lines
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._is_readable = True
         self.file = file
         self.group = group

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
+from ..forks import cached_property
 from ..schema.arrow_types import arrow_type_from_json, arrow_type_to_json
 from ..schema.field import UnischemaField
 from .file_versions import FileVersion

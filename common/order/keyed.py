@@ -12,6 +12,8 @@ import struct
 
 import numpy as np
 
+from ..forks import importing
+
 _FEW = 1 << 18  # of more words, two are so often alike in what is left that it does not pay
 
 
@@ -19,7 +21,9 @@ def raw_words(count: int, *key: int) -> np.ndarray:
     """``count`` uniform 64-bit words (uint64) of the stream named by the integers of ``key``."""
     packed = struct.pack(f"<{len(key)}q", *(_as_signed(part) for part in key))
     digest = hashlib.blake2b(packed, digest_size=16, person=b"parquetry").digest()
-    return np.random.Philox(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64)).random_raw(count)
+    with importing():
+        from numpy.random import Philox  # not where nothing is shuffled
+    return Philox(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64)).random_raw(count)
 
 
 def permutation(count: int, *key: int) -> np.ndarray:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
+from ..forks import cached_property
 from ..layout.dataset import StoredDataset, _arrow_schema, read_key_values
 from ..layout.partitions import partition_columns
 from ..schema.field import Unischema

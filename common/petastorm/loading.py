@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -18,6 +17,7 @@ import pyarrow as pa
 from ..engine.read.disk_cache import DiskCache
 from ..engine.read.fetch import Fetcher
 from ..errors import ParquetryError
+from ..forks import cached_property
 from ..layout.nested import take_rows
 from ..order.keyed import permutation
 from ..schema.field import UnischemaField

@@ -6,11 +6,11 @@ Items are rows or n-gram windows here. Stages that form other items have a class
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 
+from ..forks import cached_property
 from ..order.epoch import EpochOrder, OrderSpec
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw

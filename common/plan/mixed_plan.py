@@ -6,12 +6,12 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..errors import PipelineError, SchemaError
+from ..forks import cached_property
 from ..order.keyed import raw_words
 from ..order.mixing import SOURCE_SHIFT, MixView, Phase, Stop, Weights
 from ..order.positions import RowView, rows_viewed

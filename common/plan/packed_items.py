@@ -7,10 +7,11 @@ length takes which place is drawn in each epoch.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from ..forks import cached_property
 from ..order.epoch import EpochOrder, OrderSpec
 from ..order.keyed import raw_words
 from ..order.packing import packed

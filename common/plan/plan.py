@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
 from ..errors import EmptySelectionError, FieldNotFoundError, SchemaError, StateError
+from ..forks import cached_property
 from ..layout.dataset import StoredDataset
 from ..order.cursor import START, Cursor, Origin
 from ..order.epoch import EpochOrder, OrderSpec

@@ -6,10 +6,9 @@ made of, found without walking.
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
+from ..forks import cached_property
 from ..order.epoch import OrderSpec
 from ..order.tokens import TokenOrder, counted
 from ..selection.select import Selection

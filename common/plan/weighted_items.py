@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
+from ..forks import cached_property
 from ..order.epoch import EpochOrder
 from ..order.weighted import WeightedDraws, weight_bounds
 from ..selection.select import Selection

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from ..forks import cached_property
 from .dtypes import delivered_dtype, is_bytes, is_text
 from .field import Shape, UnischemaField
 

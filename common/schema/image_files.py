@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import CodecUnavailableError, missing_package
+from ..forks import importing
 from .codec import CodedField
 
 if TYPE_CHECKING:
@@ -140,7 +141,10 @@ def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
 def pillow(field: CodedField) -> ModuleType:
     """Pillow's ``Image`` module, or an error that says how to get it."""
     try:
-        from PIL import Image
+        with importing():
+            from PIL import Image, WebPImagePlugin  # noqa: F401  # the others that we read are in `preinit`
+
+            Image.preinit()
     except ImportError as error:
         raise CodecUnavailableError(
             f"codec of field '{field.name}': images need Pillow, which is not installed. Run: pip install pillow"
@@ -151,7 +155,8 @@ def pillow(field: CodedField) -> ModuleType:
 def imagecodecs(field: CodedField) -> ModuleType:
     """The imagecodecs module, or an error that says how to get it."""
     try:
-        import imagecodecs
+        with importing():
+            import imagecodecs
     except ImportError as error:
         raise CodecUnavailableError(
             f"codec of field '{field.name}', 16-bit images of several channels: "

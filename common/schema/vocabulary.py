@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import repeat
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
+from ..forks import cached_property
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}

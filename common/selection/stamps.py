@@ -10,12 +10,12 @@ import decimal
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
+from ..forks import cached_property
 
 _TOP = np.uint64(1 << 63)
 _WORD = (1 << 64) - 1

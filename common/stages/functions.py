@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import partial
 from pathlib import PurePath
 from types import BuiltinFunctionType, CodeType, EllipsisType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -22,6 +22,7 @@ import cloudpickle
 import numpy as np
 
 from ..errors import PipelineError
+from ..forks import cached_property
 
 _EXACT = (
     bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath

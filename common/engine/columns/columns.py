@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError
+from ...forks import cached_property
 from ...layout.dataset import MAX_VALUE_BYTES
 from ...native.gather import gather as gather_rows
 from ...schema.codec import DAMAGE, Codec

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 import time
 from functools import lru_cache
 from itertools import dropwhile
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import DecodeError
+from ...forks import ForkLock
 from ...layout.kept import KeptFiles, cache_root
 from ...order.cursor import START, Cursor
 from ...plan.draws import BlockKey, BlockRows, Draw
@@ -71,7 +71,7 @@ class BadRows:
         self._covered: dict[str, list[int]] = {}
         self._codes: dict[int, np.ndarray] = {}
         self._items: dict[BlockKey, np.ndarray] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._block_rows = lru_cache(maxsize=4)(plan.block_rows)
         self._saved_at = 0.0
         self._unsaved = False
@@ -189,7 +189,7 @@ def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
         return found[strict_nulls]
 
 
-_LOCK = threading.Lock()
+_LOCK = ForkLock()
 
 
 def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None:

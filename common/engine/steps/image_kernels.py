@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from ...errors import CodecUnavailableError, missing_package
+from ...forks import importing
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH
 
@@ -29,7 +30,8 @@ def opencv() -> ModuleType:
     forked child, in which the threads of OpenCV's pool do not exist, is kept from waiting for them.
     """
     try:
-        import cv2
+        with importing():
+            import cv2
     except ImportError as error:
         raise CodecUnavailableError(
             f"resizing images: {missing_package(error, 'cv2', 'images')} (OpenCV), or use interpolation='nearest'."

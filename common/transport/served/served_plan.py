@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ...errors import PipelineError
+from ...forks import cached_property
 from ...order.cursor import Origin
 from ...plan.plan import BasePlan
 from ...plan.stage_order import StageOrder

@@ -1,0 +1,125 @@
+"""A forked child finds cached properties and locks usable, whatever threads of its parent did at that moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from parquetry.common.forks import ForkLock, cached_property, importing
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process:DeprecationWarning"
+)  # Python 3.12 and newer: it has threads
+
+
+class Slow:
+    """Its value is ready once it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.go = threading.Event()
+        self.calls = 0
+
+    @cached_property
+    def value(self) -> list[int]:
+        self.calls += 1
+        self.begun.release()
+        assert self.go.wait(60)
+        return [self.calls]
+
+
+def exit_code_of_child(work: Callable[[], bool]) -> int:
+    """0 if a forked child finds ``work`` true; one that hangs is ended by a signal."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if work() else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_property_that_a_thread_computes_is_usable_in_a_child() -> None:
+    slow, other = Slow(), Slow()
+    other.go.set()
+    with ThreadPoolExecutor(1) as pool:
+        computed = pool.submit(lambda: slow.value)
+        slow.begun.acquire()
+        assert exit_code_of_child(lambda: other.value == [1]) == 0
+        assert exit_code_of_child(lambda: slow.go.set() is None and slow.value == [2]) == 0
+        slow.go.set()
+        assert computed.result() == [1]
+
+
+def test_threads_that_compute_a_property_at_once_get_one_object() -> None:
+    slow = Slow()
+    with ThreadPoolExecutor(2) as pool:
+        values = [pool.submit(lambda: slow.value) for _ in range(2)]
+        slow.begun.acquire()
+        slow.begun.acquire()
+        slow.go.set()
+        assert values[0].result() is values[1].result() is slow.value
+    assert slow.calls == 2
+    assert isinstance(Slow.value, cached_property)
+
+
+def test_a_lock_that_a_thread_holds_is_free_in_a_child() -> None:
+    lock, held, go = ForkLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            assert go.wait(60)
+
+    def takes_it() -> bool:
+        with lock:
+            return True
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(hold)
+        assert held.wait(60)
+        assert exit_code_of_child(takes_it) == 0
+        go.set()
+        holding.result()
+    assert takes_it()
+
+
+def test_a_child_leaves_the_lock_that_its_own_thread_held() -> None:
+    lock = ForkLock()
+
+    def leave_and_take_it() -> bool:
+        lock.__exit__(None, None, None)
+        with lock:
+            return True
+
+    with lock:
+        assert exit_code_of_child(leave_and_take_it) == 0
+
+
+def test_a_fork_waits_for_the_end_of_an_import() -> None:
+    inside, forked, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def import_slowly() -> None:
+        with importing():
+            inside.set()
+            assert not forked.wait(0.2)  # time for a fork that does not wait
+            ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        importer = pool.submit(import_slowly)
+        assert inside.wait(60)
+        assert exit_code_of_child(lambda: ended.is_set()) == 0
+        forked.set()
+        importer.result()
+
+
+def test_a_thread_that_imports_may_fork() -> None:
+    def imports() -> bool:
+        with importing():
+            return True
+
+    with importing():
+        assert exit_code_of_child(imports) == 0
