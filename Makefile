@@ -40,8 +40,9 @@ VENV_DIST := .venv-dist
 VENV_AUDIT := .venv-audit
 # The versions that wheels hold the op for: every release that parquetry runs with.
 TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
-# One test process for each processor; PYTEST="-n 0" runs the tests in one.
-PYTEST ?= -n logical --dist worksteal
+# Two test processes for each processor, because tests often wait for processes of their own; PYTEST="-n 0" runs them in one.
+JOBS := $(shell $(PYTHON) -c "import os; print(min(2 * (os.cpu_count() or 1), 32))")
+PYTEST ?= -n $(JOBS) --dist worksteal
 CORE := $(wildcard common/native/*.cc) common/native/build.py common/native/compiler.py
 KERNELS := $(wildcard tf_plugin/kernels/*) tf_plugin/build.py
 
