@@ -23,6 +23,8 @@ from torch.utils.data import DataLoader, IterableDataset, dataloader, default_co
 
 from parquetry.common import Pipeline
 
+from . import dead_workers
+from .dead_workers import explain, follow
 from .dealers import Dealer, TrainerEpoch, dealer_of, trainer_epoch
 from .loader_state import check_state_of
 
@@ -83,6 +85,7 @@ def install() -> None:
         base.__init__ = _announcing_start(base.__init__)
         base._reset = _announcing_reset(base._reset)
         base._parquetry_told = ()
+        dead_workers.install()
         base.__next__ = _timed_next(base.__next__)
 
 
@@ -116,7 +119,11 @@ def _timed_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if not self._parquetry_told:
             return original(self)
         begin = time.perf_counter()
-        element = original(self)
+        try:
+            element = original(self)
+        except RuntimeError as error:
+            explain(error)
+            raise
         end = time.perf_counter()
         for dataset in self._parquetry_told:
             dataset._waited(begin, end)
@@ -147,6 +154,8 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
             )
             dataset.pass_begins(begun)
         iterator._parquetry_told = told
+        if told and loader.num_workers:
+            follow(iterator)
     except BaseException:
         iterator._shutdown = True  # no workers have been started that its end would stop
         raise

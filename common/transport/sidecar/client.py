@@ -12,7 +12,6 @@ import ctypes
 import logging
 import mmap
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from ...errors import ELEMENT_ERRORS, SidecarError, error_class, limit_reached
 from ...plan.options import RESTARTS
 from ...plan.state import state_of
 from ...schema.element import OutputField
+from ..exit_status import how_it_ended
 from ..processes import SHARED, python_command, report, start_vital
 from ..source import StepRequest
 from .channel import Channel, memory_file
@@ -291,7 +291,7 @@ class SidecarClient:
     def _death(self) -> SidecarDiedError:
         try:
             code = self._process.wait(timeout=_DEATH_S)
-            how = self._stalled or (f"killed by {_signal_name(-code)}" if code < 0 else f"exit status {code}")
+            how = self._stalled or how_it_ended(code)
         except subprocess.TimeoutExpired:
             how = self._stalled or "connection closed"
         self._drain.join(timeout=_DEATH_S)
@@ -339,13 +339,6 @@ def _surroundings() -> tuple[dict[str, str], str]:
         return {**os.environ, ENVIRONMENT: ""}, os.getcwd()  # a trace is told with START
     except FileNotFoundError:  # somebody removed it
         return {**os.environ, ENVIRONMENT: ""}, ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def idle_seconds() -> float:

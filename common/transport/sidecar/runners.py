@@ -29,6 +29,7 @@ from ...engine.run.jobs import Handle, Job, all_loaded, sources_of
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
+from ..exit_status import how_it_ended
 from ..processes import start_vital
 from .exported import ExportedBlock, export_block
 from .protocol import BatchHeader
@@ -363,7 +364,7 @@ class _Worker:
 
     def _note_death(self) -> None:
         code = self._process.exit_code()
-        self.status = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        self.status = how_it_ended(code)
         self.was_killed = -code in _FROM_OUTSIDE and self._stalled is None
         self.status = self._stalled or self.status
         self._died = True

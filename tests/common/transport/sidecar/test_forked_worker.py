@@ -122,7 +122,7 @@ def test_one_that_is_killed_is_told_reaped_and_replaced(built: Built, capfd: pyt
     assert gone(list(first), WITHIN_S) == []
     iterator.close()
     IDLE.close()  # the reader's last words have been read
-    assert "decode worker died (killed by signal 9)" in capfd.readouterr().err
+    assert "decode worker died (killed by SIGKILL)" in capfd.readouterr().err
 
 
 def test_without_its_template_workers_are_started_by_themselves(

@@ -1,0 +1,44 @@
+"""The exit status of a process in words, and the causes that the system tells."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from parquetry.common.transport import exit_status
+from parquetry.common.transport.exit_status import how_it_ended
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit status 0"),
+        (137, "exit status 137"),
+        (-signal.SIGSEGV, "killed by SIGSEGV"),
+        (-99, "killed by signal 99"),
+    ],
+)
+def test_a_status_is_told_in_words(code: int, words: str) -> None:
+    assert how_it_ended(code) == words
+
+
+def test_what_the_control_group_counts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tmp_path / "memory.events"
+    monkeypatch.setattr(exit_status, "_events_files", lambda: [tmp_path / "missing", events])
+    monkeypatch.setattr(exit_status, "_KILLED_BEFORE", 2)
+    events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 2\n")
+    assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
+    events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 5\n")
+    assert how_it_ended(-signal.SIGKILL).startswith("killed by SIGKILL (out of memory: the kernel has killed 3 of ")
+    events.write_text("what no kernel writes")
+    assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
+
+
+@pytest.mark.parametrize(("free", "named"), [(100, True), (90_000, False)])
+def test_shared_memory_that_is_full_is_named(free: int, named: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=free, f_frsize=4096, f_blocks=100_000))
+    assert ("/dev/shm is full" in how_it_ended(-signal.SIGBUS)) == named
