@@ -10,19 +10,22 @@ import logging
 import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from torch.utils.data import Dataset, SequentialSampler, get_worker_info
 
 from parquetry.common import Pipeline
+from parquetry.common.counting.counters import counting
+from parquetry.common.counting.loader_stats import LoaderStats
 from parquetry.common.errors import PipelineError
 from parquetry.common.pipeline.iteration import Given
 from parquetry.common.pipeline.numbered import ElementForms, ElementReader, NumberedElements, reader_of
 
 from .carrier import PipelineCarrier
 from .epochs import EpochCounter
+from .pass_counters import PassCounters
 from .passes import Announced, Pass, install
 from .placement import shard_of, shuffle_of
 from .process_end import end_with_trainer
@@ -66,6 +69,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
         self._epochs = EpochCounter()
+        self._counting = PassCounters()
         self._readers: dict[int, ElementReader[Given]] = {}  # of this process; a forked worker has its own
         self._warned = False
 
@@ -95,11 +99,23 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
             NullValueError: a null that ``nulls()`` says nothing of.
             PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no numbers.
         """
-        return self._elements()[index]
+        with self._counted():
+            return self._elements()[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Given]:
         """Several rows, as a ``DataLoader`` asks for those of a batch; what they need of a row group is read once."""
-        return self._elements()[list(indices)]
+        with self._counted():
+            return self._elements()[list(indices)]
+
+    def stats(self) -> LoaderStats:
+        """What the running or latest pass of a loader did so far, and which side is slow: the loader or the model.
+
+        It adds up the loader's workers. Rows that you read without a loader are counted to its latest pass.
+
+        Raises:
+            PipelineError: no loader has read rows in this process.
+        """
+        return self._counting.stats(self._pipeline)
 
     def set_epoch(self, epoch: int) -> None:
         """The next pass of a loader, and rows read before it, are of epoch ``epoch`` (counted from 0).
@@ -122,6 +138,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         self._check_sampler(begun)
         self._epochs.follow(begun.trainer)
         self._epochs.announce(begun)
+        self._counting.announce(begun.workers)
         with suppress(Exception):  # whatever is wrong is raised where rows are read
             _ = self._pipeline.plan().length  # selects rows once here, not in every worker
 
@@ -152,7 +169,16 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
                 chosen[0],
             )
 
+    def _waited(self, begin: float, end: float) -> None:
+        """Whoever iterates the loader waited for an element from ``begin`` to ``end``."""
+        self._counting.waited(begin, end)
+
     # --- rows ---
+
+    def _counted(self) -> AbstractContextManager[None]:
+        """What this thread does meanwhile counts for the loader's pass."""
+        in_worker = get_worker_info() is not None
+        return counting(self._counting.of_worker() if in_worker else self._counting.latest)
 
     def _elements(self) -> NumberedElements[Given]:
         process = os.getpid()  # a forked worker has none of its parent's locks and threads

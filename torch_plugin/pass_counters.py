@@ -32,6 +32,11 @@ class PassCounters:
         self._token = b""  # ... and how it knows them
         self._iterator: weakref.ref[ElementIterator[Any]] | None = None
 
+    @property
+    def latest(self) -> Counters | None:
+        """In the training process: those of the latest pass."""
+        return self._latest
+
     def announce(self, workers: int) -> None:
         """A loader begins a pass with so many workers."""
         if workers and self._shared is None:
@@ -53,7 +58,9 @@ class PassCounters:
         if self._shared is None and self._path is not None:
             with suppress(OSError, ValueError):  # unpickled elsewhere, long after: it counts for itself
                 self._shared = Counters.at(self._path, self._token)
-        return self._shared or Counters()
+        if self._shared is None:
+            self._shared = Counters()
+        return self._shared
 
     def of_iterator(self, *, announced: bool) -> Counters:
         """In the training process: those of the pass that a loader announced, or new ones."""

@@ -398,6 +398,23 @@ _bound = _Bound()
 _alive = weakref.WeakSet()
 
 
+@contextmanager
+def counting(counters: Counters | None) -> Iterator[None]:
+    """This thread counts here meanwhile; with ``None``, for whom it did before."""
+    before = _bound.row, _bound.counters
+    if counters is not None:
+        counters.bind()
+    try:
+        yield
+    finally:
+        _bound.row, _bound.counters = before
+
+
+def counters_here() -> Counters | None:
+    """Where this thread counts, for threads that work for it."""
+    return _bound.counters
+
+
 def add(what: Count, amount: float) -> None:
     """Adds to a counter of this thread, if it counts for somebody."""
     if _bound.row is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,9 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
+from ..counting.counters import Count, Counters, Gauge, add, counters_here, took
 from ..engine.columns.arena import Heap
-from ..engine.columns.batch import Column
+from ..engine.columns.batch import Column, column_bytes
 from ..engine.read.fetch import fetch_threads, fetchers_of
 from ..engine.read.file_cells import RowGroupColumns
 from ..engine.run.assemble import assemble
@@ -118,6 +120,8 @@ class ElementReader(Generic[Given]):
         self._program = ready_program(plan)
         self._forms = forms
         self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
+        self._lock = threading.Lock()
+        self._held: tuple[Counters, Gauge] | None = None  # what was told to the counters of the latest read
         self._block_rows: _Recent[BlockKey, BlockRows] = _Recent(plan.block_rows, _block_rows_bytes, memory_limit // 4)
 
     @property
@@ -133,6 +137,12 @@ class ElementReader(Generic[Given]):
             DecodeError, NullValueError, TransformError: an element fails.
         """
         self._plan.check_not_empty()
+        found = self._read(epoch, numbers)
+        add(Count.ELEMENTS, len(numbers))
+        self._note_memory()
+        return found
+
+    def _read(self, epoch: int, numbers: np.ndarray) -> list[Given]:
         batches = self._plan.batch_view
         if batches is not None:
             return [self._batch(epoch, *batches.rows(number)) for number in numbers.tolist()]
@@ -145,10 +155,20 @@ class ElementReader(Generic[Given]):
         return self._rows(draws, len(numbers))
 
     def _batch(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> Given:
-        return self._forms.batch(self._plan.element, self._together(epoch, passes, index))
+        columns = self._together(epoch, passes, index)
+        begin = time.perf_counter()
+        batch = self._forms.batch(self._plan.element, columns)
+        took(Count.HAND_OVER_S, begin)
+        return batch
 
-    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> Iterator[Given]:
-        return self._forms.rows(self._plan.element, self._together(epoch, passes, index))
+    def _chunk(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Given]:
+        return self._handed_over(self._together(epoch, passes, index))
+
+    def _handed_over(self, columns: list[Column]) -> list[Given]:
+        begin = time.perf_counter()
+        rows = list(self._forms.rows(self._plan.element, columns))
+        took(Count.HAND_OVER_S, begin)
+        return rows
 
     def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Column]:
         """The columns of some items, whatever row groups they lie in."""
@@ -170,13 +190,24 @@ class ElementReader(Generic[Given]):
                     cells, places = source.cells[part], each.places[part]
                     repeats = None if source.repeats is None else source.repeats[part]
                     columns = self._made([replace(source, cells=cells, places=None, repeats=repeats)], len(cells))
-                    made = self._forms.rows(self._plan.element, columns)
-                    for place, row in zip(places.tolist(), made, strict=True):
+                    for place, row in zip(places.tolist(), self._handed_over(columns), strict=True):
                         result[place] = row
         return result
 
     def _made(self, sources: Sequence[Source], count: int) -> list[Column]:
-        return assemble(self._program, sources, count, Heap(), strict_nulls=self._forms.strict_nulls)
+        columns = assemble(self._program, sources, count, Heap(), strict_nulls=self._forms.strict_nulls)
+        add(Count.ROWS, count)
+        add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
+        return columns
+
+    def _note_memory(self) -> None:
+        """Tells the counters what is kept; each epoch may have others."""
+        counters = counters_here()
+        if counters is not None:
+            with self._lock:
+                if self._held is None or counters is not self._held[0]:
+                    self._held = counters, Gauge(counters)
+                self._held[1].set(self._row_groups.nbytes)
 
     def _taken(self, draw: Draw) -> Iterator[_Taken]:
         """What a draw takes, by the row groups that its items lie in."""
@@ -294,8 +325,21 @@ class _RowGroups:
         """The rows of each run."""
         if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
             return [self._loaded(run) for run in runs]
-        with ThreadPoolExecutor(min(self.threads, len(runs)), thread_name_prefix="parquetry-fetch") as pool:
-            return list(pool.map(self._loaded, runs))
+        counters = counters_here()
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(
+            min(self.threads, len(runs)),
+            thread_name_prefix="parquetry-fetch",
+            initializer=None if counters is None else counters.bind,
+        ) as pool:
+            loaded = list(pool.map(self._loaded, runs))
+        took(Count.BLOCKED_S, begin)
+        return loaded
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept; what was loaded shares the memory of the columns."""
+        return max(self._columns.nbytes, self._loaded.nbytes)
 
     def _load(self, run: _Run) -> _Loaded:
         columns = [self._columns((run.source, row_group)) for row_group in run.row_groups]
@@ -325,7 +369,7 @@ class _Recent(Generic[Key, Value]):
         self._size_of = size_of
         self._max_bytes = max_bytes
         self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self._bytes = 0
+        self.nbytes = 0
         self._lock = threading.Lock()
 
     def __contains__(self, key: Key) -> bool:
@@ -341,9 +385,9 @@ class _Recent(Generic[Key, Value]):
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = value
-                self._bytes += self._size_of(value)
-            while self._bytes > self._max_bytes and len(self._kept) > 1:
-                self._bytes -= self._size_of(self._kept.popitem(last=False)[1])
+                self.nbytes += self._size_of(value)
+            while self.nbytes > self._max_bytes and len(self._kept) > 1:
+                self.nbytes -= self._size_of(self._kept.popitem(last=False)[1])
         return value
 
 

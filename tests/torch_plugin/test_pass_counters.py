@@ -15,7 +15,7 @@ from torch.utils.data import ChainDataset, DataLoader
 from parquetry import trace
 from parquetry.common.counting.watching import stats_of
 from parquetry.common.errors import PipelineError
-from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
+from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
 
 ROWS = 60
 
@@ -82,3 +82,43 @@ def test_without_shared_memory_workers_read_all_the_same(url: str, monkeypatch: 
 def test_a_chain_of_datasets_is_searched_for_stats(url: str) -> None:
     pipe = ParquetPipe(url, ["id"]).batch(7)
     assert stats_of(DataLoader(ChainDataset([pipe, pipe]), batch_size=None)) == pipe.stats
+
+
+MAP_LOADERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "forked": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+    "spawned": {"num_workers": 1, "multiprocessing_context": "spawn"},
+}
+
+
+@pytest.mark.parametrize("options", MAP_LOADERS.values(), ids=MAP_LOADERS)
+@pytest.mark.parametrize("batched", [False, True], ids=["rows", "batches"])
+def test_rows_by_number_are_counted_for_the_loader(url: str, options: dict[str, Any], batched: bool) -> None:
+    data = ParquetMap(url, ["id", "x"])
+    data = data.batch(7) if batched else data
+    with pytest.raises(PipelineError, match="stats: expected"):
+        data.stats()
+    loader = DataLoader(data, batch_size=None if batched else 8, shuffle=True, **options)
+    assert stats_of(loader) == data.stats
+    for epoch in range(2):
+        list(loader)
+        found = data.stats()
+        assert (found.rows, found.elements) == (ROWS, 9 if batched else ROWS)
+        assert found.decode_s > 0 <= found.parquet_s
+        assert epoch > 0 or found.parquet_s > 0  # the rows may be kept
+        assert 0 < found.seconds >= found.wait_s
+        assert found.delivered_bytes > 0
+        assert found.hand_over_s > 0
+
+
+def test_rows_read_by_hand_are_added_to_the_latest_pass(url: str) -> None:
+    data = ParquetMap(url, ["id"], workers=2)
+    assert len(data[:40]) == 40  # nobody counts
+    list(DataLoader(data))
+    assert data.stats().rows == ROWS
+    assert len(data[10:20]) == 10
+    assert data.stats().rows == ROWS + 10
+    assert data.stats().memory_bytes > 0
+    list(ParquetIterable(url, ["id"]))
+    assert data.stats().rows == ROWS + 10
