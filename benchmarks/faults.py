@@ -14,6 +14,7 @@ import psutil
 
 _SIDECAR = "parquetry.common.sidecar"
 _WORKER = "parquetry.common.transport.sidecar.worker"
+_TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"
 
 
 def readers() -> list[psutil.Process]:
@@ -32,8 +33,12 @@ def workers_of(reader: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.NoSuchProcess):
         for child in reader.children():
             # A template has the reader's command line from its first moment on; its own name it gets a little later.
-            found += [child] if _runs(child, _WORKER) else [each for each in child.children() if _runs(each, _SIDECAR)]
+            found += [child] if _runs(child, _WORKER) else [each for each in child.children() if _runs_as_copy(each)]
     return found
+
+
+def _runs_as_copy(process: psutil.Process) -> bool:
+    return _runs(process, _SIDECAR) or _runs(process, _TEMPLATE)
 
 
 def _runs(process: psutil.Process, module: str) -> bool:

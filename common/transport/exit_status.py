@@ -9,14 +9,14 @@ from pathlib import Path
 
 _SHARED_MEMORY = "/dev/shm"
 _NEARLY_FULL = 0.02
-_V1_EVENTS = "/sys/fs/cgroup/memory/memory.oom_control"
+_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat")
 
 
-def how_it_ended(code: int) -> str:
+def how_it_ended(code: int | None) -> str:
     """How a child process ended.
 
     Args:
-        code: its exit status, or minus the number of the signal that ended it.
+        code: its exit status, or minus the number of the signal that ended it; ``None`` if nobody knows.
 
     Example:
         >>> how_it_ended(3)
@@ -24,6 +24,8 @@ def how_it_ended(code: int) -> str:
         >>> how_it_ended(-signal.SIGSEGV)
         'killed by SIGSEGV'
     """
+    if code is None:
+        return "nobody knows how"
     if code >= 0:
         return f"exit status {code}"
     try:
@@ -34,30 +36,32 @@ def how_it_ended(code: int) -> str:
 
 
 def _cause(number: int) -> str:
-    if number == signal.SIGKILL and (killed := _killed_for_memory() - _KILLED_BEFORE) > 0:
-        return f" (out of memory: the kernel has killed {killed} of this container's processes since the start)"
+    if number == signal.SIGKILL and (killed := killed_for_memory() - _KILLED_BEFORE) > 0:
+        return f" (out of memory: the kernel has killed {killed} processes for that since the start)"
     if number == signal.SIGBUS and (left := _shared_memory_left()) is not None:
         return f" ({_SHARED_MEMORY} is full, {left >> 20} MiB are left: give the container more, as --shm-size does)"
     return ""
 
 
-def _killed_for_memory() -> int:
-    """How many processes of this control group the kernel has killed because memory ran out; 0 if it does not say."""
-    for events in _events_files():
+def killed_for_memory() -> int:
+    """How many processes the kernel has killed so far because memory ran out: of this container, or else of the system.
+
+    Source: the kernel's "Control Group v2", ``memory.events``; version 1 has ``memory.oom_control``.
+    """
+    for path in (f"{_own_group()}/memory.events", *_EVENTS):
         with suppress(OSError, ValueError):
-            counts = dict(line.split() for line in events.read_text().splitlines())
-            return int(counts.get("oom_kill", 0))
+            counts = dict(line.split() for line in Path(path).read_text().splitlines())
+            if "oom_kill" in counts:
+                return int(counts["oom_kill"])
     return 0
 
 
-def _events_files() -> list[Path]:
-    """Where the kernel counts them, see "Control Group v2", ``memory.events``; version 1 has ``memory.oom_control``."""
-    own = ""
+def _own_group() -> str:
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::"):
-                own = line[3:].strip("/")
-    return [Path("/sys/fs/cgroup", own, "memory.events"), Path("/sys/fs/cgroup/memory.events"), Path(_V1_EVENTS)]
+                return f"/sys/fs/cgroup/{line[3:].strip('/')}"
+    return "/sys/fs/cgroup"
 
 
 def _shared_memory_left() -> int | None:
@@ -70,4 +74,4 @@ def _shared_memory_left() -> int | None:
     return left if left < _NEARLY_FULL * found.f_blocks * found.f_frsize else None
 
 
-_KILLED_BEFORE = _killed_for_memory()
+_KILLED_BEFORE = killed_for_memory()

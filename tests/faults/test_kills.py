@@ -92,7 +92,7 @@ def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 def test_readers_that_are_killed_are_replaced_at_the_next_element(built: Built, face: Any) -> None:
-    pipeline = shuffled(built, 8, workers=1)
+    pipeline = shuffled(built, 24, workers=1)  # a reader is up to 192 of the 600 elements ahead
     expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
     others = readers()
     begin = face.passes(pipeline)

@@ -39,7 +39,7 @@ def test_the_error_says_which_worker_and_how_it_ended(url: str, number: int, how
         list(loader(url, number))
     text = str(raised.value)
     assert f"): {how}." in text
-    assert "parquetry: loader worker 1 of 2 (process " in text  # which has the rows of the second batch of blocks
+    assert "parquetry: loader worker 1 of 2 (process " in text  # rows are dealt to workers in turn
     assert text.count("memory_limit") == 1
 
 
@@ -76,6 +76,6 @@ def test_workers_of_other_datasets_are_torchs_own_affair() -> None:
 
 
 def test_memory_that_ran_out_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exit_status, "_killed_for_memory", lambda: exit_status._KILLED_BEFORE + 1)
-    with pytest.raises(RuntimeError, match=r"killed by SIGKILL \(out of memory: the kernel has killed 1 of"):
+    monkeypatch.setattr(exit_status, "killed_for_memory", lambda: exit_status._KILLED_BEFORE + 1)
+    with pytest.raises(RuntimeError, match=r"killed by SIGKILL \(out of memory: the kernel has killed 1 processes"):
         list(loader(url, signal.SIGKILL))

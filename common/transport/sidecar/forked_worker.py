@@ -9,6 +9,7 @@ they behave like workers that were started by themselves. The template reaps the
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import select
@@ -27,7 +28,7 @@ from typing import Any, NoReturn
 from ...errors import SidecarError
 from .stream import StreamChannel
 from .worker import work
-from .worker_process import WorkerProcess, start_worker
+from .worker_process import Process, WorkerProcess, start_worker
 
 _LOGGER = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.0005
@@ -55,7 +56,8 @@ def can_fork() -> bool:
 class Template:
     """The process that workers are forked from, as its reader sees it. Thread-safe.
 
-    One that is gone, or does not answer, is done without: workers are then started by themselves.
+    If it is gone, or does not answer, another is started. Until that one has imported what workers need, workers are
+    started by themselves.
 
     Args:
         in_child: called in the template first, to close what is this process's alone.
@@ -69,50 +71,90 @@ class Template:
             ours.close()
             _serve(theirs)
         theirs.close()
-        self._process = ForkedProcess(pid)
+        self._process: Process = ForkedProcess(pid)
         self._channel = StreamChannel(ours)
         self._lock = threading.Lock()
+        self._generation = 0  # how many took over from the first one
+        self._gone = False
+        self._next: tuple[WorkerProcess, StreamChannel] | None = None  # which is going to take over
         self._closed = False
 
     def start(self) -> WorkerProcess:
         """Forks a worker, which waits for its program; in this process only."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            pid = self.ask({"fork": True}, theirs.fileno())
+            with self._lock:
+                pid = self._ask({"fork": True}, theirs.fileno())
+                generation = self._generation
         except SidecarError as error:
             ours.close()
             _LOGGER.warning("%s; starting a worker without it.", error)
             return start_worker()
         finally:
             theirs.close()
-        return WorkerProcess(TemplatesWorker(self, pid), ours)
+        return WorkerProcess(TemplatesWorker(self, pid, generation), ours)
 
-    def ask(self, message: dict[str, Any], descriptor: int | None = None) -> Any:
-        """What the template answers.
+    def exit_code(self, pid: int, generation: int) -> int | None:
+        """How a worker ended that it has forked, asked for once; ``None`` if nobody knows."""
+        with self._lock, suppress(SidecarError):
+            self._take_over()
+            if generation == self._generation:
+                code: int | None = self._ask({"ended": pid})
+                return code
+        return None
+
+    def _ask(self, message: dict[str, Any], descriptor: int | None = None) -> Any:
+        """What the template answers; to be called with the lock held.
 
         Raises:
             SidecarError: it is gone, or silent.
         """
-        with self._lock:
-            received = None
-            if not self._closed:
-                with suppress(OSError):
-                    self._channel.send(message, descriptor)
-                    received = self._channel.receive(timeout=_ANSWER_S)
-                if received is None:
-                    self._close()
+        self._take_over()
+        received = None
+        if not self._gone:
+            with suppress(OSError):
+                self._channel.send(message, descriptor)
+                received = self._channel.receive(timeout=_ANSWER_S)
+            if received is None:
+                self._drop()
         if received is None:
+            if self._next is None and not self._closed:
+                with suppress(OSError):  # too many processes: perhaps there is room for one later
+                    started = start_worker("forked_worker")
+                    self._next = started, StreamChannel(started.connection)
             raise SidecarError("the process that decode workers are forked from is gone")
         return received[0]["answer"]
+
+    def _take_over(self) -> None:
+        """Lets the next template take the place of one that is gone, once it is ready."""
+        if not self._gone or self._next is None:
+            return
+        started, channel = self._next
+        if not channel.wait(0):
+            return
+        self._next = None
+        if channel.receive() is None:
+            channel.close()
+            started.end()
+            return
+        self._process, self._channel = started.process, channel
+        self._generation += 1
+        self._gone = False
 
     def close(self) -> None:
         """Ends the template; its workers go on. Idempotent."""
         with self._lock:
-            self._close()
-
-    def _close(self) -> None:
-        if not self._closed:
             self._closed = True
+            self._drop()
+            if self._next is not None:
+                started, channel = self._next
+                channel.close()
+                started.end()
+                self._next = None
+
+    def _drop(self) -> None:
+        if not self._gone:
+            self._gone = True
             self._channel.close()
             self._process.kill()
             self._process.wait()
@@ -127,12 +169,12 @@ def _fork() -> int:
         return os.fork()
 
 
-def _serve(connection: socket.socket) -> NoReturn:
+def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     """The template: forks what it is asked for, and reaps it, until the reader is gone."""
     _close_all_but(connection)
     reader = _rename(TEMPLATE_NAME)
     ended: dict[int, int] = {}  # exit codes that nobody asked for yet
-    ended_before = False
+    ended_before = takes_over
 
     def reap(*_: object) -> None:
         nonlocal ended_before
@@ -143,6 +185,8 @@ def _serve(connection: socket.socket) -> NoReturn:
 
     before = signal.signal(signal.SIGCHLD, reap)
     channel = StreamChannel(connection)
+    if takes_over:
+        channel.send({"answer": "ready"})
     while (received := channel.receive()) is not None:
         message, descriptor = received
         answer = None
@@ -204,9 +248,11 @@ def _begin(connection: socket.socket) -> NoReturn:
 class TemplatesWorker:
     """A child of the template, as its owner needs it. Thread-safe; its number is never used once it is known."""
 
-    def __init__(self, template: Template, pid: int) -> None:
+    def __init__(self, template: Template, pid: int, generation: int) -> None:
         self.pid = pid
         self._template = template
+        self._generation = generation
+        self._asked = False
         self._code: int | None = None
         self._lock = threading.Lock()
         try:
@@ -216,8 +262,8 @@ class TemplatesWorker:
         else:
             weakref.finalize(self, os.close, self._ended).atexit = False
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, or minus the signal that ended it, once it has ended; 0 if nobody knows.
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Its exit code, or minus the signal that ended it, once it has ended; ``None`` if nobody knows.
 
         Raises:
             TimeoutExpired: it still runs after ``timeout`` seconds.
@@ -229,11 +275,9 @@ class TemplatesWorker:
                 assert timeout is not None
                 raise TimeoutExpired(f"worker {self.pid}", timeout)
         with self._lock:
-            if self._code is None:
-                try:
-                    self._code = self._template.ask({"ended": self.pid}) or 0
-                except SidecarError:
-                    self._code = 0
+            if not self._asked:
+                self._asked = True
+                self._code = self._template.exit_code(self.pid, self._generation)
             return self._code
 
     def kill(self) -> None:
@@ -289,3 +333,17 @@ class ForkedProcess:
         except ChildProcessError:
             return 0  # whoever started the trainer ignores SIGCHLD, and so do we: it is gone, and nobody knows how
         return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def main() -> None:
+    """Entry point of a template that takes over from one that is gone."""
+    parser = argparse.ArgumentParser(description="what decode workers of parquetry's sidecar are forked from")
+    parser.add_argument("--fd", type=int, required=True, help="descriptor of the reader's socket")
+    connection = socket.socket(fileno=parser.parse_args().fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    _import_late()
+    _serve(connection, takes_over=True)
+
+
+if __name__ == "__main__":
+    main()

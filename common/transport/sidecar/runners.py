@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,7 +28,7 @@ from ...engine.run.jobs import Handle, Job, all_loaded, sources_of
 from ...errors import PipelineError, SidecarError
 from ...plan.draws import BlockRows
 from ...plan.program import ElementProgram, MixedProgram
-from ..exit_status import how_it_ended
+from ..exit_status import how_it_ended, killed_for_memory
 from ..processes import start_vital
 from .exported import ExportedBlock, export_block
 from .protocol import BatchHeader
@@ -140,7 +139,7 @@ class WorkerRunner:
         self._lock = threading.Lock()
         self._closed = False
         self._counters = Counters()
-        self._killed_for_memory = _killed_for_memory()
+        self._killed_for_memory = killed_for_memory()
         processes = [*started, *(start() for _ in range(workers - len(started)))]
         self._workers = [_Worker(self._request, start, process, stall_timeout) for process in processes]
         for worker in self._workers:
@@ -161,7 +160,7 @@ class WorkerRunner:
 
     def _memory_ran_out(self) -> bool:
         """Whether the system has killed processes, because memory ran out, since this was asked last."""
-        before, self._killed_for_memory = self._killed_for_memory, _killed_for_memory()
+        before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         return self._killed_for_memory != before
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
@@ -249,15 +248,6 @@ class WorkerRunner:
             f"decode worker died {times}: expected it to finish. A user function or codec that ends its process is "
             "the usual cause; run with executor='threads' to see it."
         )
-
-
-def _killed_for_memory() -> int:
-    """Processes that the system has killed because memory ran out."""
-    with suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
-        for line in file:
-            if line.startswith(b"oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 class _Worker:
@@ -365,7 +355,7 @@ class _Worker:
     def _note_death(self) -> None:
         code = self._process.exit_code()
         self.status = how_it_ended(code)
-        self.was_killed = -code in _FROM_OUTSIDE and self._stalled is None
+        self.was_killed = (code is None or -code in _FROM_OUTSIDE) and self._stalled is None
         self.status = self._stalled or self.status
         self._died = True
 

@@ -18,8 +18,8 @@ class Process(Protocol):
 
     pid: int
 
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, or minus the signal that ended it, once it has ended.
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Its exit code, or minus the signal that ended it, once it has ended; ``None`` if nobody knows.
 
         Raises:
             subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
@@ -36,7 +36,7 @@ class WorkerProcess:
     process: Process
     connection: socket.socket
 
-    def exit_code(self) -> int:
+    def exit_code(self) -> int | None:
         """How it ended, as `Process.wait` (waits for that; one that does not end by itself is killed)."""
         try:
             return self.process.wait(timeout=5)
@@ -51,10 +51,10 @@ class WorkerProcess:
         self.connection.close()
 
 
-def start_worker() -> WorkerProcess:
-    """Starts one worker; it waits for its program."""
+def start_worker(module: str = "worker") -> WorkerProcess:
+    """Starts one worker, which waits for its program; or another module of this package that serves a socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    command = python_command("parquetry.common.transport.sidecar.worker", "--fd", str(theirs.fileno()))
+    command = python_command(f"parquetry.common.transport.sidecar.{module}", "--fd", str(theirs.fileno()))
     try:
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     except OSError:

@@ -22,18 +22,20 @@ from parquetry.common.transport.exit_status import how_it_ended
         (-99, "killed by signal 99"),
     ],
 )
-def test_a_status_is_told_in_words(code: int, words: str) -> None:
+def test_a_status_is_told_in_words(code: int | None, words: str) -> None:
     assert how_it_ended(code) == words
 
 
 def test_what_the_control_group_counts_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = tmp_path / "memory.events"
-    monkeypatch.setattr(exit_status, "_events_files", lambda: [tmp_path / "missing", events])
+    monkeypatch.setattr(exit_status, "_own_group", lambda: str(tmp_path / "missing"))
+    monkeypatch.setattr(exit_status, "_EVENTS", (str(tmp_path / "other"), str(events)))
+    (tmp_path / "other").write_text("under_oom 0\n")  # an older kernel does not count them
     monkeypatch.setattr(exit_status, "_KILLED_BEFORE", 2)
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 2\n")
     assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 5\n")
-    assert how_it_ended(-signal.SIGKILL).startswith("killed by SIGKILL (out of memory: the kernel has killed 3 of ")
+    assert how_it_ended(-signal.SIGKILL).startswith("killed by SIGKILL (out of memory: the kernel has killed 3 ")
     events.write_text("what no kernel writes")
     assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
 

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere worke
 
 READER = "parquetry.common.sidecar"
 WORKER = "parquetry.common.transport.sidecar.worker"
+TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"  # one that takes over
 
 _BEGUN: list[Any] = []
 
@@ -44,12 +45,6 @@ def _own_sidecar() -> Iterator[None]:
     IDLE.close()
 
 
-def _is_reader(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return READER in process.cmdline()
-    return False
-
-
 def begun(built: Built, **options: Any) -> tuple[Any, psutil.Process]:
     """An iterator that goes on for ever, and its reader, with two workers."""
     before = set(psutil.Process().children())
@@ -58,15 +53,19 @@ def begun(built: Built, **options: Any) -> tuple[Any, psutil.Process]:
     for _ in range(20):
         next(iterator)
     # An element came, so it has its own command line. Other children may just begin or end.
-    (reader,) = (child for child in set(psutil.Process().children()) - before if _is_reader(child))
+    (reader,) = (child for child in set(psutil.Process().children()) - before if runs(child, READER))
     return iterator, reader
+
+
+def runs(process: psutil.Process, module: str) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return module in process.cmdline()
+    return False
 
 
 def runs_afresh(worker: psutil.Process) -> bool:
     """Whether a worker was started by itself, and has come so far: until then it has its parent's command line, or none."""
-    with suppress(psutil.NoSuchProcess):
-        return WORKER in worker.cmdline()
-    return False
+    return runs(worker, WORKER)
 
 
 def sockets(process: psutil.Process) -> set[str]:
@@ -137,12 +136,34 @@ def test_without_its_template_workers_are_started_by_themselves(
         worker.kill()
     for _ in iterator:
         workers = workers_of(reader)
-        if len(workers) == 2 and not set(first) & set(workers) and all(map(runs_afresh, workers)):
+        if len(workers) == 2 and not set(first) & set(workers):
             break
+    assert any(map(runs_afresh, workers))
     assert template not in reader.children()  # nor is its zombie
     iterator.close()
     IDLE.close()
     assert "workers are forked from is gone; starting a worker without it" in capfd.readouterr().err
+
+
+def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> None:
+    iterator, reader = begun(built)
+    (template,) = reader.children()
+    first = workers_of(reader)  # they are nobody's children without the template
+    template.kill()
+    for _ in iterator:
+        workers = workers_of(reader)
+        if len(workers) == 2 and all(runs(worker, TEMPLATE) for worker in workers):
+            break
+        for worker in (*first, *workers):  # until all replacements come from the next template
+            with suppress(psutil.NoSuchProcess):
+                if not runs(worker, TEMPLATE):
+                    worker.kill()
+    (template,) = (child for child in reader.children() if runs(child, TEMPLATE))
+    assert [worker.parent() for worker in workers] == [template] * 2
+    assert sockets(workers[0]).isdisjoint(sockets(workers[1]))
+    reader.kill()
+    assert gone([template.pid, *(worker.pid for worker in workers)], WITHIN_S) == []
+    iterator.close()
 
 
 def test_nothing_adds_up_over_iterations(built: Built) -> None:
