@@ -220,11 +220,18 @@ class Counters:
                 for at, value in enumerate((time.perf_counter(), SKIPPED[cause], source, row_group, row), _NOTE_TIME):
                     place[at] = float(value)
 
-    def note_left_out(self, part: tuple[int, int, int], before: int, left_out: int) -> None:
-        """A part (iteration, worker, workers) has left out so many rows, ``before`` of them before this epoch."""
+    def count_left_out(self, what: Count, part: tuple[int, int, int], before: int, left_out: int) -> None:
+        """A part (iteration, worker, workers) leaves out one more row: ``left_out`` so far, ``before`` in other epochs.
+
+        This process may be killed at any moment, and another one goes on from what is noted here. So both numbers are
+        stored right after each other.
+        """
         row = self.row()
-        for at, value in enumerate((*part, before, left_out), _PART.start):
-            row[at] = float(value)
+        if row[_PART].tolist() != list(part) or row[_LEFT_BEFORE] != before:
+            row[_LEFT_OUT] = 0.0
+            for at, value in enumerate((*part, before), _PART.start):
+                row[at] = float(value)
+        row[what], row[_LEFT_OUT] = row[what] + 1.0, float(left_out)
 
     def left_out(self, part: tuple[int, int, int]) -> tuple[int, int] | None:
         """What was noted last of a part in this epoch, by whatever process: the same part may begin again elsewhere."""

@@ -286,9 +286,9 @@ class SkippingPlanner:
             self._skipped += 1
             self._first = self._first or row
             if self._skipped > self._counted:
-                self._counters.row()[SKIPPED.get(failure.cause, Count.SKIPPED_DECODE)] += 1
+                what = SKIPPED.get(failure.cause, Count.SKIPPED_DECODE)
+                self._counters.count_left_out(what, self._part, self._before, self._skipped)
                 self._counters.note(failure.cause, *row)
-                self._counters.note_left_out(self._part, self._before, self._skipped)
             if self.too_many(self._skipped, passes):
                 self._end(row)
 
