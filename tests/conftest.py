@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -46,23 +47,22 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
     report = yield
     if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
         for child in _forked_children():
-            with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGUSR1)
+            with suppress(psutil.NoSuchProcess):
+                child.send_signal(signal.SIGUSR1)
         time.sleep(1)
         _stacks.seek(0)
         report.sections.append(("Stacks of forked processes", _stacks.read()))
     return report
 
 
-def _forked_children() -> list[int]:
-    """Processes that run the same command as their parent, which is this one."""
-    own = Path("/proc/self/cmdline").read_bytes()
+def _forked_children() -> list[psutil.Process]:
+    """Children that run the command of this process."""
+    this = psutil.Process()
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and (process / "cmdline").read_bytes() == own:
-                found.append(int(process.name))
+    for child in this.children():
+        with suppress(psutil.NoSuchProcess):
+            if child.cmdline() == this.cmdline():
+                found.append(child)
     return found
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+import numpy.random  # noqa: F401  # each loader worker needs it; a thread that imports it at a fork would block them
 import torch
 from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate
 

@@ -25,7 +25,7 @@ def how_it_ended(code: int | None) -> str:
         'killed by SIGSEGV'
     """
     if code is None:
-        return "nobody knows how"
+        return "exit status unknown"
     if code >= 0:
         return f"exit status {code}"
     try:
@@ -37,7 +37,7 @@ def how_it_ended(code: int | None) -> str:
 
 def _cause(number: int) -> str:
     if number == signal.SIGKILL and (killed := killed_for_memory() - _KILLED_BEFORE) > 0:
-        return f" (out of memory: the kernel has killed {killed} processes for that since the start)"
+        return f" (out of memory: the kernel killed {killed} process{'es' * (killed > 1)} since this program started)"
     if number == signal.SIGBUS and (left := _shared_memory_left()) is not None:
         return f" ({_SHARED_MEMORY} is full, {left >> 20} MiB are left: give the container more, as --shm-size does)"
     return ""

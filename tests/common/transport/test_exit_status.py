@@ -35,7 +35,9 @@ def test_what_the_control_group_counts_is_read(tmp_path: Path, monkeypatch: pyte
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 2\n")
     assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 5\n")
-    assert how_it_ended(-signal.SIGKILL).startswith("killed by SIGKILL (out of memory: the kernel has killed 3 ")
+    assert how_it_ended(-signal.SIGKILL).startswith(
+        "killed by SIGKILL (out of memory: the kernel killed 3 processes since "
+    )
     events.write_text("what no kernel writes")
     assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"
 
