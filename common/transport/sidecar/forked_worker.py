@@ -186,7 +186,8 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     before = signal.signal(signal.SIGCHLD, reap)
     channel = StreamChannel(connection)
     if takes_over:
-        channel.send({"answer": "ready"})
+        with suppress(OSError):  # the reader went while this process imported
+            channel.send({"answer": "ready"})
     while (received := channel.receive()) is not None:
         message, descriptor = received
         answer = None

@@ -21,6 +21,7 @@ from processes import PATIENCE_S, WITHIN_S, gone
 from benchmarks.faults import workers_of
 from parquetry.common import Pipeline, UnischemaField
 from parquetry.common.transport.sidecar.client import IDLE
+from parquetry.common.transport.sidecar.forked_worker import TEMPLATE_NAME
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are started afresh")
 
@@ -150,15 +151,19 @@ def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> N
     (template,) = reader.children()
     first = workers_of(reader)  # they are nobody's children without the template
     template.kill()
+    for worker in first:
+        worker.kill()
+    for _ in iterator:  # the next template imports meanwhile
+        templates = [child for child in reader.children() if runs(child, TEMPLATE)]
+        if any(child.name() == TEMPLATE_NAME for child in templates):
+            break
+    (template,) = templates
     for _ in iterator:
         workers = workers_of(reader)
         if len(workers) == 2 and all(runs(worker, TEMPLATE) for worker in workers):
             break
-        for worker in (*first, *workers):  # until all replacements come from the next template
-            with suppress(psutil.NoSuchProcess):
-                if not runs(worker, TEMPLATE):
-                    worker.kill()
-    (template,) = (child for child in reader.children() if runs(child, TEMPLATE))
+        for worker in filter(runs_afresh, workers):  # so that copies of the next template replace them
+            worker.kill()
     assert [worker.parent() for worker in workers] == [template] * 2
     assert sockets(workers[0]).isdisjoint(sockets(workers[1]))
     reader.kill()
