@@ -1,4 +1,4 @@
-"""The public value: what is wanted, its verbs, and its iterators."""
+"""The public `Pipeline` value, its verbs, and its iterators."""
 
 from .pipeline import Pipeline, mix
 

@@ -1,4 +1,4 @@
-"""`explain`: the plan of a pipeline in words."""
+"""`explain`: describes the plan of a pipeline in words."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _MOST_GROUPS = 2000
 
 
 class Explained(Protocol):
-    """A pipeline, as far as it is explained."""
+    """The part of a pipeline that `explain` uses."""
 
     @property
     def mixture(self) -> Mixture | None:
-        """What it mixes."""
+        """The mixture, if the pipeline is a mix."""
 
     def plan(self) -> BasePlan:
-        """Its plan."""
+        """The plan."""
 
 
 def explain(pipeline: Explained) -> str:
-    """Files, row groups, what was pruned by what, bytes, rows, order, fields, and steps; several lines of text."""
+    """Returns several lines of text: files, row groups, what was pruned and why, bytes, rows, order, fields, steps."""
     plan = pipeline.plan()
     if not isinstance(plan, Plan):
         assert pipeline.mixture is not None
@@ -91,7 +91,7 @@ def _selection(plan: Plan) -> list[str]:
 
 
 def _stored_bytes(plan: Plan, row_groups: np.ndarray, names: list[str]) -> int:
-    """Exact for small datasets, extrapolated from evenly spaced row groups for large ones."""
+    """Stored bytes of some columns: exact for small datasets, extrapolated from evenly spaced row groups otherwise."""
     if len(row_groups) == 0:
         return 0
     sample = (
@@ -109,7 +109,7 @@ def _order(plan: Plan) -> list[str]:
     if shuffle is None:
         lines.append("order: as stored")
     else:
-        again = "every epoch anew" if shuffle.reshuffle_each_iteration else "the same in every epoch"
+        again = "a new order each epoch" if shuffle.reshuffle_each_iteration else "the same order each epoch"
         lines.append(
             f"order: row groups permuted, rows in blocks of at least {shuffle.buffer_size:,}, seed {shuffle.seed}, "
             f"{again}"
@@ -134,7 +134,7 @@ def _order(plan: Plan) -> list[str]:
 
 
 def _decoding(plan: Plan) -> list[str]:
-    """What is done to stored columns on their way into the batch."""
+    """Describes what happens to stored columns on their way into the batch."""
     lines = []
     for each in plan.program.inputs:
         if isinstance(each.step, ImageStep):
@@ -144,17 +144,17 @@ def _decoding(plan: Plan) -> list[str]:
             names = [field.name for field in each.step.fields]
             shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
             lines.append(f"decode: {each.step.output.name}: {len(names)} fields side by side ({shown})")
-    by = "the compiled core" if is_compiled() else "numpy; parquetry doctor says why not by the compiled core"
+    by = "the compiled core" if is_compiled() else "numpy; run `parquetry doctor` to see why not by the compiled core"
     return [*lines, f"rows copied by: {by}"]
 
 
 def _mixing(mixture: Mixture) -> str:
-    """Whose row comes next, and where the mix ends."""
+    """Describes how the next source is drawn, and where the mix ends."""
     phases = [
         f"{'/'.join(f'{weight / sum(weights):.0%}' for weight in weights)} from row {start:,}"
         for start, weights in mixture.phases
     ]
-    ends = "where a source that is drawn has no more rows" if mixture.stop == "first" else "when all are used up"
+    ends = "when a drawn source has no more rows" if mixture.stop == "first" else "when all are used up"
     return f"order: rows of the sources drawn {', '.join(phases)}, seed {mixture.seed}; it ends {ends}"
 
 
@@ -171,7 +171,7 @@ def _elements(plan: BasePlan) -> list[str]:
         many = f"an unknown number (a function may leave out some of {many} rows) of"
     lines = [f"gives: {many} {kind}"]
     if plan.skips:
-        again = "; the first of this rank again in their place at the end" if plan.keeps_step else ""
+        again = "; this rank's first rows are repeated in their place at the end" if plan.keeps_step else ""
         lines.append(f"  rows that fail are left out (on_error='skip'){again}")
     lines += [f"  {_describe(output)}" for output in element.outputs[:_MOST_FIELDS]]
     if len(element.outputs) > _MOST_FIELDS:
@@ -189,10 +189,10 @@ def _describe(output: OutputField) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes as people read it: ``1.5 KiB``."""
+    """Formats a number of bytes for people, such as ``1.5 KiB``."""
     size = float(count)
-    for row_group in ("B", "KiB", "MiB", "GiB"):
+    for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{size:.0f} {row_group}" if row_group == "B" else f"{size:.1f} {row_group}"
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"

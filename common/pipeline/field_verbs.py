@@ -1,4 +1,4 @@
-"""`FieldVerbs`: the verbs that decide what a row holds, the same on `Pipeline` and on every face."""
+"""`FieldVerbs`: the verbs that decide what a row holds, shared by `Pipeline` and every face."""
 
 from __future__ import annotations
 
@@ -28,72 +28,72 @@ if TYPE_CHECKING:  # the standard library has it since Python 3.11
 
 
 class FieldVerbs:
-    """Verbs on fields; a field is chosen by its name, or by a regex that matches its name in full."""
+    """Verbs on fields. Select a field by its name, or by a regex that matches the whole name."""
 
     def _with_stage(self, stage: Stage) -> Self:
-        """The same with one more stage: all that a face adds to the verbs."""
+        """Returns a copy with one more stage. This is the only method that a face must implement."""
         raise NotImplementedError
 
     def select(self, *names: str | UnischemaField) -> Self:
-        """Only the fields that the names or regexes select, in schema order.
+        """Keeps only the fields that the names or regexes select, in schema order.
 
-        A `UnischemaField` with a codec also says how its column is decoded.
+        A `UnischemaField` with a codec also declares how its column is decoded.
 
             >>> list(next(iter(drive.select("speed", "i.*"))))
             ['id', 'speed', 'image']
 
         Raises:
-            PipelineError: no name.
-            FieldNotFoundError: a name or regex that matches nothing (raised when the element is first needed).
+            PipelineError: no name is given.
+            FieldNotFoundError: a name or regex matches nothing (raised when the element is first needed).
         """
         return self._with_stage(Select.of(names))
 
     def rename(self, names: Mapping[str, str]) -> Self:
-        """Other names for some fields, from here on; the values stay as they are.
+        """Renames fields for everything that follows; the values stay the same.
 
             >>> list(next(iter(drive.select("id", "speed").rename({"speed": "metres_per_second"}))))
             ['id', 'metres_per_second']
             >>> [int(row["number"]) for row in drive.rename({"id": "number"}).where(pc.field("number") < 3)]
             [0, 1, 2]
 
-        Every later stage knows the fields by their new names only; filters and windows still read them from storage.
+        Later stages know the fields by their new names only. Filters and windows still read them from storage.
 
         Args:
-            names: ``{old: new}``, all renamed at once, so that two fields may swap their names. In windows with fields
-                for each offset, a field is renamed at every offset.
+            names: ``{old: new}``, all renamed at once, so two fields can swap names. In windows with fields per offset,
+                a field is renamed at every offset.
 
         Raises:
-            PipelineError: no field; a new name that another field has.
-            FieldNotFoundError: an old name that no field has (raised when the element is first needed).
+            PipelineError: no field is given, or a new name belongs to another field.
+            FieldNotFoundError: no field has one of the old names (raised when the element is first needed).
         """
         return self._with_stage(Rename.of(names))
 
     def cast(self, dtype: DTypeLike, *names: str) -> Self:
-        """Numeric and bool fields in another dtype, also inside lists and windows.
+        """Converts numeric and bool fields to another dtype, including inside lists and windows.
 
             >>> batch = next(iter(drive.cast(np.float16, "id", "points").cast("int32", "speed").skip(1).batch(3)))
             >>> batch["id"].dtype.name, batch["speed"].tolist()
             ('float16', [0, 1, 1])
 
-        As numpy's ``astype``: a fraction is cut off, a float rounds to the nearest of the new dtype (infinity where it
-        is too large), and every number but 0 is ``True``.
+        Conversion follows numpy's ``astype``: to integers, fractions are truncated; to a smaller float, values round to
+        the nearest (infinity if too large); to bool, every number except 0 is ``True``.
 
             >>> next(iter(drive.cast("datetime64[D]", "id").skip(31)))["id"]
             np.datetime64('1970-02-01')
 
-        Times arrive as int64 that count their own unit (``pipeline.element`` says which). ``"datetime64[s]"`` and
-        ``"timedelta64[ms]"`` give numpy's own times in that unit, and ``"datetime64"`` in the field's; whole numbers
-        become times that count the unit. A coarser unit rounds down. TensorFlow and PyTorch have no times: they get
-        int64 in the new unit. What numpy would turn into another number without a word is
-        an error: an integer that does not fit, NaN or infinity as an integer or bool. Nulls stay nulls.
+        Without a cast, times arrive as int64 counts of the field's own unit (see ``pipeline.element``).
+        ``"datetime64[s]"`` and ``"timedelta64[ms]"`` return numpy times in that unit, and ``"datetime64"`` returns them
+        in the field's unit. Integers become times that count the unit. A coarser unit rounds down. TensorFlow and
+        PyTorch have no time types, so they receive int64 in the new unit. Values that numpy would silently change are
+        an error: an integer that does not fit, and NaN or infinity as an integer or bool. Nulls stay nulls.
 
         Args:
-            dtype: numpy's, or its name: an integer, a float, bool, or a time.
+            dtype: a numpy dtype or its name: an integer, a float, bool, or a time.
             names: names or regexes; at least one, because a cast of everything would include ids and labels.
 
         Raises:
-            PipelineError: another dtype, no field, or a field of texts or bytes.
-            DecodeError: a number that does not fit; names field, file and row.
+            PipelineError: the dtype is not supported, no field is given, or a field holds strings or bytes.
+            DecodeError: a number does not fit; the message names field, file and row.
         """
         return self._with_stage(Cast.of(dtype, names))
 
@@ -103,65 +103,65 @@ class FieldVerbs:
         vocabulary: Iterable[object] | None = None,
         unknown: int | Literal["error"] = "error",
     ) -> Self:
-        """Texts, byte strings or integers of a field as int64 codes, also in lists and windows.
+        """Replaces the strings, bytes or integers of a field by int64 codes, including inside lists and windows.
 
             >>> batch = next(iter(drive.encode("drive").encode("tags", ["t1", "t0"]).skip(18).batch(4)))
             >>> batch["drive"].tolist(), batch["tags"].tolist()
             ([0, 0, 1, 1], [[], [1], [1, 0], []])
 
-        A code is a value's place in the vocabulary. Without one, the vocabulary is learned: the sorted distinct values
-        of the stored field in the rows that the pipeline selects (every filter counts, parts of ranks and epochs do
-        not). It is learned once, when iteration begins, kept on disk, and the same on every rank; ``vocabulary(field)``
-        of a `Pipeline` tells it. Another pipeline, for validation say, learns its own: give it the first one's. Nulls
-        stay nulls.
+        A code is a value's index in the vocabulary. If you give no vocabulary, it is learned: the sorted distinct
+        values of the stored field in the rows that the pipeline selects (after all filters, but for all ranks and
+        epochs). It is learned once, when iteration begins, stored on disk, and the same on every rank;
+        ``Pipeline.vocabulary(field)`` returns it. Every pipeline learns its own, so pass the vocabulary of the training
+        pipeline to the one for validation. Nulls stay nulls.
 
         Args:
-            vocabulary: the values, each once; a value's code is its place.
-            unknown: the code of values that the vocabulary has not; ``"error"`` raises for them.
+            vocabulary: the values, each once; a value's code is its index.
+            unknown: the code of values that are not in the vocabulary; ``"error"`` raises for them.
 
         Raises:
-            PipelineError: a field of other values, a vocabulary that does not fit it, or one to be learned of a field
-                whose values an earlier stage changed.
-            FieldNotFoundError: no such field (raised when the element is first needed).
-            DecodeError: a value that the vocabulary has not; names field, file and row.
+            PipelineError: the field holds other types, the vocabulary does not fit the field, or the vocabulary would
+                be learned from a field whose values an earlier stage changed.
+            FieldNotFoundError: there is no such field (raised when the element is first needed).
+            DecodeError: a value is not in the vocabulary; the message names field, file and row.
         """
         return self._with_stage(Encode.of(field, vocabulary, unknown))
 
     def nulls(self, policy: str, *names: str, value: Any = None, elements: bool = False) -> Self:
-        """What becomes of nulls in the fields that the names or regexes select (all nullable ones, if none is given).
+        """Sets the policy for nulls in the fields that the names or regexes select (default: all nullable fields).
 
             >>> [str(row["name"]) for row in drive.nulls("fill", "name", value="?").take(3)]
             ['?', 'n1', 'n2']
             >>> [bool(row["name__valid"]) for row in drive.nulls("mask", "name").take(3)]
             [False, True, True]
 
-        A null inside a list follows the policy of its field: ``"drop"`` leaves the row out, and ``"fill"`` puts
-        ``value`` in its place. A mask of ``elements`` has the shape of the lists, here ``[[1, None], [], [3]]``:
+        A null inside a list follows the policy of its field: ``"drop"`` leaves the row out, and ``"fill"`` replaces
+        the null by ``value``. A mask of ``elements`` has the shape of the lists, here ``[[1, None], [], [3]]``:
 
             >>> batch = next(iter(gaps.nulls("mask", "codes", elements=True).batch(3)))
             >>> batch["codes"].tolist(), batch["codes__valid"].tolist()
             ([[1, 0], [], [3]], [[True, False], [], [True]])
 
-        This happens where lists are read, so call it before other verbs on the field; only `select`, `rename` and
-        `nested` may come first.
-        A null list itself is empty with ``"mask"``, and so is one inside a list; ``"fill"`` raises for them, because
-        nobody knows how long they would be, unless the field says it.
+        Nulls inside lists are handled while lists are read, so call it before other verbs on the field; only `select`,
+        `rename` and `nested` may come first.
+        ``"mask"`` turns a null list into an empty one, at any depth; ``"fill"`` raises for null lists, unless the field
+        declares their length.
 
         Args:
-            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` puts ``value`` there; ``"mask"`` puts
-                zeros there and adds the bool field ``<name>__valid``.
-            elements: ``<name>__valid`` tells of each element of a list, not of the list as a whole.
+            policy: ``"error"`` raises; ``"drop"`` leaves the row out; ``"fill"`` replaces nulls by ``value``;
+                ``"mask"`` replaces them by zeros and adds the bool field ``<name>__valid``.
+            elements: whether ``<name>__valid`` has one flag per list element instead of one per list.
 
         Raises:
-            PipelineError: no such policy, a value that the field cannot hold, or ``elements`` of a field that is no
-                list as it is stored.
-            NullValueError: a null under ``"error"``; names file and row.
-            DecodeError: a null inside a list that no policy takes; names file and row.
+            PipelineError: there is no such policy, the field cannot hold ``value``, or ``elements`` is used on a field
+                that is not a stored list.
+            NullValueError: a null under ``"error"``; the message names file and row.
+            DecodeError: a null inside a list without a policy; the message names file and row.
         """
         return self._with_stage(Nulls(policy, names or EVERY_FIELD, value, elements))  # type: ignore[arg-type]  # checked there
 
     def nested(self, *names: str) -> Self:
-        """Lists of lists, at any depth, that differ in length at every level.
+        """Delivers lists of lists of any depth whose lengths differ at every level.
 
             >>> batch = next(iter(boxes.nested("boxes").batch(2)))
             >>> batch["boxes"].tolist(), batch["boxes"][0][1]
@@ -169,16 +169,16 @@ class FieldVerbs:
             >>> batch["boxes"].values.tolist(), [offsets.tolist() for offsets in batch["boxes"].offsets]
             ([1, 2, 3, 4, 5, 6], [[0, 2, 4], [0, 2, 3, 3, 6]])
 
-        Without it, lists of lists are arrays, and an error where the lists in one row differ in length. In TensorFlow a
+        Without it, lists of lists are arrays, and lists of different lengths in one row are an error. In TensorFlow, a
         batch is a `tf.RaggedTensor` that is ragged at each level, and a row has one level less. In PyTorch it is a
-        `NestedTensors`, in numpy a `NestedArray`: the values, and offsets for each level. Axes of fixed length inside
-        the last level that varies stay axes of the values; one outside of it is a level like the others.
+        `NestedTensors`, in numpy a `NestedArray`: the values, plus offsets for each level. Axes of fixed length inside
+        the last level that varies stay axes of the values; one outside of it becomes a level like the others.
 
-        Functions of `transform` get these values too (Arrow's lists with ``batched="arrow"``), and return them or
-        nested lists of arrays. Call it before other verbs on the field (``select``, ``rename`` and ``nulls("drop")``
-        aside), and `nulls` after it. `pad` and images take arrays only.
+        Functions of `transform` also receive these values (Arrow lists with ``batched="arrow"``), and return them or
+        nested lists of arrays. Call it before other verbs on the field, except ``select``, ``rename`` and
+        ``nulls("drop")``; call other `nulls` after it. `pad` and the image verbs accept arrays only.
 
-        A field that a function makes is declared in its ``output``, and named here behind it:
+        If a function makes the field, declare the field in its ``output`` and call `nested` afterwards:
 
             >>> cells = UnischemaField("cells", np.int64, (None, None))
             >>> rows = boxes.nested("boxes").transform(lambda row: {**row, "cells": [[1], [2, 3]]}, [cells])
@@ -186,10 +186,10 @@ class FieldVerbs:
             [[1], [2, 3]]
 
         Raises:
-            PipelineError: no name, a field that is neither a list as it is stored nor declared by a function, or one
-                whose lists all have one length.
-            FieldNotFoundError: a name or regex that matches nothing (raised when the element is first needed).
-            DecodeError: a null inside a list; names file and row.
+            PipelineError: no name is given, a field is neither a stored list nor declared by a function, or its lists
+                have a fixed length.
+            FieldNotFoundError: a name or regex matches nothing (raised when the element is first needed).
+            DecodeError: a null inside a list; the message names file and row.
         """
         return self._with_stage(Nested(required_names("nested", names)))
 
@@ -202,11 +202,11 @@ class FieldVerbs:
 
         Args:
             shape: the padded shape; ``None`` axes (or no shape) grow to the largest value of each batch.
-            value: what to pad with; 0 (or an empty text) if not given.
+            value: the value to pad with; 0 (or an empty string) by default.
 
         Raises:
-            PipelineError: a shape that does not fit the field's, or none where there is no batch to grow to.
-            DecodeError: a value larger than ``shape``; names file and row.
+            PipelineError: the shape does not fit the field's, or has ``None`` axes although there are no batches.
+            DecodeError: a value is larger than ``shape``; the message names file and row.
         """
         wanted = None if shape is None else tuple(shape)
         return self._with_stage(Pad(required_names("pad", names), wanted, value))
@@ -219,54 +219,54 @@ class FieldVerbs:
             (5, 1, 3)
 
         Raises:
-            PipelineError: a shape that does not fit the field's.
-            DecodeError: a value of another shape; names file and row.
+            PipelineError: the shape does not fit the field's.
+            DecodeError: a value has another shape; the message names file and row.
         """
         return self._with_stage(Pad(required_names("fixed", names), tuple(shape), None, False))
 
     def permute(self, *names: str, dims: Sequence[str]) -> Self:
-        """Puts the axes of fields that declare ``dims`` into another order.
+        """Reorders the axes of fields that declare ``dims``.
 
             >>> next(iter(drive.permute("image", dims=("C", "H", "W")).batch(8)))["image"].shape
             (8, 3, 4, 5)
 
         Raises:
-            PipelineError: a field without these axes.
+            PipelineError: a field does not have these axes.
         """
         return self._with_stage(Permute(required_names("permute", names), tuple(dims)))
 
     def decimals(self, form: str, *names: str) -> Self:
-        """How decimal fields are delivered: exact ``"text"`` (the default), ``"float64"``, or ``"scaled"`` int64.
+        """Sets how decimal fields are delivered: as exact ``"text"`` (default), ``"float64"``, or ``"scaled"`` int64.
 
             >>> [int(row["price"]) for row in drive.decimals("scaled", "price").take(3)]  # in hundredths
             [0, 25, 50]
 
         Raises:
-            PipelineError: a field that is no decimal, or a call behind other work on values.
+            PipelineError: a field is not a decimal, or an earlier stage already works on values.
         """
         return self._with_stage(Decimals(form, required_names("decimals", names)))  # type: ignore[arg-type]  # checked there
 
     def pack(self, name: str, fields: FieldNames, dtype: DTypeLike | None = None, *, keep: bool = False) -> Self:
-        """Many numeric fields (scalars or vectors of fixed length) as one vector field ``name``, ``[B, K]`` in a batch.
+        """Joins numeric fields (scalars or vectors of fixed length) into one vector field, ``[B, K]`` in a batch.
 
             >>> packed = drive.nulls("fill", "speed", value=0).pack("x", ["speed", "id"], np.float32)
             >>> next(iter(packed.batch(3)))["x"].tolist()
             [[0.0, 0.0], [0.5, 1.0], [1.0, 2.0]]
 
         Args:
-            fields: names or regexes, in the order wanted (those of a regex in the schema's order).
-            dtype: of the vector; if not given, the smallest that holds all of them as numpy promotes types.
-            keep: whether the fields remain beside it.
+            name: the name of the new field.
+            fields: names or regexes, in the order wanted (fields that match one regex keep schema order).
+            dtype: the dtype of the vector; by default, the smallest that holds all fields by numpy's promotion rules.
+            keep: whether to keep the packed fields.
 
         Raises:
-            PipelineError: a field that is no number or vector of fixed length, or that ``dtype`` cannot hold.
-            NullValueError, DecodeError: a null, or a number that ``dtype`` cannot hold; names file and row.
+            PipelineError: a field is not a number or a vector of fixed length, or ``dtype`` cannot hold it.
+            NullValueError, DecodeError: a null, or a number that ``dtype`` cannot hold; the message names file and row.
         """
         return self._with_stage(Pack.of(name, fields, dtype, keep=keep))
 
     def as_tuple(self, *parts: object) -> Self:
-        """Rows (or batches) as tuples instead of dicts, with these fields only: what ``model.fit`` and training loops
-        take apart.
+        """Returns rows (or batches) as tuples instead of dicts, for ``model.fit`` and training loops to unpack.
 
             >>> speed, number = next(iter(drive.as_tuple("speed", "id").skip(1).batch(2)))
             >>> speed.tolist(), number.tolist()
@@ -275,17 +275,17 @@ class FieldVerbs:
             >>> float(inputs["v"]), str(inputs["who"]), int(number)
             (2.0, 'n4', 4)
 
-        What is batched, shuffled, dealt or repeated afterwards stays a tuple. Verbs that add, remove or rename fields,
-        and functions of rows by name, belong before it.
+        All other fields are left out. You can batch, shuffle, shard and repeat tuples. Verbs that add, remove or rename
+        fields, and functions that use field names, must come before it.
 
         Args:
-            parts: names of fields, tuples of them, or dicts ``{key: name}``, to any depth; a name may come twice. In
-                windows with fields for each offset, a name stands for the field at its only offset, or for ``{offset:
-                value}`` if there are several, and ``"1.name"`` for the one at offset 1.
+            parts: field names, tuples of them, or dicts ``{key: name}``, to any depth; a name may occur twice. In
+                windows with fields per offset, a name stands for the field at its only offset, or for ``{offset:
+                value}`` if there are several. ``"1.name"`` is the field at offset 1.
 
         Raises:
-            PipelineError: no name, or something that is none.
-            FieldNotFoundError: a name that no field has (raised when the element is first needed).
+            PipelineError: no name is given, or a part is not a name, tuple or dict.
+            FieldNotFoundError: no field has the name (raised when the element is first needed).
         """
         return self._with_stage(AsTuple.of(parts))
 
@@ -297,7 +297,7 @@ class FieldVerbs:
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
     ) -> Self:
-        """Applies a function of numpy values (or Arrow batches) to every row (or batch) in the workers.
+        """Applies a function of numpy values (or Arrow batches) to every row (or batch), in the workers.
 
             >>> twice = UnischemaField("twice", np.int64)
             >>> doubled = drive.select("id").transform(lambda row: {**row, "twice": row["id"] * 2}, [twice])
@@ -307,13 +307,14 @@ class FieldVerbs:
         Args:
             fn: row dict -> row dict; with ``batched=True`` or after ``batch()``, dict of arrays -> dict of arrays; with
                 ``batched="arrow"``, ``pyarrow.RecordBatch`` -> the same.
-            output: fields that the function adds or changes, with dtype and shape; what it returns is held to them.
-            remove: fields that do not remain.
-            drops: ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
+            output: fields that the function adds or changes, with dtype and shape; returned values are checked.
+            remove: fields to remove.
+            drops: whether ``fn`` may return ``None`` to leave a row out; the pipeline's length is then unknown.
 
         Raises:
-            PipelineError: arguments that do not go together.
-            TransformError: the function raised, or did not return what ``output`` says; names file and row.
+            PipelineError: the arguments contradict each other.
+            TransformError: the function raised, or its result does not match ``output``; the message names file and
+                row.
         """
         declared = None if output is None else tuple(output)
         return self._with_stage(Transform(UserFunction(fn), declared, names_of(remove), batched, drops))

@@ -1,4 +1,4 @@
-"""`ImageVerbs`: the verbs for images, the same on `Pipeline` and on every face."""
+"""`ImageVerbs`: the verbs for images, shared by `Pipeline` and every face."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 class ImageVerbs(FieldVerbs):
     """Verbs on images.
 
-    Images are fields ``(H, W)`` or ``(H, W, C)``. A ``field`` is a name, a regex, or a list of them; several fields get
-    the same random draw, an image and its mask for instance. Draws depend on the seed, the epoch, and the row (of a
-    window: its first row), and on nothing else. ``seed=None`` follows the shuffle's seed, or draws one here.
+    Images are fields of shape ``(H, W)`` or ``(H, W, C)``. A ``field`` is a name, a regex, or a list of them; several
+    fields, such as an image and its mask, share each random draw. Draws depend only on the seed, the epoch, and the row
+    (for a window, its first row). ``seed=None`` follows the shuffle's seed, or draws one here.
     """
 
     def resize(
         self, field: FieldNames, size: int | Sequence[int], *, interpolation: str | Mapping[str, str] = "bilinear"
     ) -> Self:
-        """Images of another size.
+        """Resizes images.
 
             >>> next(iter(drive.resize("image", (2, 2)).batch(8)))["image"].shape
             (8, 2, 2, 3)
 
         Args:
-            size: ``(height, width)``; or one length, for the shorter side, keeping proportions.
-            interpolation: ``"bilinear"`` (of the four nearest pixels), ``"area"`` (averages where it shrinks; JPEG is
-                then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or one for each field that wants
-                another than bilinear, such as ``{"mask": "nearest"}``.
+            size: ``(height, width)``, or one length for the shorter side, which keeps the aspect ratio.
+            interpolation: ``"bilinear"`` (of the four nearest pixels), ``"area"`` (averages when shrinking; JPEGs are
+                then decoded no larger than needed), ``"bicubic"`` or ``"nearest"``; or a dict with one per field, such
+                as ``{"mask": "nearest"}``, where the other fields use bilinear.
 
         Raises:
-            PipelineError: a field that is no image, or whose dtype the interpolation cannot mix.
+            PipelineError: a field is not an image, or its dtype does not support the interpolation.
         """
         return self._with_stage(Resize(required_names("resize", field), size, as_interpolation(interpolation)))  # type: ignore[arg-type]  # checked there
 
@@ -58,19 +58,20 @@ class ImageVerbs(FieldVerbs):
         interpolation: str | Mapping[str, str] = "bilinear",
         seed: int | None = None,
     ) -> Self:
-        """A random part of each image, resized to ``size`` (``(height, width)``, or one number for a square).
+        """Crops a random part of each image and resizes it to ``size``: ``(height, width)``, or a number for a square.
 
             >>> cropped = drive.random_resized_crop("image", 3, scale=(0.5, 1.0), seed=1)
             >>> next(iter(cropped.batch(8)))["image"].shape
             (8, 3, 3, 3)
 
         Args:
-            scale: smallest and largest share of the image's area.
-            ratio: smallest and largest width / height of the part, before it is resized.
+            scale: the smallest and largest fraction of the image's area.
+            ratio: the smallest and largest width / height of the part, before it is resized.
             interpolation: as for `resize`.
 
         Raises:
-            PipelineError: a field that is no image; a scale or ratio out of range; images known to differ in size.
+            PipelineError: a field is not an image, a scale or ratio is out of range, or images are known to differ in
+                size.
         """
         verb = "random_resized_crop"
         chosen, drawn = seed_or_drawn(seed)
@@ -87,24 +88,24 @@ class ImageVerbs(FieldVerbs):
         )
 
     def center_crop(self, field: FieldNames, size: int | Sequence[int]) -> Self:
-        """The middle of each image, of ``size``.
+        """Crops the middle of each image to ``size``.
 
             >>> next(iter(drive.center_crop("image", (2, 3)).batch(8)))["image"].shape
             (8, 2, 3, 3)
 
         Raises:
-            PipelineError, DecodeError: an image that is smaller than ``size``.
+            PipelineError, DecodeError: an image is smaller than ``size``.
         """
         return self._with_stage(CenterCrop(required_names("center_crop", field), as_size(size)))
 
     def random_crop(self, field: FieldNames, size: int | Sequence[int], *, seed: int | None = None) -> Self:
-        """A random part of each image, of ``size``.
+        """Crops each image to ``size`` at a random position.
 
             >>> next(iter(drive.random_crop("image", (2, 3), seed=1).batch(8)))["image"].shape
             (8, 2, 3, 3)
 
         Raises:
-            PipelineError, DecodeError: an image that is smaller than ``size``.
+            PipelineError, DecodeError: an image is smaller than ``size``.
         """
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(RandomCrop(required_names("random_crop", field), as_size(size), chosen, drawn))
@@ -117,7 +118,7 @@ class ImageVerbs(FieldVerbs):
         *,
         seed: int | None = None,
     ) -> Self:
-        """Images mirrored with some probability; ``"horizontal"`` swaps left and right.
+        """Mirrors images with the given probability; ``"horizontal"`` swaps left and right.
 
             >>> image = next(iter(drive))["image"]
             >>> flipped = next(iter(drive.random_flip("image", probability=1.0)))["image"]
@@ -125,7 +126,7 @@ class ImageVerbs(FieldVerbs):
             True
 
         Raises:
-            PipelineError: a field that is no image; another axis; a probability beyond 0 ... 1.
+            PipelineError: a field is not an image, the axis is unknown, or the probability is not in [0, 1].
         """
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(RandomFlip(required_names("random_flip", field), chosen, axis, probability, drawn))
@@ -139,18 +140,18 @@ class ImageVerbs(FieldVerbs):
         *,
         scale: float = 1 / 255,
     ) -> Self:
-        """``(value * scale - mean) / std`` of every channel, in ``dtype``.
+        """Computes ``(value * scale - mean) / std`` for every channel, in ``dtype``.
 
             >>> normal = next(iter(drive.normalize("image", mean=0.5, std=0.25)))["image"]
             >>> normal.dtype.name, float(normal[0, 0, 0])
             ('float32', -2.0)
 
         Args:
-            mean, std: one number for each channel, or one for all, in the row_groups after ``scale``.
-            scale: 1/255 takes bytes to 0 ... 1.
+            mean, std: one number per channel, or one for all, in the units after ``scale``.
+            scale: 1/255 maps bytes to the range 0 to 1.
 
         Raises:
-            PipelineError: a field that is no image; a mean or std that does not fit its channels; another dtype.
+            PipelineError: a field is not an image, mean or std does not fit its channels, or the dtype is unsupported.
         """
         numbers = as_numbers("normalize", "mean", mean), as_numbers("normalize", "std", std)
         name: Any = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else dtype
@@ -158,5 +159,5 @@ class ImageVerbs(FieldVerbs):
 
 
 def seed_or_drawn(seed: int | None) -> tuple[int, bool]:
-    """A seed, and whether it was drawn here because nobody chose one."""
+    """Returns a seed, and whether it was drawn here because none was given."""
     return (secrets.randbits(62), True) if seed is None else (seed, False)

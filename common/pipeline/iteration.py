@@ -1,4 +1,4 @@
-"""`PipelineIterator`: numpy rows or batches of a pipeline, from either executor, with its state."""
+"""`PipelineIterator`: iterates a pipeline as numpy rows or batches, with either executor, and saves its state."""
 
 from __future__ import annotations
 
@@ -58,44 +58,44 @@ class IterationCounter:
         self._next = 0
 
     def take(self) -> int:
-        """The next number."""
+        """Returns the next number."""
         number = self._next
         self._next += 1
         return number
 
     def go_on_after(self, number: int) -> None:
-        """After a restored iterator: the next one is the epoch after it, whatever was read before."""
+        """Continues after a restored iterator: the next iterator gets the following epoch, whatever was read before."""
         self._next = number + 1
 
 
 class Iterated(Protocol):
-    """A pipeline, as far as its iterators know it."""
+    """The part of a pipeline that its iterators use."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """What is to be done."""
+        """The stages, in call order."""
 
     @property
     def options(self) -> Options:
-        """How it is read."""
+        """How the pipeline is read."""
 
     @property
     def address(self) -> ServerAddress | None:
-        """The server that makes them instead."""
+        """The server that makes the elements, if any."""
 
     @property
     def element(self) -> Element:
-        """What each step gives."""
+        """The fields, dtypes and shapes that each step returns."""
 
     @property
     def versions(self) -> list[str]:
-        """Of the datasets that it reads."""
+        """The versions of the datasets that it reads."""
 
     def plan(self) -> BasePlan:
-        """Its plan."""
+        """The plan."""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything that another process needs."""
+        """Everything that another process needs to iterate it."""
 
     def with_stages(self, stages: Sequence[Stage]) -> Any:
         """A copy with other stages."""
@@ -111,15 +111,18 @@ Source = TypeVar("Source", bound=Iterated)
 
 
 class StepIterator(Generic[Source]):
-    """The steps of one iteration as columns, opened at the first one, and closed at the end, when dropped, and on
-    errors that are not those of one element (`ELEMENT_ERRORS`).
+    """Yields the steps of one iteration as columns.
+
+    The source is opened at the first step. It is closed at the end, when the iterator is dropped, and on any error that
+    does not concern a single element (`ELEMENT_ERRORS`).
 
     Args:
-        strict_nulls: whether a null is an error (where the consumer has no form for it).
+        strict_nulls: whether a null is an error, because the consumer cannot represent it.
         worker, workers: a loader worker's part.
-        form: what to make of the columns of steps; see `engine.threads`.
-        counters: what the iteration counts in; its own unless given.
-        waits: whether whoever takes the steps is who waits for data; in a loader, that is whoever iterates the loader.
+        form: converts the columns of steps; see `engine.run.threads`.
+        counters: the counters of this iteration; by default, it creates its own.
+        waits: whether the consumer of these steps is the one that waits for data. In a loader worker it is not: there,
+            whoever iterates the loader waits.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class StepIterator(Generic[Source]):
 
     @property
     def element(self) -> Element:
-        """What each step gives."""
+        """The fields, dtypes and shapes that each step returns."""
         return self.pipeline.element
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
@@ -182,7 +185,7 @@ class StepIterator(Generic[Source]):
                 raise
 
     def begin_at(self, cursor: Cursor) -> None:
-        """Begins there; must come before the first step."""
+        """Starts at this cursor. Must be called before the first step."""
         self.cursor, self.position, self.skipped = cursor, cursor.start, cursor.skipped
 
     def state(self, consumed: int) -> str:
@@ -191,7 +194,7 @@ class StepIterator(Generic[Source]):
 
     @property
     def longest(self) -> int:
-        """Elements of the rank that has most of them, where ranks differ; 0 where they do not."""
+        """The number of elements of the rank that has the most; 0 if all ranks have the same number."""
         shard = self.pipeline.plan().order.shard
         plan = self.pipeline.plan()
         if shard is None or shard.even != "none" or plan.program.drops or plan.skips:
@@ -200,7 +203,9 @@ class StepIterator(Generic[Source]):
         return self.pipeline.with_stages(stages).plan().elements_from(self.cursor.origin) or 0
 
     def restore(self, state: str | dict[str, Any], *, strict: bool = True) -> int:
-        """Goes on from a state; returns the elements consumed since its origin. Must come before the first step.
+        """Resumes from a state, and returns the number of elements consumed since its origin.
+
+        Must be called before the first step.
 
         Raises:
             StateError: iteration has begun, or the state belongs to something else.
@@ -216,8 +221,8 @@ class StepIterator(Generic[Source]):
         return found.consumed
 
     def stats(self) -> LoaderStats:
-        """What was done so far. May be called from any thread."""
-        if self._lock.acquire(blocking=False):  # else the counters are told soon
+        """Statistics of the iteration so far. May be called from any thread."""
+        if self._lock.acquire(blocking=False):  # otherwise the thread that holds it updates the counters soon
             try:
                 totals = self.counters.totals()
                 self._tally.complete(totals)
@@ -228,7 +233,7 @@ class StepIterator(Generic[Source]):
         return LoaderStats.of(totals, chain_of(self.pipeline), skipped_rows(self.pipeline, self.counters))
 
     def handed_over(self, begin: float) -> None:
-        """Since ``begin`` the consumer waited for its latest step to be put into the form that it gets."""
+        """Records that since ``begin`` the consumer waited for its latest step to be converted."""
         with self._lock:
             self._tally.hand_over(begin)
 
@@ -237,7 +242,7 @@ class StepIterator(Generic[Source]):
             self.counters.begin()
         self._by_rows = not self.element.batched
         if self.counters.descriptor is None and executor_of(self.pipeline) == "sidecar" and not self.pipeline.address:
-            with suppress(OSError, ValueError):  # without such memory the sidecar goes uncounted
+            with suppress(OSError, ValueError):  # without shared memory, the sidecar's work is not counted
                 descriptor = memory_file("counters")
                 try:
                     self.counters.share(descriptor)
@@ -265,7 +270,7 @@ class StepIterator(Generic[Source]):
     def close(self) -> None:
         """Stops all work. Idempotent."""
         self._finished = True
-        if self._lock.acquire(blocking=False):  # else another thread asks for a step: it tells them
+        if self._lock.acquire(blocking=False):  # otherwise another thread is taking a step and will update the counters
             try:
                 self._tally.tell()
             finally:
@@ -279,7 +284,7 @@ class StepIterator(Generic[Source]):
 
 
 class PipelineIterator(Generic[Given]):
-    """Iterates a pipeline as numpy: dicts of arrays (batched) or of single values (rows), or as ``as_tuple`` says."""
+    """Iterates a pipeline as numpy: dicts of arrays (batches) or of single values (rows), or as set by ``as_tuple``."""
 
     def __init__(self, pipeline: Iterated, iteration: int, iterations: IterationCounter | None = None) -> None:
         self._iterations = iterations or IterationCounter()
@@ -312,16 +317,16 @@ class PipelineIterator(Generic[Given]):
             self._rows = rows_to_numpy(element, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far this iterator has come: a small JSON-serialisable dict."""
-        # A rank that has ended may have ended a step before others: nobody has anything left.
+        """The position of this iterator, as a small JSON-serialisable dict."""
+        # A rank that has ended may be a step behind others, and reports the position where all ranks have ended.
         consumed = max(self._consumed, self._steps.longest) if self._steps.ended else self._consumed
         result: dict[str, Any] = json.loads(self._steps.state(consumed))
         return result
 
     def load_state_dict(self, state: dict[str, Any] | str, *, strict: bool = True) -> PipelineIterator[Given]:
-        """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
+        """Resumes where the state was taken, with the element that would have come next. Returns the iterator itself.
 
-        ``strict=False`` takes a state of a pipeline with other fields or transforms, as long as the order is the same.
+        ``strict=False`` accepts a state of a pipeline with other fields or transforms if the order is the same.
 
         Raises:
             StateError: iteration has begun, or the state belongs to another dataset or pipeline.
@@ -331,7 +336,9 @@ class PipelineIterator(Generic[Given]):
         return self
 
     def stats(self) -> LoaderStats:
-        """What this iterator did so far, and whether it or whoever takes its elements is slow. From any thread.
+        """Statistics of this iterator so far, and whether it or its consumer is the bottleneck.
+
+        May be called from any thread.
 
         >>> batches = iter(Pipeline("data/train").batch(64))  # doctest: +SKIP
         >>> for batch in batches: train(batch)  # doctest: +SKIP
@@ -347,7 +354,7 @@ class PipelineIterator(Generic[Given]):
 
 
 def chain_of(pipeline: Iterated) -> Chain:
-    """What is known about a pipeline that was planned, for advice."""
+    """The facts about a planned pipeline that performance advice is based on."""
     verbs = frozenset(stage.verb for stage in pipeline.stages)
     if pipeline.address is not None:
         return Chain(verbs=verbs)
@@ -357,7 +364,7 @@ def chain_of(pipeline: Iterated) -> Chain:
 
 
 def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
-    """The rows left out that counters name."""
+    """The skipped rows that the counters have recorded."""
     found = []
     for noted in counters.noted() if pipeline.options.skips else ():
         dataset = pipeline.plan().parts[noted.source].dataset
@@ -374,13 +381,13 @@ def skipped_rows(pipeline: Iterated, counters: Counters) -> list[SkippedRow]:
 
 
 def batch_to_numpy(element: Element, columns: Sequence[Column]) -> Any:
-    """A batch as numpy arrays."""
+    """Converts a batch to numpy arrays."""
     return batches_to_numpy(element, columns, 1)[0]
 
 
 def batches_to_numpy(element: Element, columns: Sequence[Column], count: int) -> list[Any]:
-    """``count`` batches whose rows follow each other in the columns, cut in one go: many small arrays cost most by
-    what is done for each of them.
+    """Cuts columns that hold the rows of ``count`` consecutive batches into these batches, all in one call: with many
+    small arrays, the overhead per array dominates.
     """
     return list(element.each([_batch_values(output, column, count) for output, column in by_output(element, columns)]))
 
@@ -393,7 +400,7 @@ def _batch_values(output: OutputField, column: Column, count: int) -> list[Any]:
 
 
 def rows_to_numpy(element: Element, columns: list[Column]) -> Iterator[Any]:
-    """The rows of a chunk."""
+    """Yields the rows of a chunk as numpy values."""
     pairs = by_output(element, columns)
     return element.each([rows_of(timed(output, column), text=output.kind == "text") for output, column in pairs])
 
@@ -406,7 +413,7 @@ def executor_of(pipeline: Iterated) -> str:
 
 
 def sidecar_request(pipeline: Iterated, *, strict_nulls: bool, element: Element | None = None) -> str:
-    """What a sidecar is asked for, where the client is not Python; ``element`` is what it must then give."""
+    """The request that a client outside of Python sends to a sidecar; ``element`` is the element expected back."""
     threads = pipeline.options.workers or usable_processors()
     return open_request(
         pipeline.to_json(), pipeline.versions, pipeline.plan(), threads, strict_nulls=strict_nulls, element=element

@@ -1,7 +1,7 @@
-"""`notebook_html`: a pipeline as a notebook shows it: the chain, what it gives, the first rows, and the plan.
+"""`notebook_html`: renders a pipeline for a notebook: the chain, its fields, the first rows, and the plan.
 
-In: a pipeline. Out: HTML that stands alone. It shows what can be shown and never raises, because a notebook would hide
-the pipeline behind the error.
+The result is self-contained HTML. `notebook_html` shows what it can and never raises, because a notebook would then
+show the error instead of the pipeline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TILE = 64
 
 
 class ShownPipeline(Iterated, Protocol):
-    """What is shown of a `Pipeline`."""
+    """The part of a `Pipeline` that a notebook shows."""
 
     @property
     def schema(self) -> Unischema: ...
@@ -45,16 +45,16 @@ Found = TypeVar("Found")
 
 
 def works_on_values(pipeline: ShownPipeline) -> bool:
-    """Whether verbs expect the stored values as they are, or the fields are not those of one dataset here."""
+    """Whether verbs work on stored values, or the fields are not those of one dataset in this process."""
     own = pipeline.mixture is None and pipeline.address is None
     fields = [stage.verb for stage in pipeline.stages if stage.decides is Decision.FIELDS]
     return not own or any(verb not in ("select", "nested") for verb in fields)
 
 
 def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
-    """What ``read`` makes of a pipeline; where lists hold nulls, of one that shows them as ``None``.
+    """Calls ``read`` on a pipeline; if lists hold nulls, calls it again on a pipeline that shows them as ``None``.
 
-    Behind verbs that work on values, and in a sidecar, such lists stay the error that they are when iterated.
+    After verbs that work on values, and in a sidecar, such lists remain an error, as in iteration.
     """
     try:
         return read(pipeline)
@@ -69,18 +69,18 @@ def showing_nulls(pipeline: Shown, read: Callable[[Shown], Found]) -> Found:
 
 
 def notebook_html(shown: str, pipeline: ShownPipeline | None) -> str:
-    """The HTML of a class with verbs.
+    """Renders an object with verbs as HTML.
 
     Args:
-        shown: its ``repr``.
-        pipeline: what it carries; ``None`` where only a running graph knows.
+        shown: the object's ``repr``.
+        pipeline: the object's pipeline; ``None`` if only a running graph knows it.
     """
     parts = [note(shown)]
     if pipeline is not None:
         for part in (_fields, first_rows_html, _plan):
             try:
                 parts.append(part(pipeline))
-            except Exception as error:  # of the dataset, a library, or a function of the user's
+            except Exception as error:  # from the dataset, a library, or a user function
                 parts.append(note(f"{type(error).__name__}: {error}"))
                 break
     return f"<div>{''.join(parts)}</div>"
@@ -101,20 +101,20 @@ def _fields(pipeline: ShownPipeline) -> str:
 
 
 def _unit(output: OutputField) -> str:
-    """What numbers count, where they are times, and the names of axes."""
+    """The time unit, if the numbers are times, and the names of the axes."""
     dims = "" if output.dims is None else " x ".join(output.dims)
     return ", ".join(filter(None, (output.time, dims)))
 
 
 def first_rows_html(pipeline: ShownPipeline) -> str:
-    """The first rows (or the first batch) as a table: images as thumbnails, windows of them as strips."""
+    """The first rows, or the first batch, as a table: images as thumbnails, windows of images as strips."""
     if pipeline.address is not None or pipeline.plan().program.drops or pipeline.options.skips:
-        return note("Its rows have no numbers: iterate it to see some.")
+        return note("Its rows cannot be read by number. Iterate it to see some.")
     element = pipeline.element
     found = showing_nulls(pipeline, lambda shown: shown.head(1 if element.batched else _ROWS))
     rows = [leaves(element, each) for each in found]
     if not rows:
-        return note("It gives nothing.")
+        return note("It is empty.")
     titles = ["first batch"] if element.batched else [f"row {number}" for number in range(len(rows))]
     head = "".join(f"<th>{escape(title)}</th>" for title in ("field", *titles))
     body = "".join(_line(output, rows, element) for output in element.outputs)
@@ -127,7 +127,7 @@ def _line(output: OutputField, rows: Sequence[Mapping[str, Any]], element: Eleme
 
 
 def _cell(output: OutputField, value: Any, *, batched: bool) -> str:
-    """A thumbnail, a strip for a window, a line of them for a batch; or the value as text."""
+    """A thumbnail, a strip for a window, or a row of thumbnails for a batch; other values as text."""
     if not is_image(output) or value is None:
         return escape(short_text(value, 24))
     values = [value[row] for row in range(min(len(value), _BATCH_ROWS))] if batched else [value]

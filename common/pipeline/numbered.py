@@ -1,7 +1,8 @@
-"""Elements by number: rows or batches of a pipeline read in any order, each at the cost of the row groups it lies in.
+"""Elements by number: reads rows or batches of a pipeline in any order, at the cost of the row groups they lie in.
 
-In: a plan and numbers. Out: what an iteration gives at these places. The plan says which rows an element takes, and the
-engine makes it, so there is no second order that could differ. Always holds: what is kept is bounded in bytes.
+Given a plan and numbers, it returns the elements that an iteration yields at these positions. The order always agrees
+with iteration, because the same plan chooses the rows and the same engine makes the element. Memory for kept row groups
+is bounded.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ Value = TypeVar("Value")
 class NumberedElements(Generic[Given]):
     """The elements of one epoch by number: ``elements[3]`` is one, ``elements[[3, 1]]`` and ``elements[:9]`` are lists.
 
-    What a list needs of a row group is read once, whatever the order of the numbers, and the row groups that were read
-    last are kept.
+    For a list, each row group is read only once, whatever the order of the numbers. The most recently read row groups
+    are kept in memory.
     """
 
     def __init__(self, reader: ElementReader[Given], epoch: int) -> None:
@@ -55,9 +56,9 @@ class NumberedElements(Generic[Given]):
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """How many; raises `TypeError` if they never end."""
+        """The number of elements; raises `TypeError` if they never end."""
         if self._reader.length is None:
-            raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
+            raise TypeError("len(): the pipeline repeats forever. Give repeat() a count, or use take().")
         return self._reader.length
 
     @overload
@@ -67,32 +68,32 @@ class NumberedElements(Generic[Given]):
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
 
     def __getitem__(self, index: object) -> Any:
-        """An element, or a list of them.
+        """Returns an element, or a list of elements.
 
         Raises:
-            IndexError: there is no such element; a number that counts from the end of what never ends.
-            TypeError: neither an integer, a slice, nor a list of integers or bools.
+            IndexError: there is no such element, or a number counts from the end of an endless pipeline.
+            TypeError: ``index`` is neither an integer, a slice, nor a list of integers or bools.
         """
         numbers = numbers_of(index, self._reader.length)
         found = self._reader.read(self._epoch, np.atleast_1d(numbers))
         return found if numbers.ndim else found[0]
 
     def sample(self, count: int, seed: int) -> list[Given]:
-        """``count`` different elements, drawn uniformly.
+        """Returns ``count`` different elements, drawn uniformly.
 
         Raises:
-            PipelineError: there are fewer, or they never end.
+            PipelineError: there are fewer elements, or they never end.
         """
         length = self._reader.length
         if length is None or count > length:
-            there = "a pipeline that repeats for ever" if length is None else f"{length}"
+            there = "a pipeline that repeats forever" if length is None else f"{length}"
             raise PipelineError(f"sample: expected at least {count} elements to draw from, got {there}.")
         return self._reader.read(self._epoch, drawn_numbers(length, count, seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementForms(Generic[Given]):
-    """What becomes of columns: one batch, or one element for each row; ``strict_nulls``: whether nulls are errors."""
+    """Converts columns to one batch, or to one element per row; ``strict_nulls`` says whether nulls are errors."""
 
     batch: Callable[[Element, Sequence[Column]], Given]
     rows: Callable[[Element, list[Column]], Iterator[Given]]
@@ -100,40 +101,40 @@ class ElementForms(Generic[Given]):
 
 
 class ElementReader(Generic[Given]):
-    """Makes the elements of a plan by their numbers. Thread-safe; a forked child needs one of its own.
+    """Makes the elements of a plan by number. Thread-safe, but a forked child needs its own reader.
 
     Args:
-        threads: row groups that are read at once.
-        memory_limit: bytes of row groups that are kept; those that one element needs are read in any case.
+        threads: number of row groups read at once.
+        memory_limit: bytes of row groups to keep; an element that needs more is still read.
 
     Raises:
-        PipelineError: a plan whose elements have no numbers.
+        PipelineError: the elements of the plan have no numbers.
     """
 
     def __init__(self, plan: BasePlan, forms: ElementForms[Given], *, threads: int, memory_limit: int) -> None:
         if plan.program.drops:
             raise PipelineError(
-                "rows by number: expected a pipeline whose rows can be counted, got transform(drops=True): nobody "
-                "knows which rows the function leaves. Use where(function, fields=[...]), or iterate."
+                "rows by number: expected a pipeline whose rows can be counted, got transform(drops=True), which may "
+                "leave out any row. Use where(function, fields=[...]), or iterate."
             )
         self._plan = plan
         self._program = ready_program(plan)
         self._forms = forms
         self._row_groups = _RowGroups(plan, fetch_threads(plan.remote, threads), memory_limit)
         self._lock = threading.Lock()
-        self._held: tuple[Counters, Gauge] | None = None  # what was told to the counters of the latest read
+        self._held: tuple[Counters, Gauge] | None = None  # the gauge for the counters of the latest read
         self._block_rows: _Recent[BlockKey, BlockRows] = _Recent(plan.block_rows, _block_rows_bytes, memory_limit // 4)
 
     @property
     def length(self) -> int | None:
-        """How many elements; ``None`` = endless."""
+        """The number of elements; ``None`` = endless."""
         return self._plan.length
 
     def read(self, epoch: int, numbers: np.ndarray) -> list[Given]:
-        """The elements of an epoch with these numbers (int64, from 0), in this order.
+        """Reads the elements of an epoch with these numbers (int64, from 0), in this order.
 
         Raises:
-            EmptySelectionError: the pipeline has nothing, whatever the numbers.
+            EmptySelectionError: the pipeline selects no rows at all.
             DecodeError, NullValueError, TransformError: an element fails.
         """
         self._plan.check_not_empty()
@@ -171,7 +172,7 @@ class ElementReader(Generic[Given]):
         return rows
 
     def _together(self, epoch: int, passes: np.ndarray, index: np.ndarray) -> list[Column]:
-        """The columns of some items, whatever row groups they lie in."""
+        """Assembles the columns of some items from any number of row groups."""
         draws = self._plan.draws(epoch, passes, index)
         taken = [each for draw in draws for each in self._taken(draw)]
         loaded = self._row_groups.load([each.run for each in taken])
@@ -201,7 +202,7 @@ class ElementReader(Generic[Given]):
         return columns
 
     def _note_memory(self) -> None:
-        """Tells the counters what is kept; each epoch may have others."""
+        """Reports the memory in use to the counters, which may differ between epochs."""
         counters = counters_here()
         if counters is not None:
             with self._lock:
@@ -210,7 +211,7 @@ class ElementReader(Generic[Given]):
                 self._held[1].set(self._row_groups.nbytes)
 
     def _taken(self, draw: Draw) -> Iterator[_Taken]:
-        """What a draw takes, by the row groups that its items lie in."""
+        """Splits the items of a draw by the row groups that they lie in."""
         block = self._block_rows(draw.key)
         starts = np.cumsum([0, *map(len, block.rows)])
         cells, repeats = block.cells[draw.items], block.repeats_of(draw.items)
@@ -231,20 +232,20 @@ class ElementReader(Generic[Given]):
 
 
 def reader_of(pipeline: Iterated, forms: ElementForms[Given], *, threads: int | None = None) -> ElementReader[Given]:
-    """A reader of a pipeline's elements, with its options; ``threads`` where it says nothing of ``workers``.
+    """Creates a reader with the pipeline's options; ``threads`` applies if the pipeline sets no ``workers``.
 
     Raises:
-        PipelineError: a pipeline whose elements have no numbers.
+        PipelineError: the pipeline's elements have no numbers.
     """
     if pipeline.address is not None:
         raise PipelineError(
-            "rows by number: expected a pipeline over files, got one that is served, which gives rows in order. "
+            "rows by number: expected a pipeline over files, got a served one, which delivers rows only in order. "
             "Iterate it, or open the files here."
         )
     if pipeline.options.skips:
         raise PipelineError(
-            "rows by number: expected on_error='raise', got 'skip': a number names one row, and no other can take its "
-            "place. Catch the error of a row that fails, or iterate."
+            "rows by number: expected on_error='raise', got 'skip': a number names one row, and no other row can "
+            "replace it. Catch the error of a row that fails, or iterate."
         )
     threads = pipeline.options.workers or threads or usable_processors()
     return ElementReader(
@@ -253,7 +254,7 @@ def reader_of(pipeline: Iterated, forms: ElementForms[Given], *, threads: int | 
 
 
 class _Run(NamedTuple):
-    """Row groups that follow each other, of one source of a mix."""
+    """Consecutive row groups of one source of a mix."""
 
     source: int
     row_groups: tuple[int, ...]
@@ -264,8 +265,9 @@ class _Taken:
     """Items that lie in the same row groups.
 
     Attributes:
-        parts, rows: int64 ``[items, T]``: which row group of the run each of their rows is in, and its number there.
-        places: which items of the element they are.
+        parts, rows: int64 ``[items, T]``: for each row of each item, its row group within the run, and its number in
+            that row group.
+        places: the positions of the items in the element.
         turn, spans: as in `Draw`.
         repeats: as in `Source`.
     """
@@ -282,7 +284,7 @@ class _Taken:
         return len(self.places)
 
     def source(self, loaded: _Loaded) -> Source:
-        """The items as rows of the row groups."""
+        """Locates the items in the loaded row groups."""
         cells = np.empty_like(self.rows)
         before = 0
         for number, rows in enumerate(loaded.rows):
@@ -310,7 +312,7 @@ class _Loaded:
 
 
 class _RowGroups:
-    """Loads the wanted rows of row groups, several at once, and keeps what was loaded last."""
+    """Loads the wanted rows of row groups, several at once, and keeps the most recent ones."""
 
     def __init__(self, plan: BasePlan, threads: int, memory_limit: int) -> None:
         self.threads = threads
@@ -322,7 +324,7 @@ class _RowGroups:
         self._loaded: _Recent[_Run, _Loaded] = _Recent(self._load, lambda loaded: loaded.num_bytes, memory_limit // 2)
 
     def load(self, runs: Sequence[_Run]) -> list[_Loaded]:
-        """The rows of each run."""
+        """Loads the rows of each run."""
         if self.threads == 1 or sum(run not in self._loaded for run in runs) < 2:
             return [self._loaded(run) for run in runs]
         counters = counters_here()
@@ -338,7 +340,7 @@ class _RowGroups:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept; what was loaded shares the memory of the columns."""
+        """Bytes in use; loaded rows share memory with the columns."""
         return max(self._columns.nbytes, self._loaded.nbytes)
 
     def _load(self, run: _Run) -> _Loaded:
@@ -362,7 +364,7 @@ class _RowGroups:
 
 
 class _Recent(Generic[Key, Value]):
-    """Values by key, of which those asked for last are kept, up to a number of bytes but at least one. Thread-safe."""
+    """A thread-safe cache of the most recently used values, limited in bytes; always keeps at least one value."""
 
     def __init__(self, make: Callable[[Key], Value], size_of: Callable[[Value], int], max_bytes: int) -> None:
         self._make = make
@@ -376,7 +378,7 @@ class _Recent(Generic[Key, Value]):
         return key in self._kept
 
     def __call__(self, key: Key) -> Value:
-        """The value, made if it is not kept; two threads may make it at once."""
+        """Returns the value, and makes it if it is not cached; two threads may make it at the same time."""
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -392,14 +394,14 @@ class _Recent(Generic[Key, Value]):
 
 
 def numbers_of(index: object, length: int | None) -> np.ndarray:
-    """The numbers (int64, from 0) that an index stands for: a scalar for an integer, else a vector.
+    """Resolves an index to numbers (int64, from 0): a scalar for an integer, otherwise a vector.
 
     Args:
-        index: what stands in the brackets: an integer, a slice, or a list of integers or bools.
-        length: of what is indexed; ``None`` = endless.
+        index: the value in the brackets: an integer, a slice, or a list of integers or bools.
+        length: the number of elements; ``None`` = endless.
 
     Raises:
-        IndexError, TypeError: as `NumberedElements.__getitem__`.
+        IndexError, TypeError: as for `NumberedElements.__getitem__`.
     """
     if isinstance(index, slice):
         return _sliced(index, length)
@@ -409,7 +411,7 @@ def numbers_of(index: object, length: int | None) -> np.ndarray:
     )
     if isinstance(index, str | bytes | tuple | bool | np.bool_):
         raise wrong
-    if np.ndim(index) == 0:  # type: ignore[arg-type]  # whatever it is
+    if np.ndim(index) == 0:  # type: ignore[arg-type]  # np.ndim accepts any object
         try:
             number = operator.index(index)  # type: ignore[arg-type]
         except TypeError:
@@ -431,7 +433,7 @@ def numbers_of(index: object, length: int | None) -> np.ndarray:
 
 
 def _checked(number: int, length: int | None) -> int:
-    """A number that counts from the start; raises `IndexError` if there is no such element."""
+    """Converts a number to one that counts from the start; raises `IndexError` if there is no such element."""
     if number < 0 if length is None else not -length <= number < length:
         raise IndexError(f"row {number}: there is no such row in {_shown(length)}.")
     return number + length if number < 0 and length is not None else number
@@ -444,17 +446,17 @@ def _sliced(index: slice, length: int | None) -> np.ndarray:
     begin, end = (None if bound is None else operator.index(bound) for bound in (index.start, index.stop))
     from_end = any(bound is not None and bound < 0 for bound in (begin, end))
     if from_end or (end if step > 0 else begin) is None:
-        raise IndexError(f"rows {index}: there is no such stretch in {_shown(None)}. Give bounds that count from 0.")
+        raise IndexError(f"rows {index}: there is no such range in {_shown(None)}. Give bounds that count from 0.")
     first, last = (0 if begin is None else begin), (-1 if end is None else end)
     return np.arange(first, last, step, dtype=np.int64)
 
 
 def _shown(length: int | None) -> str:
-    return "a pipeline that repeats for ever" if length is None else f"a pipeline of {length}"
+    return "a pipeline that repeats forever" if length is None else f"a pipeline of {length}"
 
 
 def drawn_numbers(length: int, count: int, seed: int) -> np.ndarray:
-    """``count`` different numbers below ``length`` in random order, a pure function of the arguments."""
+    """Draws ``count`` different numbers below ``length`` in random order; a pure function of the arguments."""
     if 4 * count >= length:
         return permutation(length, _SAMPLE_KEY, seed)[:count]
     words = 2 * count + 64

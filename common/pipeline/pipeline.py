@@ -1,7 +1,7 @@
-"""`Pipeline`: what is wanted, as one immutable value; every verb returns a new one.
+"""`Pipeline`: an immutable description of what to read and what to do with it; every verb returns a new one.
 
-It compares, hashes, prints, and goes to JSON (user functions as cloudpickle). Iterating it gives numpy rows or batches;
-`ParquetDataset` and `ParquetPipe` carry one and hand the same elements to their framework.
+A pipeline can be compared, hashed, printed, and converted to JSON (user functions as cloudpickle). Iterating it yields
+numpy rows or batches. `ParquetDataset` and `ParquetPipe` wrap one and pass the same elements to their framework.
 """
 
 from __future__ import annotations
@@ -53,42 +53,42 @@ Urls = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 class _Opened:
-    """What the pipelines of one chain share: the dataset, opened when it is first needed."""
+    """State shared by the pipelines of one chain: the dataset, opened on first use."""
 
     def __init__(self, listing: FileListing | None = None) -> None:
         self.dataset: StoredDataset | None = None
-        self.listing = listing  # of the process that this one was started by
+        self.listing = listing  # made by the parent process
 
 
 @dataclass(frozen=True, init=False)
 class Pipeline(Sources, Verbs, Generic[Given]):
-    """Rows of a Parquet dataset, and what is to be done with them.
+    """A Parquet dataset and the chain of verbs applied to its rows.
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them; or a pipeline.
-        fields: names or regexes of the fields wanted; ``None`` = all. A `UnischemaField` with a codec says how its
-            column is decoded, for instance JPEG bytes in a file without a schema of parquetry's.
+        fields: names or regexes of the fields to read; ``None`` = all. A `UnischemaField` with a codec declares how its
+            column is decoded, for instance JPEG bytes in a file without a parquetry schema.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
-        workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
+        workers: number of threads or processes that decode; ``None`` = one per processor available to this process.
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
-        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
-            sidecar for pipelines with user functions.
-        verify: which page checksums are compared with the pages: ``"written"`` (= ``None``), those that are there;
-            ``"always"``, all, and a page without one is an error; ``"never"``, none.
-        restarts: how often in a row a sidecar that died is started again, see `Options`; ``None`` = 3.
-        stall_timeout: seconds after which a process of the sidecar that does nothing is replaced, see `Options`;
+        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = the sidecar if the
+            pipeline has user functions, otherwise threads.
+        verify: which page checksums to check: ``"written"`` (= ``None``), those that exist; ``"always"``, all, and a
+            page without one is an error; ``"never"``, none.
+        restarts: how many times in a row to restart a sidecar that died, see `Options`; ``None`` = 3.
+        stall_timeout: seconds after which a sidecar process that makes no progress is replaced, see `Options`;
             ``None`` = never.
-        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
-            that differ in shape. ``None`` = 1 GiB.
-        on_error: ``"raise"`` (the default): a row that does not decode, or fails in a function, is an error in its
-            place; ``"skip"``: it is left out and counted, see ``docs/bad-rows.md``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
-        address: instead of a URL: ``unix:PATH``, ``tcp://127.0.0.1:PORT`` or a `ServerAddress`: the batches of a
-            pipeline that a server makes; see ``docs/arrow-stream.md``.
+        max_value_bytes: the largest size of one decoded value. The values of one field that differ in shape may take
+            16 times as much in a batch. ``None`` = 1 GiB.
+        on_error: what to do with a row that does not decode, or fails in a function: ``"raise"`` (default) raises the
+            error at the row's position; ``"skip"`` leaves the row out and counts it, see ``docs/bad-rows.md``.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction below 1.
+        address: instead of a URL, the address of a server that makes the batches: ``unix:PATH``,
+            ``tcp://127.0.0.1:PORT`` or a `ServerAddress`; see ``docs/arrow-stream.md``.
 
     Raises:
-        PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
+        PipelineError: an argument is out of range. Checks that need the dataset run when it is first used.
     """
 
     urls: tuple[str, ...]
@@ -114,16 +114,18 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         **options: Unpack[OptionArguments],
     ) -> None:
         if url_or_urls is not None and address is not None:
-            raise PipelineError("Pipeline: expected a URL, or address= of a server that has one, got both.")
+            raise PipelineError("Pipeline: expected either a URL or address= of a server, got both.")
         if address is not None and (filesystem is not None or storage_options):
             raise PipelineError(
-                "Pipeline: expected no filesystem and storage_options; with address= the server has them."
+                "Pipeline: expected no filesystem or storage_options with address=. Set them on the server."
             )
         served = None if address is None else ServerAddress.of(address)
         url_or_urls = url_or_urls if served is None else served.url
         if isinstance(url_or_urls, Pipeline):
             if filesystem is not None or storage_options:
-                raise PipelineError("Pipeline: a pipeline that is given has its own filesystem and storage_options.")
+                raise PipelineError(
+                    "Pipeline: expected no filesystem or storage_options with a pipeline, which has its own."
+                )
             given = url_or_urls if fields is None else url_or_urls.select(*_fields(fields))
             _copy(given.with_options(**Options.of(options).given()), self)
             return
@@ -159,42 +161,42 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     @property
     def workers(self) -> int | None:
-        """As `Options.workers`."""
+        """See `Options.workers`."""
         return self.options.workers
 
     @property
     def memory_limit(self) -> int | None:
-        """As `Options.memory_limit`."""
+        """See `Options.memory_limit`."""
         return self.options.memory_limit
 
     @property
     def executor(self) -> str | None:
-        """As `Options.executor`."""
+        """See `Options.executor`."""
         return self.options.executor
 
     @property
     def verify(self) -> Verify | None:
-        """As `Options.verify`."""
+        """See `Options.verify`."""
         return self.options.verify
 
     @property
     def max_value_bytes(self) -> int | None:
-        """As `Options.max_value_bytes`."""
+        """See `Options.max_value_bytes`."""
         return self.options.max_value_bytes
 
-    # --- copies with something else ---
+    # --- modified copies ---
 
     def shard_given_later(
         self, even: Even = "none", canonical_shards: int | None = None, policy: str = "global"
     ) -> Pipeline[Given]:
-        """As `shard`, with a single part where the sidecar's request will say how many there are and which is wanted.
+        """Like `shard`, with a single part for now; the request to the sidecar later sets the number and the index.
 
-        Such parts are put together again in one graph, not dealt to ranks: no row is repeated unless asked for.
+        Such parts are recombined in one graph instead of dealt to ranks, so by default no row is repeated.
         """
         return self._with_stage(Shard.of(1, 0, even, canonical_shards, policy))
 
     def with_options(self, **options: Unpack[OptionArguments]) -> Pipeline[Given]:
-        """A copy with other `Options`."""
+        """Returns a copy with other `Options`."""
         changes: dict[str, Any] = {"options": self.options.with_changes(options)}
         stored = {name: value for name, value in options.items() if name in ("verify", "max_value_bytes")}
         if stored and self.mixture is not None:
@@ -205,31 +207,31 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self._replace(**changes)
 
     def with_urls(self, url_or_urls: Urls) -> Pipeline[Given]:
-        """A copy that reads other files in the same way.
+        """Returns a copy that reads other files in the same way.
 
         Raises:
-            PipelineError: a mix, a table, or a pipeline that is served.
+            PipelineError: the pipeline is a mix, reads a table, or is served.
         """
         self.check_movable()
         urls = _as_urls(url_or_urls, local=self.filesystem is None)
         return self._replace(urls=urls, _opened=_Opened())
 
     def check_movable(self) -> Pipeline[Given]:
-        """This pipeline, if it reads the files that its URLs name and nothing else."""
-        others = {"a mix": self.mixture, "a table": self.table, "one that is served": self.address}
+        """Returns this pipeline if it reads only the files that its URLs name; raises `PipelineError` otherwise."""
+        others = {"a mix": self.mixture, "a table": self.table, "a served one": self.address}
         for what, value in others.items():
             if value is not None:
                 raise PipelineError(f"other URLs for a pipeline: expected a pipeline over files, got {what}.")
         return self
 
     def with_stages(self, stages: Sequence[Stage]) -> Pipeline[Given]:
-        """A copy with other stages."""
+        """Returns a copy with other stages."""
         order_stages(stages, mixed=self.mixture is not None)
         return self._replace(stages=tuple(stages))
 
     @property
     def drawn_seed(self) -> int | None:
-        """The seed that was drawn because nobody gave one (see `shuffle`, `mix`); ``None`` if all were given."""
+        """The seed that was drawn because you gave none (see `shuffle`, `mix`); ``None`` if you gave all of them."""
         if self.mixture is not None:
             return self.mixture.drawn_seed
         if self.address is not None:
@@ -238,7 +240,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return drawn_seed(self.stages) if shuffle is None else shuffle.drawn_seed
 
     def with_seed(self, seed: int) -> Pipeline[Given]:
-        """A copy whose shuffle has this seed; of a mix, one whose drawn seeds follow it."""
+        """Returns a copy whose shuffle has this seed; for a mix, a copy whose drawn seeds follow it."""
         if self.mixture is not None:
             return self._replace(mixture=self.mixture.with_drawn_seed(seed))
         if self.address is not None:
@@ -246,29 +248,30 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self.with_stages(with_seed(self.stages, seed))
 
     def with_canonical_shards(self, count: int) -> Pipeline[Given]:
-        """A copy in which a shard without ``canonical_shards`` has this many."""
+        """Returns a copy in which a shard without ``canonical_shards`` has this many."""
         return self.with_stages(with_canonical_shards(self.stages, count))
 
     def accepts(self, verb: str) -> bool:
-        """Whether the verb may follow here."""
+        """Whether the verb may be called next."""
         plan = None if self.address is None else self.plan()
         if isinstance(plan, ServedPlan):
             return verb in plan.accepts
         mixed = self.mixture is not None
         return accepts(self.stages, verb, mixed=mixed, check=check_skippable if self.options.skips else None)
 
-    # --- what it gives ---
+    # --- dataset, plan and element ---
 
     @property
     def dataset(self) -> StoredDataset:
-        """The stored dataset; opened when first used, and shared by the pipelines derived from this one."""
+        """The stored dataset, opened on first use and shared by the pipelines derived from this one."""
         if self.mixture is not None:
             result: StoredDataset = self.mixture.sources[0].dataset
             return result
         if self.address is not None:
             raise PipelineError(
-                f"Pipeline(address={self.address.url!r}): expected what needs no dataset, got dataset or schema, "
-                "which only the server has. element says what arrives, explain() what the server reads."
+                f"Pipeline(address={self.address.url!r}): expected a use that needs no dataset, got dataset or schema, "
+                "which only the server has. See element for the fields you receive, and explain() for what the server "
+                "reads."
             )
         if self._opened.dataset is None:
             self._opened.dataset = StoredDataset(
@@ -284,21 +287,21 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     @property
     def schema(self) -> Unischema:
-        """The dataset's schema: every field that could be read (of a mix: that of its first source)."""
+        """The dataset's schema with every field that could be read; for a mix, the schema of its first source."""
         return self.dataset.schema
 
     @property
     def leaves(self) -> list[Pipeline[Any]]:
-        """The pipelines of one dataset each that a mix is made of; of another pipeline, itself."""
+        """The pipelines over single datasets that make up a mix; for any other pipeline, a list with the pipeline."""
         return [self] if self.mixture is None else self.mixture.leaves
 
     @property
     def versions(self) -> list[str]:
-        """For each dataset (several in a mix), which version of its files was found when it was listed."""
+        """For each dataset (several in a mix), the version of its files found when it was listed."""
         return [source.dataset.version for source in self.leaves]
 
     def hold_to(self, versions: Sequence[str]) -> None:
-        """Checks that this process found the files that another one had found before.
+        """Checks that this process found the same files as another process did earlier.
 
         Raises:
             DatasetError: files were added, removed or written since.
@@ -307,11 +310,11 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             if source.dataset.version != expected:
                 raise DatasetError(
                     f"dataset {', '.join(source.urls)}: expected the files that were there when it was opened, found "
-                    "others: some were added, removed or written since. Make the pipeline again to read them."
+                    "others: some were added, removed or written since. Create the pipeline again to read them."
                 )
 
     def plan(self) -> BasePlan:
-        """The plan; made once."""
+        """Returns the plan, which is made once."""
         if "plan" not in self._plans:
             self._plans["plan"] = self._make_plan()
         result: BasePlan = self._plans["plan"]
@@ -321,12 +324,15 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         if self.address is not None:
             if self.options.skips:
                 raise PipelineError(
-                    "on_error='skip': expected a pipeline over files, got one that is served, whose rows have "
-                    "their places in the server's batches. Open the files here, or leave bad rows out with where()."
+                    "on_error='skip': expected a pipeline over files, got a served one, whose rows have fixed "
+                    "places in the server's batches. Open the files here, or leave bad rows out with where()."
                 )
             named = sorted(self.options.given().keys() & {"verify", "max_value_bytes"})
             if named:
-                raise PipelineError(f"{', '.join(named)}: expected to be given to the server, which reads the files.")
+                raise PipelineError(
+                    f"{', '.join(named)}: expected no such option with address=, because the server reads the files. "
+                    "Set it on the server."
+                )
             return ServedPlan(self.address, self.stages)
         plan: BasePlan
         if self.mixture is not None:
@@ -341,10 +347,10 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     @property
     def element(self) -> Element:
-        """What one step gives: fields, dtypes, shapes."""
+        """The fields, dtypes and shapes that one step returns."""
         return self.plan().element
 
-    # --- verbs by the names that tf.data and torch have for them ---
+    # --- aliases of verbs, with their names in tf.data and torch ---
 
     def map(
         self,
@@ -354,32 +360,33 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         batched: bool | Literal["arrow"] = False,
         drops: bool = False,
     ) -> Pipeline[Given]:
-        """`transform`: a function of rows (or batches), run where they are decoded.
+        """Alias of `transform`: applies a function to rows (or batches) where they are decoded.
 
-        On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: a function of tensors, run where they
-        arrive.
+        On `ParquetDataset` and `ParquetPipe`, ``map`` is the framework's own: it applies a function of tensors in the
+        consuming process.
         """
         return self.transform(fn, output, remove, batched, drops)
 
     def filter(
         self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False
     ) -> Pipeline[Given]:
-        """`where`: the rows for which an expression, DNF tuples, a column predicate, or a function of ``fields`` holds.
+        """Alias of `where`: keeps the rows for which an expression, DNF tuples, a column predicate, or a function of
+        ``fields`` is true.
 
-        ``filter`` of `ParquetDataset` and `ParquetPipe` takes these too; a function of whole elements is the
-        framework's there.
+        On `ParquetDataset` and `ParquetPipe`, ``filter`` also accepts these, and passes a function of whole elements to
+        the framework's own ``filter``.
         """
         return self.where(predicate, fields, batched=batched)
 
     def vocabulary(self, field: str) -> list[Any]:
-        """The values of a field by their codes: the vocabulary that `encode` was given or has learned.
+        """Returns the values of a field in the order of their codes: the vocabulary passed to or learned by `encode`.
 
-        Of a field that is not encoded, it is the one that would be learned: the sorted distinct values in the rows that
-        the pipeline selects.
+        For a field that is not encoded, it is the vocabulary that would be learned: the sorted distinct values in the
+        rows that the pipeline selects.
 
         Raises:
-            FieldNotFoundError: no such field.
-            PipelineError: a field that cannot be encoded; a mix, or a served pipeline.
+            FieldNotFoundError: there is no such field.
+            PipelineError: the field cannot be encoded, or the pipeline is a mix or served.
         """
         plan = self.plan()
         if not isinstance(plan, Plan):
@@ -387,26 +394,26 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return list(vocabulary_of(plan, field).values.to_pylist())
 
     def __len__(self) -> int:
-        """Elements in one iteration, exact.
+        """The exact number of elements in one iteration.
 
         Raises:
-            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may leave rows out, so that nobody
-                knows its length (yet).
+            TypeError: the pipeline is endless, or its length is unknown (so far) because a function or
+                ``on_error="skip"`` may leave rows out.
         """
         return self.length_where(strict_nulls=False)
 
     def length_where(self, *, strict_nulls: bool) -> int:
-        """`len` of it, for a consumer to which nulls are errors or not: rows that fail may be left out."""
+        """Like ``len``, given whether the consumer treats nulls as errors, which ``on_error="skip"`` leaves out."""
         plan = self.plan()
         if plan.program.drops:
             raise TypeError("len(): unknown, because a transform with drops=True may leave rows out.")
         length = length_without_bad_rows(plan, strict_nulls=strict_nulls) if plan.skips else plan.length
         if length is None:
-            raise TypeError("len(): the pipeline repeats for ever; give repeat() a count, or use take().")
+            raise TypeError("len(): the pipeline repeats forever. Give repeat() a count, or use take().")
         return length
 
     def __iter__(self) -> PipelineIterator[Given]:
-        """Rows (or batches) as numpy; each ``iter()`` is the next epoch of the shuffle."""
+        """Iterates rows (or batches) as numpy; each ``iter()`` starts the next epoch of the shuffle."""
         return PipelineIterator(self, self._iterations.take(), self._iterations)
 
     if TYPE_CHECKING:
@@ -422,52 +429,52 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """Rows (or batches) by number, in the order of epoch 0, read without those before them.
+        """Returns rows (or batches) by number, in the order of epoch 0, without reading those before them.
 
             >>> int(drive[3]["id"]), [int(row["id"]) for row in drive[-2:]]
             (3, [38, 39])
             >>> [int(row["id"]) for row in drive.shuffle(40, seed=7)[[5, 0]]]
             [21, 30]
 
-        Each is what ``list(pipeline)`` has there, random crops included; see `at_epoch`.
+        Each equals the element of ``list(pipeline)`` at that index, random crops included; see `at_epoch`.
 
         Raises:
             IndexError: there is no such row.
-            PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no numbers.
+            PipelineError: the rows have no numbers: the pipeline is served, or has ``transform(drops=True)``.
         """
         return self.at_epoch(0)[index]
 
     def at_epoch(self, epoch: int) -> NumberedElements[Given]:
         """The elements of the ``epoch``-th iterator by number: ``pipeline.at_epoch(2)[:10]``.
 
-        Everything runs in this process, functions too. An element costs the row groups that it lies in; those read last
-        are kept, up to ``memory_limit`` bytes (here ``None`` = 256 MiB).
+        Everything runs in this process, including functions. Reading an element reads the row groups that it lies in.
+        The most recent ones are kept, up to ``memory_limit`` bytes (here ``None`` = 256 MiB).
 
         Raises:
-            PipelineError: a number below 0; elements that have no numbers.
+            PipelineError: ``epoch`` is below 0, or the elements have no numbers.
         """
         number = integer(epoch, least=0)
         if number is None:
             raise PipelineError(f"at_epoch: expected an integer >= 0, got {epoch!r}.")
-        key = f"reader {self.memory_limit} {os.getpid()}"  # a forked child has no locks and threads of its parent's
+        key = f"reader {self.memory_limit} {os.getpid()}"  # a forked child cannot use its parent's locks and threads
         if key not in self._plans:
             forms = ElementForms(batch=batch_to_numpy, rows=rows_to_numpy, strict_nulls=False)
             self._plans[key] = reader_of(self, forms)
         return NumberedElements(self._plans[key], number)
 
     def head(self, count: int = 5) -> list[Given]:
-        """The first elements of epoch 0, fewer if there are not as many.
+        """Returns the first ``count`` elements of epoch 0, or all if there are fewer.
 
         Raises:
-            PipelineError: a number below 0; elements that have no numbers.
+            PipelineError: ``count`` is below 0, or the elements have no numbers.
         """
         return self.at_epoch(0)[: _count("head", count)]
 
     def sample(self, count: int, seed: int | None = None) -> list[Given]:
-        """``count`` different elements of epoch 0, drawn uniformly; the same ones for the same ``seed``.
+        """Returns ``count`` different elements of epoch 0, drawn uniformly; the same ``seed`` draws the same ones.
 
         Raises:
-            PipelineError: there are fewer; elements that have no numbers; a seed that is no integer.
+            PipelineError: there are fewer elements, they have no numbers, or ``seed`` is not an integer.
         """
         chosen = plain(seed_or_drawn(seed)[0])
         if type(chosen) is not int:
@@ -475,21 +482,21 @@ class Pipeline(Sources, Verbs, Generic[Given]):
         return self.at_epoch(0).sample(_count("sample", count), chosen)
 
     def explain(self) -> str:
-        """The plan in words: files, row groups, what was pruned by what, bytes, rows, steps."""
+        """Returns the plan in words: files, row groups, what was pruned and why, bytes, rows, steps."""
         plan = None if self.address is None else self.plan()
         if isinstance(plan, ServedPlan):
             return plan.explain()
-        from .explain import explain  # only when asked: it measures the shuffle
+        from .explain import explain  # imported on use: it also loads what measures the shuffle
 
         return explain(self)
 
     # --- as a value ---
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object with everything that another process needs.
+        """Returns a JSON object with everything that another process needs to run the pipeline.
 
         Raises:
-            PipelineError: a function or filesystem that cannot be pickled.
+            PipelineError: a function or the filesystem cannot be pickled.
         """
         return {
             "version": 1,
@@ -525,7 +532,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         opened = [source._opened.dataset for source in self.leaves]
-        starts_child = get_spawning_popen() is not None  # a child reads the versions that were planned here
+        starts_child = get_spawning_popen() is not None  # a child process reads the file versions listed here
         listings = [None if dataset is None or not starts_child else dataset.listing for dataset in opened]
         return _from_json, (self.to_json(), listings)
 
@@ -569,7 +576,7 @@ def mix(
     seed: int | None = None,
     stop: Stop = "first",
 ) -> Pipeline:
-    """Rows of several pipelines in one deterministic, weighted order; see ``docs/mixing.md``.
+    """Mixes the rows of several pipelines in one deterministic, weighted order; see ``docs/mixing.md``.
 
         >>> low, high = drive.where(pc.field("id") < 20), drive.where(pc.field("id") >= 20)
         >>> [int(row["id"]) for row in mix([low, high], weights=[1, 3], seed=1).take(6)]
@@ -579,27 +586,28 @@ def mix(
         [0, 1, 2, 3, 20, 21, 22, 23]
 
     Args:
-        pipelines: unbatched pipelines (or datasets and pipes that carry one) whose rows have equal fields; mixes too.
-        weights: how often each is drawn, relative to the others; ``None`` = equally. A schedule ``[(0, [1, 1]),
-            (10_000, [3, 1])]`` says from which row of the mix on (counted over all ranks, from 0 in each pass) which
-            weights hold; in it a weight may be 0.
-        seed: of the draws; ``None`` draws one here and keeps it. Shuffles of the pipelines that were given no seed
-            follow the one that is drawn here, so that one number in a state brings all of them back.
-        stop: ``"first"`` ends where a drawn pipeline has no more rows, ``"all"`` when every one is used up.
+        pipelines: unbatched pipelines (or datasets and pipes that wrap one) whose rows have the same fields; they may
+            themselves be mixes.
+        weights: how often each is drawn, relative to the others; ``None`` = equally. In a schedule ``[(0, [1, 1]),
+            (10_000, [3, 1])]``, each pair gives the row of the mix at which its weights take effect (counted over all
+            ranks, from 0 in each pass); there a weight may be 0.
+        seed: the seed of the draws; ``None`` draws one here and keeps it. Shuffles of the pipelines that have no seed
+            follow the drawn one, so that one number in a state restores all of them.
+        stop: ``"first"`` ends when a drawn pipeline has no more rows, ``"all"`` when all are used up.
 
     Raises:
-        PipelineError: batched pipelines, weights that do not fit.
+        PipelineError: a pipeline is batched, or the weights do not fit.
     """
     sources = tuple(getattr(item, "pipeline", item) for item in pipelines)
     if any(isinstance(source, Pipeline) and source.address is not None for source in sources):
-        raise PipelineError("mix: expected pipelines over files, got one that is served. Let the server serve the mix.")
+        raise PipelineError("mix: expected pipelines over files, got a served one. Let the server serve the mix.")
     if not sources or not all(isinstance(source, Pipeline) for source in sources):
         raise PipelineError(f"mix: expected a list of pipelines, got {pipelines!r}.")
     if seed is not None and integer(seed) is None:
         raise PipelineError(f"mix: expected an integer seed or None, got {seed!r}.")
     if len({(source.options.on_error, source.options.max_errors) for source in sources}) > 1:
         raise PipelineError(
-            "mix: expected pipelines with the same on_error and max_errors, got several. Give them after it: "
+            "mix: expected pipelines with the same on_error and max_errors, got different ones. Set them on the mix: "
             "mix(...).with_options(on_error=...)."
         )
     mixture = Mixture(
@@ -655,15 +663,15 @@ def _warn_of_drawn_seed(order: StageOrder, mixture: Mixture | None) -> None:
 
 def _warn(verb: str, seed: int | None) -> None:
     _LOGGER.warning(
-        "%s(seed=None) drew the seed %s in this process. Ranks that draw another one overlap: "
-        "give all of them one seed.",
+        "%s(seed=None) drew the seed %s in this process. Ranks with different seeds read overlapping rows: "
+        "give all ranks the same seed.",
         verb,
         seed,
     )
 
 
 class _Constant:
-    """A callable that gives one value; lets a filesystem travel the way functions do."""
+    """A callable that returns one value, so that a filesystem can be pickled the way functions are."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -686,7 +694,7 @@ def _copy(source: Pipeline[Any], target: Pipeline[Any]) -> None:
 
 def _from_json(value: dict[str, Any], listings: Sequence[FileListing | None] = ()) -> Pipeline:
     pipeline = Pipeline.from_json(value)
-    for source, listing in zip(pipeline.leaves, listings, strict=False):  # pickles of before have none
+    for source, listing in zip(pipeline.leaves, listings, strict=False):  # pickles from older releases have none
         source._opened.listing = listing
     return pipeline
 
@@ -696,7 +704,7 @@ def _fields(given: str | UnischemaField | Iterable[str | UnischemaField]) -> Ite
 
 
 def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
-    """The URLs as texts; local paths are made absolute, so that they mean the same in every process."""
+    """Converts the URLs to strings; makes local paths absolute, so that they mean the same in every process."""
     if isinstance(url_or_urls, str | os.PathLike):
         url_or_urls = [url_or_urls]
     frame = data_frame_kind(url_or_urls)
@@ -704,7 +712,7 @@ def _as_urls(url_or_urls: Urls | None, *, local: bool) -> tuple[str, ...]:
         instead = {
             "pandas": "Write from_pandas(frame)",
             "polars": "Write from_polars(frame)",
-            "pyarrow": "Write the table to a file, by pyarrow.parquet.write_table(table, path), and give its path",
+            "pyarrow": "Write the table to a file with pyarrow.parquet.write_table(table, path), and pass its path",
         }[frame]
         raise PipelineError(
             f"Pipeline: expected a URL, a path, or a list of them, got a {frame} {type(url_or_urls).__name__}. "

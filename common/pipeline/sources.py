@@ -1,6 +1,6 @@
-"""`Sources`: pipelines over what is no folder of plain Parquet: tables, data frames, and folders of others.
+"""`Sources`: constructors for data other than plain Parquet folders: tables, data frames, images, and Hugging Face.
 
-One mix-in for `Pipeline` and for every class that carries one; a class says in ``_over`` how it is made.
+A mix-in for `Pipeline` and every class that wraps one. Each class implements ``_over`` to construct itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Fields: TypeAlias = str | UnischemaField | Iterable[str | UnischemaField] | None
 
 
 class Sources:
-    """Constructors that every class with verbs has."""
+    """Constructors shared by every class with verbs."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -37,7 +37,7 @@ class Sources:
         filesystem: object = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The rows of a URL, with what a table says about them; ``options`` are other arguments of the class."""
+        """Creates an instance over a URL and an optional table; ``options`` are other arguments of the class."""
         raise NotImplementedError
 
     @classmethod
@@ -51,17 +51,19 @@ class Sources:
         storage_options: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Self:
-        """Rows of a Delta table (extra ``delta``): its file list, partition values, deletion vectors, column mapping.
+        """Reads the rows of a Delta table (needs the extra ``delta``).
+
+        Honours the table's file list, partition values, deletion vectors and column mapping.
 
         Args:
-            version: a number, or a time (``datetime`` or ISO text); ``None`` = the newest version now. The pipeline
-                keeps the version that it found.
+            version: a number, or a time (``datetime`` or ISO string); ``None`` = the latest version. The pipeline
+                stays at the version found now.
             filesystem: where to read files instead of the table's own storage.
             storage_options: options for deltalake.
             options: other arguments of the class, such as ``workers``.
 
         Raises:
-            DatasetError: no such table or version, or a feature that cannot be honoured.
+            DatasetError: the table or version does not exist, or the table uses an unsupported feature.
         """
         from ..layout.tables.delta import open_delta
 
@@ -79,17 +81,19 @@ class Sources:
         filesystem: object = None,
         **options: Any,
     ) -> Self:
-        """Rows of an Iceberg table (extra ``iceberg``): its files, deletes of every kind, columns by field id.
+        """Reads the rows of an Iceberg table (needs the extra ``iceberg``).
+
+        Honours the snapshot's file list and all kinds of deletes, and matches columns by field id.
 
         Args:
             table: a ``pyiceberg`` table, or ``"catalog.namespace.table"``.
-            snapshot_id: ``None`` = the current snapshot now. The pipeline keeps the snapshot that it found.
-            catalog_options: properties for the catalog of a name.
+            snapshot_id: ``None`` = the current snapshot. The pipeline stays at the snapshot found now.
+            catalog_options: properties for the catalog, if ``table`` is a name.
             filesystem: where to read files instead of the table's own storage.
             options: other arguments of the class, such as ``workers``.
 
         Raises:
-            DatasetError: no such table or snapshot, or a feature that cannot be honoured.
+            DatasetError: the table or snapshot does not exist, or the table uses an unsupported feature.
         """
         from ..layout.tables.iceberg import open_iceberg
 
@@ -109,17 +113,17 @@ class Sources:
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
-        """Rows of a folder of Parquet files as Hugging Face lays it out; images decode.
+        """Reads a folder of Parquet files in the Hugging Face layout, and decodes its images.
 
         Args:
             path: a local folder, or a URL such as ``hf://datasets/user/name``.
-            split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be left out where there is only one.
-            config: the folder of the configuration, where there are several.
-            image_shape: of the fields with the feature ``Image``.
+            split: such as ``"train"``, ``"train+test"`` or ``"all"``; may be omitted if there is only one.
+            config: the folder of the configuration, if there are several.
+            image_shape: the shape of fields with the feature ``Image``.
             options: other arguments of the class, such as ``workers``.
 
         Raises:
-            DatasetError: a folder, split or configuration that is not there, or is not the only one.
+            DatasetError: the folder, split or configuration does not exist, or must be given because there are several.
         """
         from ..layout.tables.huggingface import open_huggingface
 
@@ -153,26 +157,27 @@ class Sources:
         storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
-        """Rows of a folder of JPEG, PNG and WebP files with a folder for each class, read where they are.
+        """Reads JPEG, PNG and WebP files in place from a folder with one subfolder per class.
 
-        Fields: ``image`` (uint8), ``label`` (int64), and ``path`` (text, below the folder), in the order of paths.
-        `tables.class_names` gives the names behind the labels. The files are listed once, here, in a small manifest in
-        the cache directory; one that is replaced later is an error that names it.
+        The fields are ``image`` (uint8), ``label`` (int64), and ``path`` (text, relative to the folder); rows are
+        ordered by path. `tables.class_names` returns the names of the labels. The files are listed once, in this call,
+        and the list is stored as a small manifest in the cache directory. Reading a file that was replaced since raises
+        an error that names it.
 
         Args:
-            path: a local folder, or a URL. Images may lie in folders below that of their class; names that begin with
-                ``.`` are left out.
-            classes: names of the classes, in the order of their labels; ``None`` = the folders, sorted. Give those of
-                the training set where another one may lack some.
-            image_shape: of the field ``image``.
-            convert: whether images of other channels are converted; see `CompressedImageCodec`.
+            path: a local folder, or a URL. Images may lie in subfolders of their class folder; names that begin with
+                ``.`` are ignored.
+            classes: names of the classes, in label order; ``None`` = the sorted folder names. For other splits, pass
+                the classes of the training set, in case some are missing there.
+            image_shape: the shape of the field ``image``.
+            convert: whether to convert images with a different number of channels; see `CompressedImageCodec`.
             filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
             storage_options: options for an fsspec filesystem.
             options: other arguments of the class, such as ``workers``.
 
         Raises:
-            DatasetError: a folder that is not there, without images, or with images outside of class folders.
-            SchemaError: an ``image_shape`` that images cannot have.
+            DatasetError: the folder does not exist, has no images, or has images outside of class folders.
+            SchemaError: ``image_shape`` is not a valid shape for images.
         """
         from ..layout.tables.image_folder import open_image_folder
 
@@ -195,10 +200,10 @@ class Sources:
 
     @classmethod
     def from_pandas(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
-        """Rows of a pandas data frame (extra ``frames``), without its index.
+        """Reads the rows of a pandas data frame, without its index (needs the extra ``frames``).
 
-        The frame is written once, under a name made of its content, to the cache directory, where other processes find
-        it; equal frames have equal fingerprints.
+        The frame is written once to the cache directory, under a name derived from its content, so that other
+        processes find it. Equal frames have equal fingerprints.
         """
         from ..layout.tables.frames import keep_pandas
 
@@ -206,7 +211,7 @@ class Sources:
 
     @classmethod
     def from_polars(cls, frame: object, fields: Fields = None, **options: Any) -> Self:
-        """Rows of a polars ``DataFrame`` or ``LazyFrame`` (extra ``frames``); see `from_pandas`."""
+        """Reads the rows of a polars ``DataFrame`` or ``LazyFrame`` (needs the extra ``frames``); see `from_pandas`."""
         from ..layout.tables.frames import keep_polars
 
         return cls._over(keep_polars(frame), None, fields, options)

@@ -1,7 +1,7 @@
-"""`Verbs`: every verb of `Pipeline`, shared by all that carry one: `ParquetDataset`, `ParquetIterable`, and the others.
+"""`Verbs`: all verbs of `Pipeline`, shared by the faces that wrap one: `ParquetDataset`, `ParquetIterable`, and others.
 
-A verb makes a stage and adds it; a face says how, in ``_with_stage``. The verbs on fields and on images stand in
-`field_verbs` and `image_verbs`; those here decide which rows come, in which order, and in what groups.
+A verb creates a stage and adds it with ``_with_stage``, which each face implements. Verbs on fields and images are in
+`field_verbs` and `image_verbs`. The verbs here decide which rows come, in which order, and in what groups.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _INTERNAL = frozenset({
     "set_shuffle",
 })
 # fmt: on
-"""Public for other parts of parquetry, and of torch: what tab completion leaves out."""
+"""Names hidden from tab completion: they are public only for other parts of parquetry or torch."""
 
 
 class Verbs(ImageVerbs):
-    """The verbs; each returns a new value of its own class.
+    """The verbs. Each returns a new object of the same class.
 
-    Their examples read ``drive``, a pipeline of 40 rows: ``id`` (0, 1, ...), ``drive`` (two of them), the nullable
-    ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, ``price``;
-    and ``texts``, 40 rows with ``tokens``: number ``n`` has ``n % 4`` times the token ``n``, so the first has none.
-    They hold for every face.
+    The examples read ``drive``, a pipeline of 40 rows with ``id`` (0, 1, ...), ``drive`` (two values), the nullable
+    ``name`` and ``speed``, ``points`` of shape ``(0 to 3, 3)``, ``tags``, ``image`` of shape ``(4, 5, 3)``, and
+    ``price``. ``texts`` has 40 rows with ``tokens``: row ``n`` holds the token ``n``, ``n % 4`` times, so row 0 is
+    empty. The examples hold for every face.
     """
 
     def __dir__(self) -> list[str]:
@@ -62,30 +62,30 @@ class Verbs(ImageVerbs):
         return sorted(kept - _INTERNAL)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the chain, the fields, the first rows with their images, and the plan.
+        """Renders the chain, the fields, the first rows with their images, and the plan for a notebook.
 
-        It reads those rows, and plans them first as iterating does.
+        To do so, it makes the plan and reads those rows.
         """
         from .notebook import notebook_html  # only in notebooks
 
         pipeline: Any = None
-        with suppress(ParquetryError):  # where only the running graph knows it
+        with suppress(ParquetryError):  # if only the running graph knows it
             pipeline = getattr(self, "pipeline", self)
         return notebook_html(repr(self), pipeline)
 
-    if not TYPE_CHECKING:  # for type checkers there is no other name
+    if not TYPE_CHECKING:  # type checkers must still report unknown names
 
         def __getattr__(self, name: str) -> Any:
             cls = type(self)
-            if hasattr(cls, name):  # a property that failed by an error of this kind
+            if hasattr(cls, name):  # a property that raised an AttributeError
                 return object.__getattribute__(self, name)
             with suppress(AttributeError):
-                return super().__getattr__(name)  # of torch's DataPipes
+                return super().__getattr__(name)  # defined by torch's DataPipes
             near = "" if name.startswith("_") else did_you_mean(name, set(dir(cls)) - _INTERNAL)
             raise AttributeError(f"{cls.__name__!r} object has no attribute {name!r}.{near}", name=name)
 
     def where(self, predicate: object, fields: Sequence[str] | None = None, *, batched: bool = False) -> Self:
-        """Only the rows for which ``predicate`` is true (null is not true).
+        """Keeps only the rows for which ``predicate`` is true (null counts as false).
 
             >>> [int(row["id"]) for row in drive.where(pc.field("speed") > 18)]
             [37, 38, 39]
@@ -95,27 +95,27 @@ class Verbs(ImageVerbs):
         Args:
             predicate: a ``pyarrow.compute.Expression``, DNF tuples such as ``[("speed", ">", 3)]``, a column predicate
                 (`contains`, `hash_split`), or a function.
-            fields: for a function: the fields that it reads; only these are loaded and decoded.
-            batched: the function gets a dict of arrays and returns a bool array.
+            fields: for a function, the fields that it reads; only these are loaded and decoded.
+            batched: whether the function takes a dict of arrays and returns a bool array.
 
         Raises:
-            PipelineError: a function without ``fields``; a field that an earlier stage changed.
+            PipelineError: a function was given without ``fields``, or an earlier stage changed one of the fields.
         """
         return self._with_stage(filter_of(predicate, fields, batched=batched))
 
     def hash_split(self, field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> Self:
-        """Part ``index`` of a train/validation split: rows are dealt by a hash of ``field``, so each keeps its part.
+        """Takes part ``index`` of a train/validation split by a hash of ``field``, so no row ever changes its part.
 
             >>> parts = [drive.hash_split("id", [0.8, 0.2], part) for part in (0, 1)]
             >>> sum(len(part) for part in parts)
             40
 
         Args:
-            fractions: the share of each part; they sum to at most 1.
-            seed: another seed gives another split.
+            fractions: the fraction of each part; they sum to at most 1.
+            seed: each seed gives a different split.
 
         Raises:
-            PipelineError: no such part.
+            PipelineError: there is no such part.
         """
         return self.where(hash_split(field, fractions, index, seed))
 
@@ -131,7 +131,7 @@ class Verbs(ImageVerbs):
         *,
         length: int | None = None,
     ) -> Self:
-        """Windows over consecutive rows.
+        """Makes windows of consecutive rows.
 
             >>> windows = drive.ngram({0: ["id"], 1: ["id", "name"]}, group_by="drive")
             >>> first = next(iter(windows))
@@ -141,18 +141,19 @@ class Verbs(ImageVerbs):
             (2, 3, 4, 5, 3)
 
         Args:
-            fields: ``{offset: [names or regexes]}`` gives ``{offset: {name: value}}``; with ``length`` every field (or
-                those of a list) is stacked to ``[T, ...]``.
-            timestamp: the field whose values must not decrease inside a sequence.
-            max_gap: largest difference of adjacent time stamps inside a window (inclusive): a number in the field's own
-                unit, or a ``timedelta``.
-            group_by: fields whose change ends a sequence, and whose equality continues it across files.
-            stride: rows between the starts that are tried, from the first row of each sequence.
+            fields: ``{offset: [names or regexes]}`` returns ``{offset: {name: value}}``; with ``length``, every field
+                (or those in a list) is stacked to ``[T, ...]``.
+            timestamp: the field whose values must not decrease within a sequence.
+            max_gap: the largest difference (inclusive) between adjacent timestamps in a window: a number in the field's
+                own unit, or a ``timedelta``.
+            group_by: fields that identify a sequence: it ends when one of them changes, and continues across files
+                while they are equal.
+            stride: rows between candidate starts, counted from the first row of each sequence.
             overlap: whether windows may share rows.
-            span_row_groups: whether windows cross row-group boundaries.
+            span_row_groups: whether windows may cross row-group boundaries.
 
         Raises:
-            PipelineError: arguments that do not go together; a second ``ngram``.
+            PipelineError: the arguments contradict each other, or the pipeline already has an ``ngram``.
         """
         if integer(fields) is not None:
             raise PipelineError(
@@ -181,7 +182,7 @@ class Verbs(ImageVerbs):
         canonical_shards: int | None = None,
         policy: Literal["global", "rowgroup_modulo"] = "global",
     ) -> Self:
-        """Part ``index`` of ``num_shards``; every part has the same number of rows.
+        """Takes part ``index`` of ``num_shards``; by default, all parts have the same number of rows.
 
             >>> [len(drive.shard(3, rank)) for rank in range(3)]
             [14, 14, 14]
@@ -190,67 +191,69 @@ class Verbs(ImageVerbs):
 
         Args:
             num_shards, index: if neither is given, taken from the launcher's environment: ``WORLD_SIZE`` and ``RANK``
-                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Given ones that cannot fit it warn.
+                (torchrun), ``TF_CONFIG``, Horovod, Open MPI, MPICH or Slurm. Values that contradict the environment
+                log a warning.
             even: ``"pad"`` repeats a few rows, ``"drop"`` leaves a few out, ``"none"`` lets parts differ by one.
-            canonical_shards: streams of the global order; keep it when the number of ranks changes, and the rows of
-                each global batch stay the same.
+            canonical_shards: number of streams in the global order. If you keep it when the number of ranks changes,
+                each global batch keeps its rows.
             policy: ``"rowgroup_modulo"`` deals whole row groups as Petastorm does: row group ``i`` of the dataset,
-                whatever is filtered, belongs to part ``i % num_shards`` (a window to that of its first row). Parts are
-                then as long as their row groups are; ``even`` and ``canonical_shards`` do not apply.
+                regardless of filters, belongs to part ``i % num_shards``, and a window belongs to the part of its first
+                row. Parts then differ in length, and ``even`` and ``canonical_shards`` do not apply.
 
         Raises:
-            PipelineError: no such part; a second ``shard``.
+            PipelineError: there is no such part, or the pipeline already has a ``shard``.
         """
         return self._with_stage(Shard.of(*resolve_rank(num_shards, index), even, canonical_shards, policy))
 
     def shuffle(
         self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> Self:
-        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
+        """Shuffles anew each epoch: permutes all row groups, then rows within blocks of at least ``buffer_size`` rows.
 
             >>> shuffled = drive.shuffle(40, seed=7)
             >>> sorted(int(row["id"]) for row in shuffled) == list(range(40))
             True
 
         Args:
-            seed: ``None`` draws one here and keeps it (in PyTorch, one that loader workers, resumed runs, and the ranks
-                of a process group share); 0 is a seed like any other.
+            seed: ``None`` draws one here and keeps it (in PyTorch, loader workers, resumed runs, and the ranks of a
+                process group share it); 0 is a seed like any other.
             reshuffle_each_iteration: ``False`` gives every epoch the same order.
 
         Raises:
-            PipelineError: a second ``shuffle``, or one after ``batch``.
+            PipelineError: the pipeline already has a ``shuffle`` or a ``batch``.
         """
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(Shuffle(buffer_size, chosen, reshuffle_each_iteration, drawn))
 
     def weigh(self, weights: object, num_items: int | None = None, seed: int | None = None) -> Self:
-        """Draws rows by weight: in each epoch exactly ``num_items``, some rows several times and others not at all.
+        """Draws exactly ``num_items`` rows per epoch by weight, some several times and others not at all.
 
             >>> weighted = drive.weigh({"drive": {"d0": 1, "d1": 3}}, num_items=80, seed=7)
             >>> [row["drive"] for row in weighted].count("d1")
             60
 
-        A row whose share of the items is 2.4 comes 2 or 3 times, in each epoch anew; equal weights give each row once.
-        The draw depends on the seed and the epoch alone, so that ``shuffle``, ``shard``, ``repeat`` and states work as
-        they do without. Random image stages draw numbers of their own for each time that a row comes.
+        A row whose expected number of copies is 2.4 comes 2 or 3 times, drawn anew each epoch; with equal weights, each
+        row comes once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``, ``repeat`` and
+        saved states work as usual. Random image stages draw separately for each copy of a row.
 
         Args:
             weights: a field's name; an expression; the weights of a field's values, such as
-                ``{"label": {0: 1.0, 1: 3.0}}`` (``None`` for null); or an array with a weight for each row of the
-                dataset in storage order, before any filter: a filter takes along those of the rows that it leaves.
-                Weights are finite numbers from 0.
-            num_items: how many; ``None`` = as many as there are rows.
+                ``{"label": {0: 1.0, 1: 3.0}}`` (``None`` for null); or an array with one weight per row of the dataset
+                in storage order, before any filter (filters keep each remaining row's weight). Weights are finite
+                numbers >= 0.
+            num_items: items per epoch; ``None`` = as many as there are rows.
             seed: ``None`` follows the shuffle's seed, or draws one here and keeps it.
 
         Raises:
-            PipelineError: weights of another form, or 0 for every row; ``ngram``; a filter that comes later.
-            DatasetError: a stored weight that is null, negative or not finite; says in which file and row.
+            PipelineError: the weights have another form or are all 0, the pipeline has an ``ngram``, or a filter
+                follows.
+            DatasetError: a stored weight is null, negative or not finite; the message names file and row.
         """
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(Weigh(weights_of(weights), num_items, chosen, drawn))
 
     def balance(self, field: str | UnischemaField, num_items: int | None = None, seed: int | None = None) -> Self:
-        """Draws rows so that each value of ``field`` comes equally often: `weigh` by the inverse of how many have it.
+        """Draws rows so that each value of ``field`` comes equally often: `weigh` with inverse frequencies.
 
             >>> uneven = drive.where(pc.field("id") < 25)
             >>> labels = [row["drive"] for row in uneven.balance("drive", num_items=40, seed=7)]
@@ -258,51 +261,51 @@ class Verbs(ImageVerbs):
             (20, 20)
 
         Args:
-            field: of plain values without nulls.
+            field: a field of plain values without nulls.
             num_items, seed: as for `weigh`.
 
         Raises:
-            DatasetError: a null; says in which file and row.
+            DatasetError: a value is null; the message names file and row.
         """
         name = field.name if isinstance(field, UnischemaField) else field
         chosen, drawn = seed_or_drawn(seed)
         return self._with_stage(Weigh(ClassWeights(name), num_items, chosen, drawn))
 
     def take(self, rows: int) -> Self:
-        """The first elements only (rows; batches after ``batch()``).
+        """Keeps only the first elements: rows, or batches after ``batch()``.
 
             >>> [int(row["id"]) for row in drive.take(3)]
             [0, 1, 2]
 
         Raises:
-            PipelineError: a number below 0.
+            PipelineError: the number is below 0.
         """
         return self._with_stage(Take(rows))
 
     def skip(self, rows: int) -> Self:
-        """All but the first elements (rows; batches after ``batch()``).
+        """Skips the first elements: rows, or batches after ``batch()``.
 
             >>> [int(row["id"]) for row in drive.skip(37)]
             [37, 38, 39]
 
         Raises:
-            PipelineError: a number below 0.
+            PipelineError: the number is below 0.
         """
         return self._with_stage(Skip(rows))
 
     def repeat(self, count: int | None = None) -> Self:
-        """``count`` passes (``None`` or -1: endless).
+        """Makes ``count`` passes over the data; ``None`` or -1 repeats forever.
 
             >>> len(drive.repeat(3))
             120
 
         Raises:
-            PipelineError: another number below 0.
+            PipelineError: ``count`` is below -1.
         """
         return self._with_stage(Repeat(None if count == -1 else count))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Self:
-        """Groups rows under a leading axis: a dict of arrays, or of the framework's tensors.
+        """Groups rows along a new leading axis, into a dict of arrays or of the framework's tensors.
 
             >>> [len(batch["id"]) for batch in drive.batch(16)]
             [16, 16, 8]
@@ -310,7 +313,7 @@ class Verbs(ImageVerbs):
             2
 
         Raises:
-            PipelineError: a size below 1; a second ``batch``.
+            PipelineError: the size is below 1, or the pipeline already has a ``batch``.
         """
         return self._with_stage(Batch(batch_size, drop_remainder))
 
@@ -323,7 +326,7 @@ class Verbs(ImageVerbs):
         remainder: Remainder = "drop",
         pad_value: float | Mapping[str, float] = 0,
     ) -> Self:
-        """Token lists end to end, in the order of the rows, cut into items of exactly ``length`` tokens.
+        """Joins token lists end to end, in row order, and cuts them into items of exactly ``length`` tokens.
 
             >>> first = next(iter(texts.concat(8, "tokens", separator=-1, positions=True)))
             >>> first["tokens"].tolist()
@@ -333,23 +336,24 @@ class Verbs(ImageVerbs):
             >>> next(iter(texts.shuffle(20, seed=7).concat(16, "tokens").batch(2)))["tokens"].shape
             (2, 16)
 
-        An epoch has the same number of items each time, and each token comes in it exactly once, but for the remainder.
-        ``shuffle`` belongs before it; ``shard``, ``repeat``, ``take`` and ``batch`` may stand behind it and then count
-        items. A row on the border of two canonical streams (`shard`) is cut there.
+        Every epoch has the same number of items and contains each token exactly once, except for the remainder. Call
+        ``shuffle`` before it. ``shard``, ``repeat``, ``take`` and ``batch`` may follow it and then count items. A row
+        on the border of two canonical streams (`shard`) is cut there.
 
         Args:
-            fields: the token lists (any integer or float list), and lists that go in step with them, such as a loss
-                mask. Only these fields remain, each as ``[length]``.
+            fields: the token lists (any integer or float list), and parallel lists of the same lengths, such as a loss
+                mask. Only these fields remain, each of shape ``[length]``.
             separator: a token between each row and the next, which belongs to the row before it; a number, or
                 ``{field: number}``.
-            positions: adds ``segment_ids`` (1, 2, ... inside each item, one for each row in it) and ``position_ids``
-                (from 0 where a row begins in the item), int32 ``[length]``; see `cu_seqlens`.
-            remainder: the last tokens of an epoch, fewer than ``length``, are left out (``"drop"``) or padded
-                (``"pad"``) with ``pad_value`` (a number, or ``{field: number}``); there both ids are 0.
+            positions: whether to add ``segment_ids`` (1, 2, ... for the rows in each item) and ``position_ids``
+                (counted from 0 where a row begins in the item), int32 ``[length]``; see `cu_seqlens`.
+            remainder: whether to leave out the last tokens of an epoch, fewer than ``length`` (``"drop"``), or pad them
+                (``"pad"``) with ``pad_value`` (a number, or ``{field: number}``); both ids are 0 in the padding.
 
         Raises:
-            PipelineError: a field that is no list of numbers, or a number that it cannot hold.
-            NullValueError, DecodeError: a null, or lists of different lengths in a row; names file and row.
+            PipelineError: a field is not a list of numbers, or cannot hold the separator or padding.
+            NullValueError, DecodeError: a value is null, or lists in a row differ in length; the message names file and
+                row.
         """
         names = token_fields("concat", fields)
         between = None if separator is None else by_field(separator, names, "concat", "separator")
@@ -364,7 +368,7 @@ class Verbs(ImageVerbs):
         overlong: Overlong = "cut",
         pad_value: float | Mapping[str, float] = 0,
     ) -> Self:
-        """Token lists packed whole into items of exactly ``length`` tokens, which are padded where no row has room.
+        """Packs whole token lists into items of exactly ``length`` tokens, and pads where no further row fits.
 
             >>> first = next(iter(texts.pack_rows(8, "tokens", pad_value=-1)))
             >>> first["tokens"].tolist()
@@ -372,24 +376,25 @@ class Verbs(ImageVerbs):
             >>> first["segment_ids"].tolist(), first["position_ids"].tolist()
             ([1, 1, 1, 2, 2, 2, 3, 3], [0, 1, 2, 0, 1, 2, 0, 1])
 
-        ``segment_ids`` (1, 2, ... inside each item, one for each row in it) and ``position_ids`` (from 0 at each row's
-        start), int32 ``[length]``, tell rows apart; both are 0 in padding. `explain` says how full items are.
+        ``segment_ids`` (1, 2, ... for the rows in each item) and ``position_ids`` (counted from 0 at each row's start),
+        int32 ``[length]``, tell rows apart; both are 0 in the padding. `explain` says how full the items are.
 
-        Rows are packed among those of at least ``buffer_size`` rows (`shuffle`). Which lengths share an item is the
-        same in every epoch, and so is the number of items; rows of one length change places. ``shuffle`` belongs before
-        it; ``shard``, ``repeat``, ``take`` and ``batch`` may stand behind it and then count items.
+        Rows are packed within blocks of at least ``buffer_size`` rows (`shuffle`). Every epoch has the same number of
+        items and the same combinations of lengths; rows of equal length trade places. Call ``shuffle`` before it.
+        ``shard``, ``repeat``, ``take`` and ``batch`` may follow it and then count items.
 
         Args:
-            fields: as of `concat`.
-            strategy: the longest rows come first, each into the fullest item that has room (``"best_fit"``) or into the
-                first one (``"first_fit"``).
-            overlong: rows longer than ``length`` are cut into several (``"cut"``), left out (``"drop"``), or an error.
+            fields: as for `concat`.
+            strategy: places rows, longest first, into the fullest item with room (``"best_fit"``) or into the first
+                item with room (``"first_fit"``).
+            overlong: what to do with rows longer than ``length``: ``"cut"`` them into several, ``"drop"`` them, or
+                raise an ``"error"``.
             pad_value: a number, or ``{field: number}``.
 
         Raises:
-            PipelineError: a field that is no list of numbers, or a number that it cannot hold.
-            NullValueError, DecodeError: a null, lists of different lengths in a row, or a row that is too long under
-                ``"error"``; names file and row.
+            PipelineError: a field is not a list of numbers, or cannot hold the padding.
+            NullValueError, DecodeError: a value is null, lists in a row differ in length, or a row is too long under
+                ``"error"``; the message names file and row.
         """
         names = token_fields("pack_rows", fields)
         padding = by_field(pad_value, names, "pack_rows", "pad_value")
@@ -408,7 +413,7 @@ class Verbs(ImageVerbs):
         fields: FieldNames | None = None,
         pad_value: object = None,
     ) -> Self:
-        """Batches of rows of like length, padded: less padding, and with ``max_tokens`` batches of equal cost.
+        """Makes padded batches of rows of similar length. With ``max_tokens``, batches have about equal cost.
 
             >>> batches = drive.select("id", "tags").bucket("tags", [1, 2], batch_size=8)
             >>> [batch["tags"].shape for batch in batches]
@@ -416,26 +421,26 @@ class Verbs(ImageVerbs):
             >>> sum(len(batch["id"]) for batch in batches)
             40
 
-        Rows of one bucket share a batch, among ``buffer_size`` rows of the shuffle (10,000 without one), and other ones
-        in each epoch; then batches are shuffled. Each row comes once in an epoch, every epoch has equally many batches,
-        and so has every rank. What follows counts batches. The first axis of a batch differs from batch to batch.
+        Each batch holds rows of one bucket, drawn from ``buffer_size`` rows of the shuffle (10,000 without one) and
+        combined anew each epoch; then the batches are shuffled. Each row comes once per epoch, and all epochs and all
+        ranks have the same number of batches. Later stages count batches. The number of rows varies between batches.
 
         Args:
-            field: whose length counts: of a list, of a text in bytes, or as an integer field says.
-            boundaries: ascending: the greatest length of each bucket; one more bucket has the rows that are longer.
-            buckets: instead of ``boundaries``: how many, with about equally many rows each.
-            batch_size: rows of each batch, but for the last ones of a bucket.
-            batch_sizes: one for each bucket.
-            max_tokens: as many rows as make this many tokens when each is as long as its bucket allows.
+            field: the field whose length counts: a list, a string (in bytes), or an integer field that holds a length.
+            boundaries: ascending; the largest length in each bucket. One more bucket holds all longer rows.
+            buckets: instead of ``boundaries``, the number of buckets, with about equally many rows each.
+            batch_size: rows per batch, except for the last ones of a bucket.
+            batch_sizes: rows per batch, one number for each bucket.
+            max_tokens: tokens per batch; a batch has as many rows as fit if each is as long as its bucket allows.
             pad_to: ``"bucket"`` pads to the boundary of the bucket, so that few shapes occur (rows longer than all
-                boundaries to the longest of the batch); ``"longest"`` to the longest of each batch. ``None`` =
-                ``"bucket"`` where there are boundaries.
-            fields: those that are padded, each with its lengths as ``<name>__length``; ``None`` = ``field``.
-            pad_value: what they are padded with; ``None`` = 0, or an empty text.
+                boundaries are padded to the longest of the batch); ``"longest"`` pads to the longest row of each batch.
+                ``None`` = ``"bucket"`` if there are boundaries, else ``"longest"``.
+            fields: the fields to pad, each with its lengths as ``<name>__length``; ``None`` = ``field``.
+            pad_value: the value to pad with; ``None`` = 0, or an empty string.
 
         Raises:
-            PipelineError: arguments that do not go together; ``batch``, ``shuffle`` or a filter that comes later.
-            DecodeError: a row longer than ``max_tokens``; says in which file and row.
+            PipelineError: the arguments contradict each other, or ``batch``, ``shuffle`` or a filter follows.
+            DecodeError: a row is longer than ``max_tokens``; the message names file and row.
         """
         return self._with_stage(
             Bucket(
@@ -452,13 +457,13 @@ class Verbs(ImageVerbs):
         )
 
     def cache(self, directory: str | os.PathLike[str], max_bytes: int | None = None) -> Self:
-        """Keeps fetched columns in a local directory: read once, shared by processes, bounded by ``max_bytes``.
+        """Caches fetched columns in a local directory, shared by processes and limited to ``max_bytes``.
 
             >>> with tempfile.TemporaryDirectory() as directory:
             ...     len(list(drive.cache(directory)))
             40
 
         Raises:
-            PipelineError: ``max_bytes`` below 1; a mix.
+            PipelineError: ``max_bytes`` is below 1, or the pipeline is a mix.
         """
         return self._with_stage(Cache(os.path.abspath(os.path.expanduser(os.fspath(directory))), max_bytes))

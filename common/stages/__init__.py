@@ -1,1 +1,1 @@
-"""What was asked for: one file for each verb, as values."""
+"""Stages: the values that verbs create. Most modules hold one verb."""

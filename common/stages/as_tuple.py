@@ -1,4 +1,4 @@
-"""``as_tuple``: rows as tuples, the form that a training loop takes apart."""
+"""``as_tuple``: returns rows as tuples, which a training loop can unpack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .select import Projection
 
 @dataclass(frozen=True)
 class AsTuple(Stage):
-    """Rows are put together as ``form`` says, whose leaves are names of fields; the other fields are left out."""
+    """Arranges rows as described by ``form``, whose leaves are field names; other fields are left out."""
 
     verb: ClassVar[str] = "as_tuple"
     sendable: ClassVar[bool] = True
@@ -24,7 +24,7 @@ class AsTuple(Stage):
 
     @classmethod
     def of(cls, parts: Sequence[object]) -> AsTuple:
-        """The stage of names, and tuples, lists and dicts of them."""
+        """Creates the stage from field names, and tuples, lists and dicts of them."""
         return cls(("tuple", *(_form_of(part) for part in parts)))
 
     @classmethod
@@ -33,7 +33,7 @@ class AsTuple(Stage):
 
     def check(self) -> None:
         if not leaves_of(self.form):
-            raise PipelineError("as_tuple: expected one field or more, got none.")
+            raise PipelineError("as_tuple: expected at least one field, got none.")
 
     @property
     def decides(self) -> Decision:
@@ -61,7 +61,7 @@ class AsTuple(Stage):
 
 
 def _form_of(part: object) -> Form:
-    """A part in the form that goes to JSON."""
+    """Converts a part to the form that is stored in JSON."""
     if isinstance(part, UnischemaField):
         return part.name
     if isinstance(part, Mapping) and part and all(isinstance(key, str) for key in part):
@@ -70,19 +70,17 @@ def _form_of(part: object) -> Form:
         return ("tuple", *map(_form_of, part))
     if isinstance(part, str) and part:
         return str(part)
-    raise PipelineError(
-        f"as_tuple: expected names of fields, and tuples and dicts {{text: name}} of them, got {part!r}."
-    )
+    raise PipelineError(f"as_tuple: expected field names, or tuples or dicts {{key: name}} of them, got {part!r}.")
 
 
 def numbered(form: Form, outputs: Sequence[OutputField]) -> Form:
-    """A form with the numbers of columns in place of their names.
+    """Replaces the column names in a form with column numbers.
 
-    In windows with fields for each offset, a name stands for the column at its only offset, or for the columns at all
-    of its offsets, by offset; ``"1.name"`` for the one at offset 1.
+    In windows with fields per offset, a name stands for the column at its only offset, or for a dict by offset if there
+    are several. ``"1.name"`` is the column at offset 1.
 
     Raises:
-        FieldNotFoundError: a name that no column has.
+        FieldNotFoundError: no column has the name.
     """
     if isinstance(form, tuple):
         kind, *parts = form
@@ -98,7 +96,7 @@ def numbered(form: Form, outputs: Sequence[OutputField]) -> Form:
 
 
 def shown(form: Form) -> str:
-    """A form as Python shows the tuples and dicts that it stands for."""
+    """Formats a form the way Python prints the tuples and dicts it stands for."""
     if not isinstance(form, tuple):
         return repr(form)
     kind, *parts = form

@@ -1,8 +1,8 @@
-"""`Stage`: what a verb was given, checked, and everything that the rest needs to know about it.
+"""`Stage`: a verb's validated arguments, and everything other modules need to know about them.
 
-A stage is a frozen value that goes to JSON and back. It says which decision it is, which stored fields it reads, which
-fields it changes and how, and whether a client may send it to a server. Nothing else in the project asks what kind of
-stage it has.
+A stage is a frozen value that survives a round trip through JSON. It says what it decides, which stored fields it
+reads, which fields it changes and how, and whether a client may send it to a server. Other modules ask these questions
+and never check the class of a stage.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from .names import NewNames
 
 EVERY_FIELD = (".*",)
 FieldNames = str | UnischemaField | Sequence[str | UnischemaField]
-"""A name or regex, or several; a field may stand for its name."""
+"""One or more names or regexes; a `UnischemaField` stands for its name."""
 _KINDS: dict[str, type[Stage]] = {}
 Same = TypeVar("Same", bound="Stage")
 
 
 class Decision(Enum):
-    """What a stage decides; `plan.stage_order` says what that means for its place in a pipeline."""
+    """What a stage decides; `plan.stage_order` derives from it where in a pipeline the stage may stand."""
 
-    ITEMS = "which rows are wanted"
+    ITEMS = "which rows to keep"
     WINDOWS = "which consecutive rows form one item"
     ROW_GROUPS = "which row groups belong to this rank"
-    CUT = "which stretch of the elements is wanted"
-    ORDER = "in which order items come"
+    CUT = "which range of elements to keep"
+    ORDER = "the order of the items"
     PART = "which items belong to this rank"
-    PASSES = "how often the items come"
-    WEIGHTS = "how often each row comes in an epoch"
-    JOINS = "which rows form one item together"
+    PASSES = "how many passes to make over the items"
+    WEIGHTS = "how often each row appears in an epoch"
+    JOINS = "which rows are joined into one item"
     BATCHES = "how many rows an element has"
     FIELDS = "what a row holds"
-    FORM = "how the fields of a row are put together"
+    FORM = "how the fields of a row are arranged"
     BYTES = "where bytes come from"
 
 
 class Stage(PlainFields):
-    """Base of all stages; subclasses are frozen dataclasses, one in each module of this package.
+    """Base of all stages. Subclasses are frozen dataclasses; each module of this package defines one or more.
 
     Attributes:
-        verb: its name in JSON, and in messages.
-        sendable: whether a client may add it to a pipeline that a server has. It must carry no code.
+        verb: the stage's name in JSON and in messages.
+        sendable: whether a client may add it to a pipeline that a server holds. Such a stage must carry no code.
     """
 
     verb: ClassVar[str]
@@ -71,36 +71,36 @@ class Stage(PlainFields):
 
     @classmethod
     def sample(cls) -> Stage:
-        """A stage with the simplest arguments, to ask whether the verb may follow others."""
+        """A stage with minimal arguments, used to check whether the verb may follow other stages."""
         raise NotImplementedError
 
-    # --- what it decides ---
+    # --- what the stage decides ---
 
     @property
     def decides(self) -> Decision:
-        """Which decision it is."""
+        """What the stage decides."""
         return Decision.FIELDS
 
     @property
     def decides_order(self) -> bool:
-        """Whether another stage in its place could change which rows come in which order."""
+        """Whether replacing the stage could change which rows come, or in which order."""
         return self.decides is not Decision.FIELDS
 
     @property
     def makes_batches(self) -> bool:
-        """Whether its items are batches of rows, of differing sizes."""
+        """Whether its items are batches of rows, which may differ in size."""
         return False
 
     def endless_after(self, endless: bool) -> bool:
-        """Whether the rows never end behind it; ``endless`` says it of those before."""
+        """Whether the rows after this stage never end; ``endless`` says whether those before it do not."""
         return endless
 
     @property
     def hides_length(self) -> bool:
-        """Whether nobody knows how many rows it leaves before it has run."""
+        """Whether the number of rows it leaves is unknown until it has run."""
         return False
 
-    # --- what it does to fields ---
+    # --- what the stage does to fields ---
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -109,66 +109,66 @@ class Stage(PlainFields):
 
     @property
     def learns(self) -> bool:
-        """Whether it must know the values of a field (`reads`) in all rows that are selected before it can work."""
+        """Whether it first needs the values of a field (`reads`) in all selected rows."""
         return False
 
     def check_fields(self, resolve: ResolveFields) -> None:
-        """Raises `FieldNotFoundError` for a field that it reads and that is not there."""
+        """Raises `FieldNotFoundError` if a field that it reads does not exist."""
 
     def changes(self, name: str) -> bool:
-        """Whether it may give a field other values than the stored ones."""
+        """Whether it may replace the stored values of a field."""
         return False
 
     @property
     def keeps_lengths(self) -> bool:
-        """Whether each value that was not null is as long behind it as stored."""
+        """Whether every non-null value keeps its stored length."""
         return False
 
     @property
     def reads_lengths(self) -> bool:
-        """Whether it needs no more than the lengths of the fields that it `reads`, and refuses nulls."""
+        """Whether it needs only the lengths of the fields that it `reads`, and rejects nulls."""
         return False
 
     def apply(self, columns: Columns) -> None:
-        """Does its work on the columns, as far as the schema tells; adds the steps that do the rest."""
+        """Updates the columns as far as the schema allows, and adds steps for the work that needs values."""
 
     @property
     def changes_names(self) -> bool:
-        """Whether fields may come, go, or be called otherwise behind it, or are given to a function by name."""
+        """Whether it may add, remove or rename fields, or passes them to a function by name."""
         return False
 
     @property
     def new_names(self) -> NewNames | None:
-        """Which fields are called otherwise behind it."""
+        """Which fields it renames; ``None`` if it renames none."""
         return None
 
     def in_names_before(self: Same, names: NewNames) -> Same:
-        """The stage behind ``names``, in the names before them, if it reads stored values."""
+        """The same stage with field names from before the renames, if it reads stored values."""
         return self
 
     @property
     def declared(self) -> tuple[UnischemaField, ...]:
-        """Fields that say how stored columns are decoded, instead of the dataset's schema."""
+        """Fields that override the dataset's schema when their columns are decoded."""
         return ()
 
     @property
     def measure(self) -> Stage | None:
-        """What must be known of each wanted row before the order is (a `Measure`)."""
+        """The `Measure` of each wanted row that must be known before the order can be computed."""
         return None
 
-    # --- what nobody chose ---
+    # --- defaults that the user did not choose ---
 
     @property
     def drawn_seed(self) -> int | None:
-        """Its seed, if nobody chose it."""
+        """The seed, if it was drawn because the user gave none."""
         return None
 
     def with_seed(self: Same, seed: int) -> Same:
-        """The stage with another seed, where its own is the pipeline's."""
+        """The stage with another seed, if it follows the pipeline's seed."""
         return self
 
     def with_canonical_shards(self: Same, count: int) -> Same:
-        """The stage with this many canonical shards, where nobody chose how many."""
+        """The stage with this many canonical shards, unless the user set a number."""
         return self
 
     # --- as a value ---
@@ -179,12 +179,12 @@ class Stage(PlainFields):
 
     @property
     def unnamed(self) -> frozenset[str]:
-        """Parameters that are no part of `identity`: states hold them themselves."""
+        """Parameters that `identity` leaves out because states store them separately."""
         return frozenset()
 
     @property
     def identity(self) -> str:
-        """What states know the stage by: every parameter that is not the default, in full."""
+        """Identifies the stage in states: every parameter that differs from its default, in full."""
         values = {
             item.name: getattr(self, item.name)
             for item in fields(self)  # type: ignore[arg-type]  # subclasses are dataclasses
@@ -194,12 +194,12 @@ class Stage(PlainFields):
 
     @property
     def shortened_identity(self) -> str | None:
-        """What states of version 1 know the stage by; ``None`` where another stage may have had the same name."""
+        """Identifies the stage in states of version 1; ``None`` where two stages could have shared a name."""
         shown = str(self)
         return None if "..." in shown else shown
 
     def to_json(self) -> dict[str, Any]:
-        """``{"verb": ..., **parameters}``."""
+        """Returns ``{"verb": ..., **parameters}``."""
         parameters = {item.name: getattr(self, item.name) for item in fields(self)}  # type: ignore[arg-type]
         return {"verb": self.verb, **parameters}
 
@@ -227,7 +227,7 @@ def _identity_of(value: object) -> Any:
 
 @cache
 def kinds() -> Mapping[str, type[Stage]]:
-    """Every kind of stage by its verb: each module of this package has one or more."""
+    """Imports every module of this package and returns all stage classes by verb."""
     package = __name__.rpartition(".")[0]
     for module in iter_modules(import_module(package).__path__):
         import_module(f"{package}.{module.name}")
@@ -235,35 +235,35 @@ def kinds() -> Mapping[str, type[Stage]]:
 
 
 def stage_from_json(value: Mapping[str, Any]) -> Stage:
-    """The stage that `Stage.to_json` described.
+    """Rebuilds a stage from the output of `Stage.to_json`.
 
     Raises:
-        PipelineError: a verb that this release does not know.
+        PipelineError: this release does not know the verb.
     """
     parameters = dict(value)
     verb = parameters.pop("verb", None)
     if verb not in _KINDS and verb not in kinds():
-        raise PipelineError(f"stored pipeline: expected a stage of {sorted(_KINDS)}, got {verb!r}. Update parquetry.")
+        raise PipelineError(f"stored pipeline: expected a stage in {sorted(_KINDS)}, got {verb!r}. Update parquetry.")
     return _KINDS[verb].from_parameters(parameters)
 
 
 def drawn_seed(stages: Sequence[Stage]) -> int | None:
-    """The first seed that nobody chose; ``None`` if all were given."""
+    """The first seed that was drawn rather than given; ``None`` if all were given."""
     return next((stage.drawn_seed for stage in stages if stage.drawn_seed is not None), None)
 
 
 def with_seed(stages: Sequence[Stage], seed: int) -> list[Stage]:
-    """The stages with another seed of the shuffle, and of the stages that were given none."""
+    """The stages with another seed for the shuffle and for the stages that were given none."""
     return [stage.with_seed(seed) for stage in stages]
 
 
 def with_canonical_shards(stages: Sequence[Stage], count: int) -> list[Stage]:
-    """The stages with this many canonical shards, where nobody chose how many."""
+    """The stages with this many canonical shards wherever the user set no number."""
     return [stage.with_canonical_shards(count) for stage in stages]
 
 
 def names_of(fields: FieldNames) -> tuple[str, ...]:
-    """The names and regexes; raises `PipelineError` for what holds none."""
+    """The names and regexes as a tuple; raises `PipelineError` if ``fields`` is not iterable."""
     listed = (fields,) if isinstance(fields, str | UnischemaField) else fields
     if not isinstance(listed, Iterable):
         raise PipelineError(f"fields: expected a field name or regex, or several of them, got {fields!r}.")
@@ -271,7 +271,7 @@ def names_of(fields: FieldNames) -> tuple[str, ...]:
 
 
 def required_names(verb: str, fields: FieldNames) -> tuple[str, ...]:
-    """The names and regexes; raises `PipelineError` if there is none."""
+    """The names and regexes as a tuple; raises `PipelineError` unless there is at least one."""
     names = names_of(fields)
     if not names or not all(isinstance(name, str) for name in names):
         raise PipelineError(f"{verb}: expected a field name or regex, or several of them, got {fields!r}.")
@@ -279,7 +279,7 @@ def required_names(verb: str, fields: FieldNames) -> tuple[str, ...]:
 
 
 def numeric_dtype(called: str, dtype: DTypeLike) -> str:
-    """The name of a numeric or bool dtype; raises `PipelineError` for what is none."""
+    """The name of a numeric or bool dtype; raises `PipelineError` for anything else."""
     try:
         found = None if dtype is None else np.dtype(dtype)
     except TypeError:
@@ -290,12 +290,12 @@ def numeric_dtype(called: str, dtype: DTypeLike) -> str:
 
 
 def matches(patterns: Sequence[str], name: str) -> bool:
-    """Whether a field's name is one of the patterns, or a regex among them matches it in full."""
+    """Whether a field's name equals one of the patterns, or fully matches one as a regex."""
     return any(pattern == name or re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def is_integer(value: object) -> bool:
-    """Whether a plain value is a whole number and not a bool."""
+    """Whether a plain value is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

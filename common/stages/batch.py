@@ -1,4 +1,4 @@
-"""``batch``: rows grouped under a leading axis."""
+"""``batch``: groups rows along a new leading axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .columns import Columns
 
 @dataclass(frozen=True)
 class Batch(Stage):
-    """Rows grouped under a leading axis; what follows works on batches."""
+    """Groups rows along a new leading axis; later stages work on batches."""
 
     verb: ClassVar[str] = "batch"
     sendable: ClassVar[bool] = True

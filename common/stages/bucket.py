@@ -1,4 +1,4 @@
-"""``bucket``: batches of rows of like length."""
+"""``bucket``: makes batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PadTo = Literal["bucket", "longest"]
 
 @dataclass(frozen=True)
 class RowLengths(Measure):
-    """How long each row is: the values of a list, the bytes of a text, or the number that an integer field holds.
+    """The length of each row: the number of values in a list or of bytes in a string, or the value of an integer field.
 
-    ``most`` is what no row may have more than (``None`` = any number).
+    ``most`` is the largest length allowed (``None`` = no limit).
     """
 
     field: str
@@ -52,23 +52,23 @@ class RowLengths(Measure):
             row = int(np.argmax(lengths > self.most))
             raise DecodeError(
                 f"field '{self.field}', {describe(row)}: expected a length of at most max_tokens={self.most}, got "
-                f"{lengths[row]}. Give a greater max_tokens, or leave such rows out with where()."
+                f"{lengths[row]}. Increase max_tokens, or leave such rows out with where()."
             )
         return lengths
 
 
 @dataclass(frozen=True)
 class Bucket(Stage):
-    """Batches of rows of like length; what follows works on batches.
+    """Makes batches of rows of similar length; later stages work on batches.
 
     Attributes:
-        field: whose length counts.
-        boundaries: ascending, the greatest length of each bucket but the last one, which has what is longer.
-        buckets: instead of them, how many buckets with equally many rows there are.
-        max_tokens, batch_size, batch_sizes: how many rows a batch has, in one of three ways.
-        pad_to: what padded fields are as long as.
-        padded: the fields that are padded; ``None`` = ``field``, if its values are lists of numbers or texts.
-        pad_value: what they are padded with.
+        field: the field whose length counts.
+        boundaries: ascending; the largest length in each bucket except the last, which holds all longer rows.
+        buckets: instead of ``boundaries``, the number of buckets, with about equally many rows each.
+        max_tokens, batch_size, batch_sizes: three ways to set how many rows a batch has; exactly one is given.
+        pad_to: the length that fields are padded to.
+        padded: the fields to pad; ``None`` = ``field``, if its values are lists of numbers or strings.
+        pad_value: the value to pad with.
     """
 
     verb: ClassVar[str] = "bucket"
@@ -107,7 +107,7 @@ class Bucket(Stage):
             for number in self.batch_sizes:
                 positive_integer("bucket", "each of batch_sizes", number)
             if len(self.batch_sizes) != (count := self.buckets or len(self.boundaries) + 1):
-                more = "" if self.buckets else ", the last for rows that are longer than all boundaries"
+                more = "" if self.buckets else ", the last for rows longer than all boundaries"
                 raise PipelineError(
                     f"bucket: expected {count} batch_sizes, one for each bucket{more}, got {len(self.batch_sizes)}."
                 )
@@ -119,8 +119,8 @@ class Bucket(Stage):
             raise PipelineError(f"bucket: expected pad_to='bucket' or 'longest', got {self.pad_to!r}.")
         if self.pad_to == "bucket" and not self.boundaries:
             raise PipelineError(
-                "bucket: expected pad_to='longest' with buckets=n, whose boundaries are known only when the data are "
-                "read. explain() tells them: give them as boundaries=[...]."
+                "bucket: expected pad_to='longest' with buckets=n, whose boundaries are known only once the data is "
+                "read. To pad to buckets, pass the boundaries that explain() shows as boundaries=[...]."
             )
 
     @property
@@ -144,7 +144,7 @@ class Bucket(Stage):
         if found.storage.coded:
             raise PipelineError(
                 f"bucket: field '{self.field}' is stored encoded ({type(found.storage).__name__}), so its length is "
-                "known only when it is decoded. Name an integer field that holds the length."
+                "unknown until it is decoded. Name an integer field that holds the length."
             )
 
     def in_names_before(self, names: NewNames) -> Bucket:
@@ -182,13 +182,13 @@ def _lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str])
     texts = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if not (texts or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_integer(kind)):
         raise PipelineError(
-            f"bucket: expected field '{name}' to be a list, a text, bytes, or an integer that holds a length, got "
+            f"bucket: expected field '{name}' to be a list, a string, bytes, or an integer that holds a length, got "
             f"{kind}. Name another field."
         )
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise NullValueError(
-            f"field '{name}', {describe(row)}: expected a value whose length counts, found null. "
+            f"field '{name}', {describe(row)}: expected a value with a length, found null. "
             f"Leave such rows out with nulls('drop', '{name}')."
         )
     numbers = column if pa.types.is_integer(kind) else pc.binary_length(column)

@@ -1,4 +1,4 @@
-"""``cache``: fetched columns on local disk."""
+"""``cache``: keeps fetched columns on local disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Decision, Stage, positive_integer
 
 @dataclass(frozen=True)
 class Cache(Stage):
-    """Keep fetched columns on local disk. It changes no element; the last one of a pipeline counts."""
+    """Keeps fetched columns on local disk. It changes no element; the last cache stage of a pipeline wins."""
 
     verb: ClassVar[str] = "cache"
     directory: str

@@ -1,4 +1,4 @@
-"""``cast``: numbers in another dtype."""
+"""``cast``: converts numbers to another dtype."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ UNITS_NS = {
     "D": 86_400 * 10**9,
     "W": 7 * 86_400 * 10**9,
 }
-"""Units of times that have a fixed length, in nanoseconds."""
+"""Time units of fixed length, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastStep(Step):
-    """Gives the numbers of column ``number``, which holds ``field``, another dtype.
+    """Converts the numbers of column ``number``, which holds ``field``, to another dtype.
 
     Attributes:
-        time: the numbers count ``field.time`` and are to count this, ``"datetime64[s]"`` for one; ``None`` for others.
+        time: the time unit to convert to from ``field.time``, such as ``"datetime64[s]"``; ``None`` = no conversion.
     """
 
     number: int
@@ -47,7 +47,7 @@ class CastStep(Step):
 
 @dataclass(frozen=True)
 class Cast(Stage):
-    """Numeric and bool fields in another dtype, and times in another unit."""
+    """Converts numeric and bool fields to another dtype, and times to another unit."""
 
     verb: ClassVar[str] = "cast"
     sendable: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class Cast(Stage):
 
     @classmethod
     def of(cls, dtype: DTypeLike, names: tuple[str, ...]) -> Cast:
-        """The stage; ``dtype`` is what numpy takes for one."""
+        """Creates the stage; ``dtype`` is anything numpy accepts as a dtype."""
         return cls(_dtype_of(dtype), required_names("cast", names))
 
     @classmethod
@@ -77,8 +77,8 @@ class Cast(Stage):
             if output.kind != "dense" or output.dtype.kind not in "biuf":
                 what = output.dtype if output.kind == "dense" else output.kind
                 raise PipelineError(
-                    f"cast: field '{output.name}': expected numbers or bools, got {what}. Name other fields, or make "
-                    "numbers of it with transform(), of a decimal with decimals()."
+                    f"cast: field '{output.name}': expected numbers or bools, got {what}. Name other fields, or "
+                    "convert it with transform(), or with decimals() if it is a decimal."
                 )
             if dtype.kind in "mM":
                 self._apply_time(columns, number, output)
@@ -89,13 +89,15 @@ class Cast(Stage):
                 columns.outputs[number] = replace(output, dtype=dtype, as_time=False)
 
     def _apply_time(self, columns: Columns, number: int, output: OutputField) -> None:
-        """Times in the wanted unit, in their own where none is given; whole numbers count the unit."""
+        """Converts times to the wanted unit, or keeps their own if none is given; integers become times in the unit."""
         counted = output.time if output.dtype == np.int64 else None
         unit = np.datetime_data(self.dtype)[0] if counted is None else np.datetime_data(counted)[0]
         same_kind = counted is None or np.dtype(counted).kind == np.dtype(self.dtype).kind
         if output.dtype.kind not in "iu" or unit == "generic" or not same_kind:
             what = counted or f"{output.dtype} without a unit"
-            raise PipelineError(f"cast: field '{output.name}': expected what can be {self.dtype}, got {what}.")
+            raise PipelineError(
+                f"cast: field '{output.name}': expected a type that converts to {self.dtype}, got {what}."
+            )
         wanted = self.dtype if np.datetime_data(self.dtype)[0] != "generic" else f"{self.dtype}[{unit}]"
         whole = np.dtype(np.int64)
         if output.dtype != whole or (counted is not None and counted != wanted):
@@ -105,7 +107,7 @@ class Cast(Stage):
 
 
 def _dtype_of(dtype: DTypeLike) -> str:
-    """The name of a dtype of numbers, bools or times; raises `PipelineError` for what is none."""
+    """The name of a numeric, bool or time dtype; raises `PipelineError` for anything else."""
     try:
         found = None if dtype is None else np.dtype(dtype)
     except TypeError:
@@ -114,5 +116,5 @@ def _dtype_of(dtype: DTypeLike) -> str:
         return numeric_dtype("cast", dtype)
     unit, count = np.datetime_data(str(found))
     if (unit not in UNITS_NS and unit != "generic") or count != 1:
-        raise PipelineError(f"cast: expected a unit of {', '.join(UNITS_NS)}, got {found}.")
+        raise PipelineError(f"cast: expected one of the units {', '.join(UNITS_NS)}, got {found}.")
     return str(found)

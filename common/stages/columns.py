@@ -1,7 +1,7 @@
-"""`Columns`: the columns of a row on their way from storage to the element, while stages are applied to them.
+"""`Columns`: the columns of a row between storage and the element, while stages are applied to them.
 
-In: the stored fields, and the stages in call order, each by its own `Stage.apply`. Out: which fields are read, which
-steps the engine takes, and what comes out. Pure; knows the schema and nothing else.
+It starts from the stored fields, and each stage changes it in call order with `Stage.apply`. The result says which
+fields are read, which steps the engine runs, and which columns come out. Pure: it looks at the schema only.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from ..schema.field import Shape, UnischemaField, match_names
 from .steps import JoinStep, Step, WindowStep
 
 ResolveFields = Callable[[Sequence[str] | None], list[UnischemaField]]
-"""Turns patterns (``None`` = all) into stored fields, in schema order; raises for names that match nothing."""
+"""Resolves patterns (``None`` = all) to stored fields, in schema order; raises for names that match nothing."""
 
 
 @dataclass(kw_only=True)
 class Columns:
-    """What stages have made of a row so far.
+    """The columns of a row after the stages applied so far.
 
     Attributes:
         resolve: finds stored fields.
-        patterns: of leading ``select`` stages, as long as the fields are open.
-        fields: those that are read; ``None`` until something other than ``select`` follows.
+        patterns: patterns of leading ``select`` stages, collected until the fields are fixed.
+        fields: the fields to read; ``None`` until a stage other than ``select`` fixes them.
         outputs: the columns.
         row_steps: steps on rows, before windows and batches.
         window: how rows become windows.
         join: how rows are joined into items.
-        item_steps: steps on items, after that.
-        batched: whether ``batch`` has come.
-        seed: of the pipeline, for stages that were given none.
-        form: how the columns are put together, by their names; ``None`` = as a dict.
-        learned: how many vocabularies are learned.
-        calls: how many image stages there were, so that each draws its own numbers.
-        mixed: of a mix, how many columns its pipelines give.
+        item_steps: steps on items, after windows and batches.
+        batched: whether a ``batch`` stage was applied.
+        seed: the pipeline's seed, for stages without one of their own.
+        form: how the columns are arranged, by name; ``None`` = as a dict.
+        learned: number of vocabularies to learn.
+        calls: number of image stages so far, so that each draws its own random numbers.
+        mixed: in a mix, the number of columns that its pipelines return.
     """
 
     resolve: ResolveFields
@@ -57,7 +57,7 @@ class Columns:
     mixed: int = 0
 
     def open(self) -> list[UnischemaField]:
-        """Fixes which fields are read, and gives them."""
+        """Fixes which fields are read, and returns them."""
         if self.fields is None:
             names = None
             for patterns in self.patterns:
@@ -72,13 +72,13 @@ class Columns:
 
     @property
     def steps(self) -> list[Step]:
-        """Where the next step goes."""
+        """The list that the next step is appended to."""
         return self.row_steps if self.window is None and not self.batched else self.item_steps
 
     @property
     def stored(self) -> list[int | None]:
-        """For each column the number of the field whose stored values it has; ``None`` where a step made or changed it,
-        or made something of it.
+        """For each column, the number of the field whose stored values it holds; ``None`` if a step made or changed it,
+        or if rows were joined.
         """
         if not self.fields or self.join is not None:
             return [None] * len(self.outputs)
@@ -93,8 +93,8 @@ class Columns:
 
     @property
     def made(self) -> list[tuple[list[Step], int, int] | None]:
-        """For each column the last step that made or changed it: the list it stands in, its place there, and the number
-        of the column among those that it gives. ``None``: as it is stored, or joined of several rows.
+        """For each column, the last step that made or changed it: the list that holds the step, its index there, and
+        the column's number among the step's outputs. ``None`` if the column is as stored, or was joined from rows.
         """
         found: list[tuple[list[Step], int, int] | None] = [None] * (self.mixed or len(self.fields or ()))
         for steps in (self.row_steps, self.item_steps):
@@ -109,7 +109,7 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns; one that stands at several offsets of a window comes once."""
+        """The names of the columns; a name at several offsets of a window is listed once."""
         return list(dict.fromkeys(str(output.path[-1]) for output in self.outputs))
 
     def named(self, patterns: Sequence[str]) -> list[str]:
@@ -124,17 +124,17 @@ class Columns:
 
 
 def refuse_nested(verb: str, columns: Columns, numbers: Sequence[int]) -> None:
-    """Raises `PipelineError` for nested lists among some columns, on which a verb does not work."""
+    """Raises `PipelineError` if some of the columns hold nested lists, which the verb does not support."""
     for number in numbers:
         output = columns.outputs[number]
         if output.levels:
             raise PipelineError(
-                f"{verb}: field '{output.name}': expected arrays, got nested lists. Leave it out, or make an array of "
-                "it with transform()."
+                f"{verb}: field '{output.name}': expected arrays, got nested lists. Leave it out, or turn it into an "
+                "array with transform()."
             )
 
 
 def companion(output: OutputField, suffix: str, dtype: np.dtype, shape: Shape) -> OutputField:
-    """A column that says something about another one and stands beside it."""
+    """A column that describes another one, such as its lengths or its validity, with the same path and window."""
     path = (*output.path[:-1], f"{output.path[-1]}{suffix}")
     return OutputField(path=path, kind="dense", dtype=dtype, shape=shape, window=output.window)

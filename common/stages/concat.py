@@ -1,4 +1,4 @@
-"""``concat``: rows of token lists end to end, cut into items of one length."""
+"""``concat``: joins rows of token lists end to end and cuts them into items of equal length."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Remainder = Literal["drop", "pad"]
 
 @dataclass(frozen=True)
 class Concat(TokenStage):
-    """The tokens of rows end to end, in the order of the rows.
+    """Joins the tokens of rows end to end, in row order.
 
     Attributes:
-        fields: names of token lists, which are cut in step.
-        separator: between rows; a number, or one for each field; ``None`` = nothing.
-        remainder: what becomes of the last tokens of an epoch, which are too few for an item.
-        pad_value: a number, or one for each field.
+        fields: names of token lists, which are cut at the same places.
+        separator: the token between rows: one number, or one per field; ``None`` = no separator.
+        remainder: what to do with the last tokens of an epoch if they are too few for an item.
+        pad_value: one number, or one per field.
     """
 
     verb: ClassVar[str] = "concat"

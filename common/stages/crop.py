@@ -1,4 +1,4 @@
-"""``center_crop`` and ``random_crop``: the middle of an image, or any part of a size."""
+"""``center_crop`` and ``random_crop``: crop images to a fixed size, in the middle or at a random position."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .image_base import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CropOp(ImageOp):
-    """A part of this size: the middle, or (with a seed) any."""
+    """Crops to this size: in the middle, or at a random position if there is a seed."""
 
     cuts: ClassVar[bool] = True
     height: int
@@ -54,7 +54,7 @@ class CropOp(ImageOp):
 
 @dataclass(frozen=True)
 class CenterCrop(ImageStage):
-    """The middle."""
+    """Crops the middle of each image."""
 
     verb: ClassVar[str] = "center_crop"
     patterns: tuple[str, ...]
@@ -77,7 +77,7 @@ class CenterCrop(ImageStage):
 
 @dataclass(frozen=True)
 class RandomCrop(RandomImageStage):
-    """Any part of a size."""
+    """Crops each image at a random position."""
 
     verb: ClassVar[str] = "random_crop"
     patterns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""``decimals``: decimal fields as text, floats, or scaled integers."""
+"""``decimals``: delivers decimal fields as text, floats, or scaled integers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .columns import Columns
 
 @dataclass(frozen=True)
 class Decimals(Stage):
-    """How decimal fields are delivered.
+    """Chooses the form in which decimal fields are delivered.
 
-    It changes how fields are read, so it stands before every stage that works on values.
+    It changes how fields are read, so it must come before every stage that works on values.
     """
 
     verb: ClassVar[str] = "decimals"

@@ -1,4 +1,4 @@
-"""``encode``: texts and other categories as the codes of a vocabulary."""
+"""``encode``: replaces strings and other categories by codes from a vocabulary."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeStep(Step):
-    """Gives the values of column ``number``, which holds ``field``, their codes.
+    """Replaces the values of column ``number``, which holds ``field``, by their codes.
 
     Attributes:
         vocabulary: the values; ``None`` until they are learned.
-        learned: the number of the vocabulary among those that are learned.
-        unknown: the code of a value that is not there; ``None`` where such a value is an error.
+        learned: the index of the vocabulary among the learned ones.
+        unknown: the code of values that are not in the vocabulary; ``None`` = raise an error for them.
     """
 
     number: int
@@ -41,7 +41,7 @@ class EncodeStep(Step):
 
 @dataclass(frozen=True)
 class Encode(Stage):
-    """The values of a field as codes; without a ``vocabulary`` it is learned from the rows that are selected."""
+    """Replaces the values of a field by codes; if ``vocabulary`` is ``None``, learns it from the selected rows."""
 
     verb: ClassVar[str] = "encode"
     field: str
@@ -50,7 +50,7 @@ class Encode(Stage):
 
     @classmethod
     def of(cls, field: str | UnischemaField, vocabulary: Iterable[object] | None, unknown: object) -> Encode:
-        """The stage; a vocabulary is any iterable of values."""
+        """Creates the stage; a vocabulary is any iterable of values."""
         name = field.name if isinstance(field, UnischemaField) else field
         who = f"encode '{name}', vocabulary"
         if isinstance(vocabulary, str | bytes) or not (vocabulary is None or isinstance(vocabulary, Iterable)):
@@ -81,8 +81,8 @@ class Encode(Stage):
         for field in resolve(self.reads or ()) if self.learns else ():
             if field.storage.coded:
                 raise PipelineError(
-                    f"encode '{field.name}': expected a vocabulary, because the field is stored encoded, by "
-                    f"{type(field.storage).__name__}. Give vocabulary=[...]."
+                    f"encode '{field.name}': expected a vocabulary, because the field is stored encoded by "
+                    f"{type(field.storage).__name__}. Pass vocabulary=[...]."
                 )
 
     def in_names_before(self, names: NewNames) -> Encode:
@@ -113,7 +113,7 @@ class Encode(Stage):
         number = output.kind == "dense" and output.dtype.kind in "iu"
         if output.kind == "dense" and not number:
             raise PipelineError(
-                f"encode: field '{output.name}': expected texts, byte strings or integers, got {output.dtype}."
+                f"encode: field '{output.name}': expected strings, bytes or integers, got {output.dtype}."
             )
         wanted = int if number else str if output.kind == "text" else bytes
         if self.vocabulary is not None and type(self.vocabulary[0]) is not wanted:
@@ -144,11 +144,11 @@ class Encode(Stage):
 
 
 def encoded_as(stages: Sequence[Stage], name: str) -> tuple[str, Vocabulary | None]:
-    """The stored name of a field that is called ``name`` behind all stages, and the vocabulary that it was given.
+    """The stored name of the field called ``name`` after all stages, and the vocabulary passed for it, if any.
 
     Raises:
-        FieldNotFoundError: a name that a rename took away.
-        PipelineError: a field whose values another stage changes.
+        FieldNotFoundError: the field was renamed and no longer has this name.
+        PipelineError: another stage changes the field's values.
     """
     for stage in reversed(stages):
         if stage.new_names is not None:
@@ -157,5 +157,5 @@ def encoded_as(stages: Sequence[Stage], name: str) -> tuple[str, Vocabulary | No
             if stage.vocabulary is not None:
                 return name, Vocabulary.of(stage.vocabulary, "vocabulary")
         elif stage.changes(name):
-            raise PipelineError(f"vocabulary of '{name}': expected stored values, got those that {stage.verb}() makes.")
+            raise PipelineError(f"vocabulary of '{name}': expected stored values, got the output of {stage.verb}().")
     return name, None

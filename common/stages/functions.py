@@ -1,6 +1,4 @@
-"""`UserFunction`: a Python callable inside an immutable pipeline: comparable, hashable, and able to travel by
-cloudpickle.
-"""
+"""`UserFunction`: wraps a Python callable so that an immutable pipeline can compare, hash and cloudpickle it."""
 
 from __future__ import annotations
 
@@ -28,14 +26,15 @@ _EXACT = (
     bool | int | float | complex | str | bytes | None | EllipsisType | range | np.generic | PurePath
     | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal
 )  # fmt: skip
-"""Types whose ``repr`` says all."""
+"""Types whose ``repr`` identifies the value completely."""
 
 
 class UserFunction:
-    """A callable given by the user.
+    """A callable passed by the user.
 
-    Two are equal if they hold the same callable, or pickle to the same bytes. ``digest`` names what it does, see
-    `digest_of`; it is made here, because calls may change what a function holds, and travels with it.
+    Two are equal if they hold the same callable, or pickle to the same bytes. ``digest`` identifies the function's
+    behaviour (see `digest_of`). It is computed here, because calls may change a function's state, and is pickled with
+    the function.
     """
 
     def __init__(self, function: Callable[..., Any], digest: str | None = None) -> None:
@@ -51,10 +50,10 @@ class UserFunction:
 
     @cached_property
     def pickled(self) -> bytes:
-        """The callable by cloudpickle.
+        """The callable, serialised with cloudpickle.
 
         Raises:
-            PipelineError: it cannot be pickled; says why.
+            PipelineError: the callable cannot be pickled; the message gives the reason.
         """
         try:
             return bytes(cloudpickle.dumps(self.function))
@@ -65,12 +64,12 @@ class UserFunction:
             ) from error
 
     def to_json(self) -> dict[str, str]:
-        """The pickled callable, with its name for people."""
+        """The pickled callable, with its name for human readers."""
         return {"name": self.name, "digest": self.digest, "pickle": base64.b64encode(self.pickled).decode("ascii")}
 
     @classmethod
     def from_json(cls, value: dict[str, str]) -> UserFunction:
-        """The inverse of `to_json`; runs what the pickle says, so only for pipelines that this user made."""
+        """The inverse of `to_json`. Unpickling runs code, so only load pipelines that you created yourself."""
         return cls(cloudpickle.loads(base64.b64decode(value["pickle"])), value.get("digest"))
 
     def __call__(self, *args: Any) -> Any:
@@ -92,8 +91,8 @@ class UserFunction:
 
 
 class FunctionLock:
-    """Held while a function runs and what it returned is copied: functions return their own memory again, and few may
-    be called by two threads at once.
+    """Held while a function runs and its result is copied: functions may reuse the memory they return, and few are
+    thread-safe.
     """
 
     def __init__(self) -> None:
@@ -107,18 +106,18 @@ class FunctionLock:
 
 
 class _FunctionLocks:
-    """The locks that somebody uses now, by the function's number."""
+    """The locks in use, by the ``id`` of their function."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child: whoever held a lock is not there."""
+        """Starts afresh in a forked child, where the threads that held locks do not exist."""
         self._guard = threading.Lock()
         self._locks: weakref.WeakValueDictionary[int, FunctionLock] = weakref.WeakValueDictionary()
 
     def of(self, function: Callable[..., Any]) -> FunctionLock:
-        """One lock for all who call this function."""
+        """The lock that all callers of this function share."""
         with self._guard:
             return self._locks.setdefault(id(function), FunctionLock())
 
@@ -134,10 +133,10 @@ def _unpickle(pickled: bytes, digest: str) -> UserFunction:
 
 
 def digest_of(function: Callable[..., Any]) -> str:
-    """A short name of what a function does, the same in every process that runs the same source.
+    """A short hash of what a function does, the same in every process that runs the same source.
 
-    It covers the code, defaults, what the function closes over, arguments of ``partial``, attributes of a callable
-    object, and the numbers, texts and functions of its module that it names. Other objects count by their type.
+    It covers the code, defaults, closure, arguments of ``partial``, attributes of a callable object, and the numbers,
+    strings and functions of its own module that the function refers to. Of other objects only the type counts.
     """
     hasher = hashlib.blake2b(digest_size=8)
     _feed(function, hasher.update, (), callee=True)
@@ -170,11 +169,11 @@ def _feed_alone(value: object, above: tuple[int, ...]) -> bytes:
 
 
 class _Text(str):
-    """What stands for a value, not a value."""
+    """Text that describes a value, as opposed to a value that is a string."""
 
 
 def _parts(value: object, *, callee: bool) -> Iterator[Any]:
-    """What a value is made of."""
+    """Yields the parts of a value that identify it."""
     if isinstance(value, _EXACT):
         yield _Text(repr(value))
     elif isinstance(value, tuple | list):
@@ -212,7 +211,7 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _globals_of(function: FunctionType) -> dict[str, Any]:
-    """The plain values and own functions of its module that a function names."""
+    """The globals that a function refers to: plain values, and functions defined in the same module."""
     pending, names = [function.__code__], set[str]()
     while pending:
         code = pending.pop()

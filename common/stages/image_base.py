@@ -1,7 +1,7 @@
-"""What the image stages share: their fields, their random numbers, and the one step that several of them become.
+"""Shared base of the image stages: field checks, random seeds, and the step that runs several stages at once.
 
-Images are columns ``(H, W)`` or ``(H, W, C)``. Everything that the schema tells is checked here, before anything is
-read. Stages that follow each other on one column become one `ImageStep`, so that an image is processed in one go.
+Images are columns of shape ``(H, W)`` or ``(H, W, C)``. Everything the schema reveals is checked here, before anything
+is read. Consecutive image stages on one column are merged into one `ImageStep`, which processes an image in one pass.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .steps import Step
 Size = tuple[int, int]
 Interpolations = str | tuple[tuple[str, str], ...]
 Key = tuple[int, ...]
-"""Names a stream of random numbers: what it is for, and the seed."""
+"""Identifies a stream of random numbers by its purpose and seed."""
 
 INTERPOLATIONS: tuple[str, ...] = ("nearest", "bilinear", "bicubic", "area")
 RESIZABLE = (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.float32))
 CROPS = 1  # purposes of random numbers
-FLIPS = 2  # and the axis
+FLIPS = 2  # plus the axis
 _AXES = ("H", "W", "C")
 
 
@@ -35,7 +35,7 @@ class ImageOp:
     """One operation on one image; subclasses are frozen dataclasses.
 
     Attributes:
-        cuts: whether it takes a part of the image.
+        cuts: whether it crops the image.
     """
 
     __slots__ = ()
@@ -43,33 +43,33 @@ class ImageOp:
 
     @property
     def name(self) -> str:
-        """What it is called in `explain`."""
+        """The operation's name in `explain`."""
         raise NotImplementedError
 
     @property
     def key(self) -> Key | None:
-        """Names its random numbers; ``None`` where it needs none."""
+        """Identifies its random numbers; ``None`` if it needs none."""
         return None
 
     @property
     def draws(self) -> int:
-        """How many random numbers it needs for each item."""
+        """How many random numbers it needs per item."""
         return 0
 
     def size(self, height: int, width: int) -> Size:
-        """The size of the image after it."""
+        """The size of the image after the operation."""
         return height, width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageStep(Step):
-    """Everything that is done to the images of column ``number``, one after the other.
+    """All operations on the images of column ``number``, in order.
 
     Attributes:
-        axes: the order of the finished image's axes, as for ``numpy.transpose``; ``None`` = as they are.
-        field: what the column held before.
-        output: what it holds afterwards.
-        together: numbers of the calls that crop several fields alike, which must then be equally large.
+        axes: the axis order of the finished image, as for ``numpy.transpose``; ``None`` = unchanged.
+        field: the column before the step.
+        output: the column after the step.
+        together: numbers of the calls that apply one crop to several fields, whose images must then have equal sizes.
     """
 
     number: int
@@ -85,17 +85,17 @@ class ImageStep(Step):
 
     @property
     def names(self) -> list[str]:
-        """The operations by name, in order."""
+        """The names of the operations, in order."""
         return [op.name for op in self.ops]
 
     @property
     def random(self) -> bool:
-        """Whether items of equal images may come out different."""
+        """Whether equal images may come out different."""
         return any(op.draws for op in self.ops)
 
 
 class ImageStage(Stage):
-    """What the stages that change images have in common; ``patterns`` says which fields."""
+    """Base of stages that change images; ``patterns`` selects the fields."""
 
     patterns: tuple[str, ...]
 
@@ -103,20 +103,20 @@ class ImageStage(Stage):
         return matches(self.patterns, name)
 
     def operation(self, output: OutputField, key: Key | None) -> ImageOp:
-        """What is done to the images of a column; ``key`` names the random numbers of this call."""
+        """Returns the operation for a column; ``key`` identifies the random numbers of this call."""
         raise NotImplementedError
 
     def dtype_after(self, output: OutputField) -> np.dtype[Any]:
-        """The dtype of the images after it."""
+        """The dtype of the images after the stage."""
         return output.dtype
 
     def shape_after(self, op: ImageOp, output: OutputField) -> tuple[int | None, ...]:
-        """Height and width after it; ``None`` where only the image tells."""
+        """Height and width after the stage; ``None`` where they depend on the image."""
         height, width = output.shape[:2]
         return (None, None) if height is None or width is None else op.size(height, width)
 
     def check_columns(self, outputs: Sequence[OutputField]) -> None:
-        """Raises `PipelineError` if the columns do not go together."""
+        """Raises `PipelineError` if the columns cannot be processed in one call."""
 
     def apply(self, columns: Columns) -> None:
         columns.open()
@@ -138,7 +138,7 @@ class ImageStage(Stage):
         return None
 
     def _step(self, number: int, output: OutputField, key: Key | None, call: int | None) -> ImageStep:
-        """The step for one column; ``call`` names the call if it works on several columns alike."""
+        """The step for one column; ``call`` identifies the call if it covers several columns."""
         self._check_image(output)
         op = self.operation(output, key)
         shape = (*self.shape_after(op, output), *output.shape[2:])
@@ -152,7 +152,7 @@ class ImageStage(Stage):
         if not arrays or output.dtype.kind not in "buif" or len(output.shape) not in (2, 3):
             raise PipelineError(
                 f"{self.verb}: field '{output.name}': expected images of shape (H, W) or (H, W, C), got {output.kind} "
-                f"{output.dtype} {output.shape}. Name fields of images only."
+                f"{output.dtype} {output.shape}. Name image fields only."
             )
         if len(output.shape) == 3 and output.shape[2] is None:
             raise PipelineError(
@@ -163,7 +163,7 @@ class ImageStage(Stage):
         if "C" in dims and dims != _AXES:
             raise PipelineError(
                 f"{self.verb}: field '{output.name}': expected axes (H, W, C), got {output.dims}. Call {self.verb}() "
-                "before permute(), or permute() the stored axes first in a pipeline of its own."
+                "before permute(), or permute() the stored axes first in a separate pipeline."
             )
 
 
@@ -171,7 +171,9 @@ Random = TypeVar("Random", bound="RandomImageStage")
 
 
 class RandomImageStage(ImageStage):
-    """An image stage with random numbers: calls of one given seed draw alike, those of none each by itself."""
+    """An image stage that draws random numbers. Calls with the same explicit seed draw the same numbers; calls without
+    a seed draw independently.
+    """
 
     seed: int
     drawn: bool
@@ -182,7 +184,7 @@ class RandomImageStage(ImageStage):
 
     @property
     def unnamed(self) -> frozenset[str]:
-        """The seed, where nobody chose it."""
+        """The seed, if the user gave none."""
         return frozenset({"seed"} if self.drawn else ())
 
     def with_seed(self: Random, seed: int) -> Random:
@@ -199,7 +201,7 @@ class RandomImageStage(ImageStage):
 
 
 def last_image_step(steps: Sequence[Step], number: int) -> int | None:
-    """Where the step stands that a further one of column ``number`` may become one with."""
+    """The index of the `ImageStep` that a further step on column ``number`` can be merged into; ``None`` if none."""
     for place in range(len(steps) - 1, -1, -1):
         step = steps[place]
         if not step.changes_one_column or getattr(step, "number", None) is None:
@@ -210,18 +212,18 @@ def last_image_step(steps: Sequence[Step], number: int) -> int | None:
 
 
 def _joined(first: ImageStep, second: ImageStep) -> ImageStep:
-    """Two steps of one column as one."""
+    """Merges two steps on the same column."""
     ops, together = (*first.ops, *second.ops), (*first.together, *second.together)
     return replace(first, ops=ops, axes=second.axes, output=second.output, together=together)
 
 
 def check_alike(verb: str, outputs: Sequence[OutputField]) -> None:
-    """Raises `PipelineError` if fields that are to be cut alike are known to differ in size."""
+    """Raises `PipelineError` if fields that share one random crop are known to differ in size."""
     sizes = {output.name: output.shape[:2] for output in outputs if len(output.shape) >= 2}
     if len({size for size in sizes.values() if None not in size}) > 1:
         raise PipelineError(
-            f"{verb}: expected images of one size, because all are cut alike, got {sizes}. Resize them first, or "
-            "give them calls of their own."
+            f"{verb}: expected images of one size, because they share one crop, got {sizes}. Resize them first, or "
+            "crop each field in a separate call."
         )
 
 
@@ -235,7 +237,7 @@ def check_room(verb: str, size: Size, output: OutputField) -> None:
 
 
 def as_size(size: Any) -> Size:
-    """``(height, width)`` of an integer (a square) or a pair."""
+    """Converts an integer (a square) or a pair to ``(height, width)``."""
     size = plain(size)
     return (size, size) if is_integer(size) else size
 
@@ -258,26 +260,26 @@ def is_number(value: object) -> bool:
 
 
 def as_interpolation(value: Any) -> Interpolations:
-    """An interpolation, or one for each field named, in a form that goes to JSON."""
+    """Converts an interpolation, or a mapping with one per field, to a form that JSON can hold."""
     return tuple(sorted(value.items())) if isinstance(value, Mapping) else value
 
 
 def check_interpolation(verb: str, value: Interpolations) -> None:
-    """Raises `PipelineError` for an interpolation that does not exist."""
+    """Raises `PipelineError` for an unknown interpolation."""
     names = [value] if isinstance(value, str) or not isinstance(value, tuple) else [name for _, name in value]
     wrong = next((name for name in names if name not in INTERPOLATIONS), None)
     if wrong is not None or not names:
-        raise PipelineError(f"{verb}: expected interpolation of {INTERPOLATIONS}, got {wrong!r}.")
+        raise PipelineError(f"{verb}: expected interpolation in {INTERPOLATIONS}, got {wrong!r}.")
 
 
 def check_interpolated_fields(verb: str, value: Interpolations, outputs: Sequence[OutputField]) -> None:
-    """Raises `PipelineError` for an interpolation that is given for a field which the stage has not."""
+    """Raises `PipelineError` if an interpolation names a field that the stage does not process."""
     names = {str(output.path[-1]) for output in outputs}
     for name, _ in () if isinstance(value, str) else value:
         if name not in names:
             raise PipelineError(
-                f"{verb}: expected interpolation= for some of {sorted(names)}, got one for '{name}'. Name it as "
-                "a field as well."
+                f"{verb}: expected interpolation= for fields among {sorted(names)}, got one for '{name}'. Add it to "
+                "the fields of this call."
             )
 
 
@@ -285,7 +287,7 @@ def interpolation_of(verb: str, value: Interpolations, output: OutputField) -> s
     """The interpolation for one field.
 
     Raises:
-        PipelineError: one that its dtype does not allow.
+        PipelineError: the field's dtype does not support the interpolation.
     """
     name = value if isinstance(value, str) else dict(value).get(str(output.path[-1]), "bilinear")
     if name != "nearest" and output.dtype not in RESIZABLE:

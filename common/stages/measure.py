@@ -1,4 +1,4 @@
-"""`Measure`: a number of each wanted row that must be known before the order is, such as a length or a weight."""
+"""`Measure`: a number for each wanted row, such as a length or a weight, that must be known before the order."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from .base import Stage
 
 
 class Measure(Stage):
-    """Base of what a stage measures (`Stage.measure`); part of the selection, so it is computed once and kept with it.
+    """Base of what a stage measures (`Stage.measure`). It is part of the selection: computed once and stored with it.
 
-    It is no verb of its own. Subclasses are frozen dataclasses; their fields, the names in ``reads`` among them, must
-    decide the numbers.
+    It is not a verb. Subclasses are frozen dataclasses, and their fields, including the names in ``reads``, must fully
+    determine the numbers.
     """
 
     @property
     def lists(self) -> tuple[str, ...]:
-        """The fields whose lists are as long as the numbers say, where they hold lists."""
+        """The fields whose lists, if they hold lists, have the measured lengths."""
         return ()
 
     def numbers(self, table: pa.Table, describe: Callable[[int], str]) -> Any:
-        """One number for each row (int64 or float64), or what `combine` makes them of.
+        """Returns one number per row (int64 or float64), or the input from which `combine` computes them.
 
         Args:
-            table: the fields in ``reads``, of the wanted rows of one row group, in the types of the dataset.
-            describe: where a row of the table is stored, for errors.
+            table: the fields in ``reads`` for the wanted rows of one row group, with the dataset's types.
+            describe: says where a row of the table is stored, for error messages.
 
         Raises:
-            ParquetryError: a row that cannot be measured.
+            ParquetryError: a row cannot be measured.
         """
         raise NotImplementedError
 
     def combine(self, parts: Sequence[Any]) -> np.ndarray:
-        """The numbers of all wanted rows, in storage order, from what `numbers` gave for each row group."""
+        """Returns the numbers of all wanted rows, in storage order, from the results of `numbers` per row group."""
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def at(self, positions: np.ndarray, total: int) -> np.ndarray:
-        """The numbers of rows that need not be read (where ``reads`` is empty).
+        """Returns the numbers of rows without reading them; called if ``reads`` is empty.
 
         Args:
-            positions: which of the ``total`` rows of the dataset they are, in storage order, int64.
+            positions: the rows' positions among the ``total`` rows of the dataset, in storage order, int64.
         """
         raise NotImplementedError
 

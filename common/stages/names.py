@@ -1,6 +1,6 @@
-"""`NewNames`: what was written in the names that fields have behind a stage, in those that they had before it.
+"""`NewNames`: translates field names used after a rename into the names from before it.
 
-Filters and windows read storage, which knows no new names.
+Filters and windows read storage, where fields have their old names.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ..errors import FieldNotFoundError
 
 @dataclass(frozen=True, slots=True)
 class NewNames:
-    """``(old, new)`` for each field that is called otherwise behind a stage."""
+    """An ``(old, new)`` pair for each field that a stage renames."""
 
     pairs: tuple[tuple[str, str], ...]
 
     def before(self, name: str) -> str:
-        """What the field was called before.
+        """The field's name before the rename.
 
         Raises:
-            FieldNotFoundError: no field is called so any more.
+            FieldNotFoundError: the field now has another name.
         """
         for old, new in self.pairs:
             if new == name:
                 return old
         for old, new in self.pairs:
             if old == name:
-                raise FieldNotFoundError(f"field '{name}': expected its new name '{new}', got the one before.")
+                raise FieldNotFoundError(f"field '{name}': expected its new name '{new}', got the old one.")
         return name
 
     def patterns_before(self, patterns: Sequence[str]) -> tuple[str, ...]:
-        """Names and regexes that select the same fields before."""
+        """Names and regexes that select the same fields before the rename."""
         return tuple(map(self._pattern_before, patterns))
 
     def _pattern_before(self, pattern: str) -> str:
@@ -45,12 +45,12 @@ class NewNames:
             hidden = [re.escape(name) for name in touched if re.fullmatch(pattern, name)]
             chosen = [re.escape(old) for old, new in self.pairs if re.fullmatch(pattern, new)]
         except re.error:
-            return pattern  # whoever looks for fields says what is wrong with it
+            return pattern  # the lookup of fields reports what is wrong with it
         return "|".join([*chosen, rf"(?!(?:{'|'.join(hidden)})\Z)(?:{pattern})"]) if hidden else pattern
 
 
 class RenamedRows:
-    """A function of rows (or batches), as one of rows that have the names before."""
+    """Wraps a function of rows or batches: takes old field names and calls the function with the new ones."""
 
     def __init__(self, function: Callable[[Any], Any], names: NewNames) -> None:
         self._function = function

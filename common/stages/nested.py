@@ -1,4 +1,4 @@
-"""``nested``: lists of lists that differ in length at every level."""
+"""``nested``: reads lists of lists whose lengths differ at every level."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .steps import Step
 
 @dataclass(frozen=True)
 class Nested(Stage):
-    """Some fields are lists, whatever their lengths, and not arrays.
+    """Treats some fields as nested lists of any lengths instead of arrays.
 
-    It changes how fields are read, or what a user's function may give, so it stands before every other stage that works
-    on their values.
+    It changes how fields are read, or what a user's function may return, so it must come before every other stage that
+    works on their values.
     """
 
     verb: ClassVar[str] = "nested"
@@ -54,31 +54,30 @@ def _storage(field: UnischemaField) -> str:
 
 def _refuse(output: OutputField, what: str) -> NoReturn:
     raise PipelineError(
-        f"nested: field '{output.name}': expected lists that may differ in length, got {what}. Name fields of lists "
-        "only."
+        f"nested: field '{output.name}': expected lists that may differ in length, got {what}. Name list fields only."
     )
 
 
 def _make_lists(output: OutputField, made: tuple[list[Step], int, int] | None, levels: int) -> None:
-    """Lets the function that gives a field give lists."""
+    """Lets the user function that makes a field return lists."""
     step = None
     if made is not None:
         steps, place, number = made
         step = steps[place].with_lists(number, levels)
     if made is None or step is None:
         raise PipelineError(
-            f"nested: field '{output.name}': expected lists as they are stored, or as the output=[...] of a function "
-            "declares them, got what an earlier stage made. Call nested() earlier."
+            f"nested: field '{output.name}': expected stored lists, or lists declared in the output=[...] of a "
+            "function, got the output of an earlier stage. Call nested() earlier."
         )
     if not levels or output.padded:
-        _refuse(output, f"{output.dtype} {output.shape}, as the function's output=[...] declares it")
+        _refuse(output, f"{output.dtype} {output.shape}, declared in the function's output=[...]")
     steps[place] = step
 
 
 class NestedToShow(Nested):
-    """The lists of some fields as people look at them: rows with nulls inside as Python lists, with ``None``.
+    """Lists in the form used for display: rows with nulls inside become Python lists with ``None``.
 
-    It is no verb: it stands for `Nested` in pipelines that are shown, and never leaves the process.
+    It is not a verb. It replaces `Nested` in pipelines that are displayed, and never leaves the process.
     """
 
     def apply(self, columns: Columns) -> None:

@@ -1,4 +1,4 @@
-"""``ngram``: windows over consecutive rows."""
+"""``ngram``: makes windows of consecutive rows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from .steps import WindowStep
 
 @dataclass(frozen=True)
 class Ngram(Stage):
-    """Windows over consecutive rows.
+    """Makes windows of consecutive rows.
 
     Attributes:
-        length: steps of a stacked window; ``None`` if ``offsets`` says which fields each step has.
+        length: number of steps in a stacked window; ``None`` if ``offsets`` lists the fields of each step.
         offsets: ``((offset, patterns), ...)``, ascending.
-        max_gap: a number in the time stamp's own unit, or ``(count, numpy unit)``.
+        max_gap: a number in the timestamp's own unit, or ``(count, numpy unit)``.
     """
 
     verb: ClassVar[str] = "ngram"
@@ -106,10 +106,10 @@ class Ngram(Stage):
 
 
 def offsets_of(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """The fields of each step of a window, by their offsets, ascending.
+    """The fields of each step of a window as ``(offset, patterns)`` pairs, ascending by offset.
 
     Raises:
-        PipelineError: offsets that are no integers, or names that are none.
+        PipelineError: an offset is not an integer, or a name is not a name.
     """
     refusal = PipelineError(f"ngram: expected fields={{offset: [names]}}, got {fields!r}.")
     try:
@@ -122,10 +122,10 @@ def offsets_of(fields: Mapping[Any, FieldNames]) -> tuple[tuple[int, tuple[str, 
 
 
 def normalise_gap(max_gap: object) -> Any:
-    """``max_gap`` in a form that goes to JSON: a number, or ``(count, unit)`` for time differences.
+    """Converts ``max_gap`` to a form that JSON can hold: a number, or ``(count, unit)`` for time differences.
 
     Raises:
-        PipelineError: a negative gap, NaN, or another type.
+        PipelineError: the gap is negative, NaN, or of another type.
     """
     max_gap = plain(max_gap)
     if max_gap is None:

@@ -1,4 +1,4 @@
-"""``normalize``: ``(value * scale - mean) / std`` for each channel."""
+"""``normalize``: computes ``(value * scale - mean) / std`` for each channel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .image_base import ImageOp, ImageStage, Key, is_number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormalizeOp(ImageOp):
-    """``value * multiply - subtract``, for each channel, in float32; then as ``dtype``."""
+    """Computes ``value * multiply - subtract`` for each channel in float32, then casts to ``dtype``."""
 
     multiply: tuple[float, ...]
     subtract: tuple[float, ...]
@@ -30,7 +30,7 @@ class NormalizeOp(ImageOp):
 
 @dataclass(frozen=True)
 class Normalize(ImageStage):
-    """``(value * scale - mean) / std`` for each channel."""
+    """Computes ``(value * scale - mean) / std`` for each channel."""
 
     verb: ClassVar[str] = "normalize"
     patterns: tuple[str, ...]
@@ -48,7 +48,7 @@ class Normalize(ImageStage):
             raise PipelineError(f"normalize: expected dtype='float32' or 'float16', got {self.dtype!r}.")
         for name, values in (("mean", self.mean), ("std", self.std), ("scale", (self.scale,))):
             if not values or not all(is_number(value) and math.isfinite(value) for value in values):
-                raise PipelineError(f"normalize: expected {name} to be a finite number or several, got {values!r}.")
+                raise PipelineError(f"normalize: expected {name} to be one or more finite numbers, got {values!r}.")
         if 0 in self.std:
             raise PipelineError(f"normalize: expected std other than 0, got {self.std!r}.")
 
@@ -75,13 +75,13 @@ class Normalize(ImageStage):
 
 
 def as_numbers(verb: str, name: str, values: object) -> tuple[float, ...]:
-    """One number or several, as floats.
+    """Converts one or more numbers to a tuple of floats.
 
     Raises:
-        PipelineError: something else.
+        PipelineError: ``values`` holds anything else.
     """
     given = plain(values)
     listed = given if isinstance(given, tuple) else (given,)
     if not all(is_number(value) for value in listed):
-        raise PipelineError(f"{verb}: expected {name} to be a number or several, got {values!r}.")
+        raise PipelineError(f"{verb}: expected {name} to be a number or a sequence of numbers, got {values!r}.")
     return tuple(float(value) for value in listed)

@@ -1,4 +1,4 @@
-"""``nulls``: what becomes of missing values."""
+"""``nulls``: the policy for missing values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class NullStep(Step):
     """A policy for the nulls of column ``number``.
 
     Attributes:
-        policy: ``"error"``, ``"fill"`` (with ``value``), or ``"mask"`` (zeros, and a bool companion column at the end).
-        elements: whether the companion tells of each element of a list; the column is a compound with it until then.
+        policy: ``"error"``, ``"fill"`` (with ``value``), or ``"mask"`` (zeros, plus a bool column at the end).
+        elements: whether that column has a flag per list element; until this step, column ``number`` holds the flags.
     """
 
     number: int
@@ -42,9 +42,9 @@ class NullStep(Step):
 
 @dataclass(frozen=True)
 class Nulls(Stage):
-    """What becomes of nulls in some fields, and inside their lists; ``"drop"`` is a filter.
+    """Handles nulls in some fields and inside their lists; ``"drop"`` is a filter.
 
-    With ``elements`` a mask tells of each element of a list, not of the list as a whole.
+    With ``elements``, a mask has one flag per list element instead of one per list.
     """
 
     verb: ClassVar[str] = "nulls"
@@ -64,7 +64,7 @@ class Nulls(Stage):
         if (self.policy == "fill") != (self.value is not None):
             raise PipelineError("nulls: expected value= with 'fill', and only with it.")
         if self.elements and (self.policy != "mask" or self.patterns == EVERY_FIELD):
-            raise PipelineError("nulls: expected elements=True with 'mask' and names of fields, and only with them.")
+            raise PipelineError("nulls: expected elements=True only with 'mask' and field names.")
 
     @property
     def decides(self) -> Decision:
@@ -102,17 +102,17 @@ class Nulls(Stage):
                 columns.outputs.append(replace(flags, levels=output.levels if self.elements else 0))
 
     def _settle_elements(self, columns: Columns, stored: int | None, output: OutputField, value: Any) -> None:
-        """Has the lists of a stored field read without nulls inside.
+        """Sets how the lists of a stored field are read, so that none of their elements is null.
 
         Raises:
-            PipelineError: a mask of the elements of something else.
+            PipelineError: ``elements`` is set and the field is not a stored list.
         """
         fields = columns.open()
         if stored is None or not fields[stored].is_list:
             if self.elements:
-                found = "what an earlier stage made" if stored is None else str(fields[stored].storage)
+                found = "the output of an earlier stage" if stored is None else str(fields[stored].storage)
                 raise PipelineError(
-                    f"nulls: field '{output.name}': expected lists as they are stored for elements=True, got {found}. "
+                    f"nulls: field '{output.name}': expected stored lists for elements=True, got {found}. "
                     "Call it earlier, or leave elements out."
                 )
             return
@@ -126,10 +126,10 @@ class Nulls(Stage):
 
 
 def fill_value(output: OutputField, value: object) -> Any:
-    """A value in the column's type.
+    """Converts a fill value to the column's type.
 
     Raises:
-        PipelineError: the column cannot hold it.
+        PipelineError: the column cannot hold the value.
     """
     wanted: Any = {"text": str, "bytes": bytes}.get(output.kind)
     if wanted is not None:

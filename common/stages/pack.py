@@ -1,4 +1,4 @@
-"""``pack``: many numeric fields as one vector."""
+"""``pack``: joins many numeric fields into one vector."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackStep(Step):
-    """Puts columns ``numbers`` side by side into a new one at the end.
+    """Concatenates columns ``numbers`` into a new column at the end.
 
     Attributes:
-        fields: what they hold, in the same order.
-        output: the matrix's rows.
-        keep: which columns remain, before the new one.
+        fields: the fields in those columns, in the same order.
+        output: the new column, whose values are the rows of a matrix.
+        keep: which columns remain before the new one.
     """
 
     numbers: tuple[int, ...]
@@ -37,13 +37,13 @@ class PackStep(Step):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """How many places each field takes."""
+        """How many entries of the vector each field takes."""
         return tuple(math.prod(axis or 0 for axis in field.shape) for field in self.fields)
 
 
 @dataclass(frozen=True)
 class Pack(Stage):
-    """Many numeric fields as one vector."""
+    """Joins many numeric fields into one vector."""
 
     verb: ClassVar[str] = "pack"
     name: str
@@ -53,7 +53,7 @@ class Pack(Stage):
 
     @classmethod
     def of(cls, name: str, fields: FieldNames, dtype: DTypeLike | None, *, keep: bool) -> Pack:
-        """The stage; ``dtype`` is what numpy takes for one."""
+        """Creates the stage; ``dtype`` is anything numpy accepts as a dtype."""
         wanted = None if dtype is None else numeric_dtype(f"pack '{name}'", dtype)
         return cls(name, required_names("pack", fields), wanted, keep)
 
@@ -65,7 +65,7 @@ class Pack(Stage):
         if not isinstance(self.name, str) or not self.name:
             raise PipelineError(f"pack: expected a name for the new field, got {self.name!r}.")
         if not self.patterns:
-            raise PipelineError(f"pack '{self.name}': expected one field or more, got none.")
+            raise PipelineError(f"pack '{self.name}': expected at least one field, got none.")
 
     def changes(self, name: str) -> bool:
         return self.name == name
@@ -77,7 +77,7 @@ class Pack(Stage):
     def apply(self, columns: Columns) -> None:
         columns.open()
         names = columns.named(self.patterns)
-        prefixes: dict[Path, None] = {}  # of windows with fields for each offset: one matrix each
+        prefixes: dict[Path, None] = {}  # windows with fields per offset get one matrix for each offset
         for name in names:
             prefixes.update((output.path[:-1], None) for output in columns.outputs if output.path[-1] == name)
         for prefix in prefixes:
@@ -92,17 +92,17 @@ class Pack(Stage):
             columns.outputs = [*(columns.outputs[number] for number in step.keep), step.output]
 
     def _step(self, outputs: Sequence[OutputField], numbers: Sequence[int]) -> PackStep:
-        """The step that puts columns ``numbers`` side by side.
+        """The step that concatenates columns ``numbers``.
 
         Raises:
-            PipelineError: a field that is no number or vector of fixed length, or that ``dtype`` cannot hold.
+            PipelineError: a field is not a number or a vector of fixed length, or ``dtype`` cannot hold it.
         """
         chosen = [outputs[number] for number in numbers]
         for output in chosen:
             if output.kind != "dense" or len(output.shape) > 1 or None in output.shape:
                 raise PipelineError(
                     f"pack '{self.name}': expected numbers or vectors of fixed length, got field '{output.name}', "
-                    f"{output.kind} {output.dtype} {output.shape}. Leave it out, or make it one with transform()."
+                    f"{output.kind} {output.dtype} {output.shape}. Leave it out, or convert it with transform()."
                 )
             if output.window != chosen[0].window:
                 raise PipelineError(f"pack '{self.name}': expected fields of equal windows, got '{output.name}'.")
@@ -111,7 +111,7 @@ class Pack(Stage):
         path = (*chosen[0].path[:-1], self.name)
         if any(outputs[number].path == path for number in keep):
             raise PipelineError(
-                f"pack '{self.name}': expected a new name, got that of a field which remains. Rename it."
+                f"pack '{self.name}': expected a new name, got the name of a field that remains. Rename it."
             )
         output = OutputField(
             path=path, kind="dense", dtype=self._dtype(chosen), shape=(width,), window=chosen[0].window
@@ -124,8 +124,8 @@ class Pack(Stage):
             dtype = np.result_type(*kinds)
             if dtype.kind == "f" and not any(kind.kind == "f" for kind in kinds):
                 raise PipelineError(
-                    f"pack '{self.name}': expected integers that one integer type can hold, got "
-                    f"{sorted(map(str, kinds))}, which only floats hold, and not exactly. Give dtype=."
+                    f"pack '{self.name}': expected integers that fit one integer type, got "
+                    f"{sorted(map(str, kinds))}, which only floats can hold, and not exactly. Pass dtype=."
                 )
             return dtype
         dtype = np.dtype(self.dtype)
@@ -134,6 +134,6 @@ class Pack(Stage):
             if floats or (dtype.kind == "b" and output.dtype.kind != "b"):
                 raise PipelineError(
                     f"pack '{self.name}': expected a dtype that can hold field '{output.name}', {output.dtype}, got "
-                    f"{dtype}. Give another dtype=, or leave the field out."
+                    f"{dtype}. Pass another dtype=, or leave the field out."
                 )
         return dtype

@@ -1,4 +1,4 @@
-"""``pack_rows``: whole rows of token lists in items of one length."""
+"""``pack_rows``: packs whole rows of token lists into items of equal length."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Overlong = Literal["cut", "drop", "error"]
 
 @dataclass(frozen=True)
 class PackRows(TokenStage):
-    """Whole rows, as many in each item as have room.
+    """Packs as many whole rows into each item as fit.
 
     Attributes:
-        fields: names of token lists, which are packed in step.
-        strategy: where a row goes, the longest first: into the fullest item that has room, or into the first one.
-        overlong: what becomes of rows that are longer than an item.
-        pad_value: a number, or one for each field.
+        fields: names of token lists, which are packed in parallel.
+        strategy: places rows, longest first, into the fullest item with room or into the first item with room.
+        overlong: what to do with rows longer than an item.
+        pad_value: one number, or one per field.
     """
 
     verb: ClassVar[str] = "pack_rows"

@@ -1,4 +1,4 @@
-"""``pad`` and ``fixed``: variable shapes made dense."""
+"""``pad`` and ``fixed``: make fields of variable shape dense."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PadStep(Step):
-    """Makes column ``number`` dense: padded to ``shape``, or to the largest value of the batch where that is ``None``.
+    """Makes column ``number`` dense: pads to ``shape``, and ``None`` axes to the largest value of the batch.
 
-    A column of the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows, axes]`` if there are several)
-    is added at the end if ``lengths``; without it every value must have exactly ``shape``. Where the largest value
-    decides, the first variable axis becomes as long as the next of ``sizes`` (ascending), if there is one.
+    With ``lengths``, appends a column with the true lengths of the variable ``axes`` (int64 ``[rows]``, or ``[rows,
+    axes]`` if there are several); without it, every value must have exactly ``shape``. Where the largest value
+    decides, the first variable axis is rounded up to the next of ``sizes`` (ascending), if there is one.
     """
 
     number: int
@@ -47,7 +47,7 @@ class PadStep(Step):
 
 @dataclass(frozen=True)
 class Pad(Stage):
-    """Variable shapes made dense: ``lengths`` says whether by padding, with the true shapes beside."""
+    """Makes variable shapes dense: with ``lengths``, pads and adds the true lengths; without, requires one shape."""
 
     verb: ClassVar[str] = "pad"
     sendable: ClassVar[bool] = True
@@ -108,5 +108,5 @@ def _pad_value(output: OutputField, value: object) -> Any:
     if output.kind == "dense":
         return fill_value(output, 0 if value is None else value)
     if value is not None and not isinstance(value, str):
-        raise PipelineError(f"field '{output.name}': expected a text to pad with, got {value!r}.")
+        raise PipelineError(f"field '{output.name}': expected a string to pad with, got {value!r}.")
     return value or ""

@@ -1,4 +1,4 @@
-"""``permute``: the axes of a value in another order."""
+"""``permute``: reorders the axes of values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PermuteStep(Step):
-    """Puts the axes of column ``number`` into another order (``axes``, as for ``numpy.transpose`` of one value)."""
+    """Reorders the axes of column ``number``; ``axes`` applies to one value, as for ``numpy.transpose``."""
 
     number: int
     axes: tuple[int, ...]
@@ -27,7 +27,7 @@ class PermuteStep(Step):
 
 @dataclass(frozen=True)
 class Permute(Stage):
-    """The axes of some fields in another order, by the names of their ``dims``."""
+    """Reorders the axes of some fields by the names in their ``dims``."""
 
     verb: ClassVar[str] = "permute"
     sendable: ClassVar[bool] = True
@@ -57,7 +57,7 @@ class Permute(Stage):
     def _axes(self, output: OutputField) -> tuple[int, ...]:
         if output.dims is None or sorted(output.dims) != sorted(self.dims):
             raise PipelineError(
-                f"permute: field '{output.name}': expected the names of its axes, {output.dims}, in another order, "
-                f"got {self.dims}. Declare them with UnischemaField(dims=...)."
+                f"permute: field '{output.name}': expected a permutation of its axis names {output.dims}, "
+                f"got {self.dims}. Declare axis names with UnischemaField(dims=...)."
             )
         return tuple(output.dims.index(name) for name in self.dims)

@@ -1,4 +1,4 @@
-"""``random_flip``: images mirrored with some probability."""
+"""``random_flip``: mirrors images with a given probability."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .image_base import FLIPS, ImageOp, Key, RandomImageStage, check_seed, is_nu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlipOp(ImageOp):
-    """Mirrored along ``axis`` with some probability."""
+    """Mirrors an image along ``axis`` with a given probability."""
 
     axis: int
     probability: float
@@ -35,7 +35,7 @@ class FlipOp(ImageOp):
 
 @dataclass(frozen=True)
 class RandomFlip(RandomImageStage):
-    """Mirrored with some probability."""
+    """Mirrors images with a given probability."""
 
     verb: ClassVar[str] = "random_flip"
     patterns: tuple[str, ...]

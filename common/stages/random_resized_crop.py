@@ -1,4 +1,4 @@
-"""``random_resized_crop``: a part of random area and proportions, resized."""
+"""``random_resized_crop``: crops images to a random area and aspect ratio, then resizes them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .image_base import (
 )
 
 TRIES = 10
-"""How often a part is drawn before the largest one in the middle is taken."""
+"""How many crops are tried before falling back to the largest one in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizedCropOp(ImageOp):
-    """A part of random area and proportions, resized."""
+    """Crops an image to a random area and aspect ratio, then resizes it."""
 
     cuts: ClassVar[bool] = True
     height: int
@@ -61,7 +61,7 @@ class ResizedCropOp(ImageOp):
 
 @dataclass(frozen=True)
 class RandomResizedCrop(RandomImageStage):
-    """A part of random area and proportions, resized."""
+    """Crops images to a random area and aspect ratio, then resizes them."""
 
     verb: ClassVar[str] = "random_resized_crop"
     patterns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""``rename``: fields called otherwise."""
+"""``rename``: gives fields new names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .names import NewNames
 
 @dataclass(frozen=True)
 class Rename(Stage):
-    """Some fields have other names from here on: ``(old, new)`` pairs, all of them at once."""
+    """Renames fields for everything that follows: ``(old, new)`` pairs, applied all at once."""
 
     verb: ClassVar[str] = "rename"
     sendable: ClassVar[bool] = True
@@ -24,7 +24,7 @@ class Rename(Stage):
 
     @classmethod
     def of(cls, names: Mapping[str, str]) -> Rename:
-        """The stage of ``{old: new}``."""
+        """Creates the stage from ``{old: new}``."""
         if not isinstance(names, Mapping):
             raise PipelineError(f"rename: expected {{old: new}}, got {names!r}.")
         return cls(tuple((plain(old), plain(new)) for old, new in names.items()))
@@ -36,12 +36,12 @@ class Rename(Stage):
     def check(self) -> None:
         if not self.names or not all(isinstance(name, str) and name for pair in self.names for name in pair):
             raise PipelineError(
-                f"rename: expected {{old: new}}, the names of at least one field, got {dict(self.names)}."
+                f"rename: expected {{old: new}} with at least one pair of names, got {dict(self.names)}."
             )
         new = [name for _, name in self.names]
         twice = next((name for name in new if new.count(name) > 1), None)
         if twice is not None:
-            raise PipelineError(f"rename: expected a name of its own for each field, got '{twice}' for several.")
+            raise PipelineError(f"rename: expected a different new name for each field, got '{twice}' for several.")
 
     @property
     def changes_names(self) -> bool:

@@ -1,4 +1,4 @@
-"""``repeat``: several passes over the data."""
+"""``repeat``: makes several passes over the data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Decision, Stage, count_or_zero
 
 @dataclass(frozen=True)
 class Repeat(Stage):
-    """Several passes; ``None`` = for ever."""
+    """Makes ``count`` passes; ``None`` = repeat forever."""
 
     verb: ClassVar[str] = "repeat"
     sendable: ClassVar[bool] = True

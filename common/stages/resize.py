@@ -1,4 +1,4 @@
-"""``resize``: images of another size."""
+"""``resize``: scales images to another size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .image_base import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeOp(ImageOp):
-    """To ``height`` x ``width``; where those are ``None``, the shorter side to ``shorter``, keeping proportions."""
+    """Resizes to ``height`` x ``width``; if both are ``None``, scales the shorter side to ``shorter`` instead."""
 
     height: int | None
     width: int | None
@@ -46,7 +46,7 @@ class ResizeOp(ImageOp):
 
 @dataclass(frozen=True)
 class Resize(ImageStage):
-    """To a size, or (``size`` an integer) the shorter side to a length."""
+    """Resizes images to a size, or, if ``size`` is an integer, scales the shorter side to that length."""
 
     verb: ClassVar[str] = "resize"
     patterns: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""``select``: only some fields."""
+"""``select``: keeps only some fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projection(Step):
-    """Keeping only the columns at positions ``keep``."""
+    """Keeps only the columns at positions ``keep``."""
 
     keep: tuple[int, ...]
 
@@ -25,9 +25,9 @@ class Projection(Step):
 
 @dataclass(frozen=True)
 class Select(Stage):
-    """Keep only some fields; ``declared`` says how stored columns are decoded, instead of the dataset's schema.
+    """Keeps only some fields; fields in ``declared`` override how the dataset's schema decodes their columns.
 
-    Before any other stage that looks at fields, it decides what is read; later it leaves columns out.
+    Ahead of all other stages that use fields, it decides what is read. Later, it drops columns.
     """
 
     verb: ClassVar[str] = "select"
@@ -37,7 +37,7 @@ class Select(Stage):
 
     @classmethod
     def of(cls, fields: Iterable[str | UnischemaField]) -> Select:
-        """Names, regexes and fields; a field with a codec declares its column."""
+        """Creates the stage from names, regexes and fields; a field with a codec declares how its column is decoded."""
         given = list(fields)
         declared = tuple(item for item in given if isinstance(item, UnischemaField) and item.codec is not None)
         return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
@@ -56,7 +56,7 @@ class Select(Stage):
 
     def check(self) -> None:
         if not self.patterns or not all(isinstance(name, str) for name in self.patterns):
-            raise PipelineError(f"select: expected one field name or regex or more, got {self.patterns!r}.")
+            raise PipelineError(f"select: expected at least one field name or regex, got {self.patterns!r}.")
 
     @property
     def changes_names(self) -> bool:

@@ -1,4 +1,4 @@
-"""``shard``: one rank's part, by items or by row groups."""
+"""``shard``: takes one rank's part of the items or of the row groups."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Even = Literal["pad", "drop", "none"]
 
 @dataclass(frozen=True)
 class Shard(Stage):
-    """One rank's part.
+    """Takes one rank's part.
 
     Attributes:
-        even: ``"pad"`` repeats a few rows so that all parts are equally long, ``"drop"`` leaves a few out, ``"none"``
-            lets parts differ by one.
-        canonical_shards: streams of the global order; ``None`` = ``num_shards``.
+        even: ``"pad"`` repeats a few rows so that all parts have equal length, ``"drop"`` leaves a few out, ``"none"``
+            lets lengths differ by one.
+        canonical_shards: number of streams in the global order; ``None`` = ``num_shards``.
     """
 
     verb: ClassVar[str] = "shard"
@@ -30,7 +30,7 @@ class Shard(Stage):
 
     @classmethod
     def of(cls, num_shards: int, index: int, even: Even, canonical_shards: int | None, policy: str) -> Shard:
-        """A part by items (``policy="global"``), or by row groups (``"rowgroup_modulo"``)."""
+        """Creates a stage that takes items (``policy="global"``) or row groups (``"rowgroup_modulo"``)."""
         if policy == "rowgroup_modulo":
             return ShardRowGroups(num_shards, index, "none")
         if policy != "global":
@@ -70,7 +70,7 @@ class Shard(Stage):
 
 @dataclass(frozen=True)
 class ShardRowGroups(Shard):
-    """The rows of row groups ``index``, ``index + num_shards``, ... of the dataset: how Petastorm deals shards."""
+    """Takes row groups ``index``, ``index + num_shards``, ... of the dataset, as Petastorm does."""
 
     verb: ClassVar[str] = "shard_row_groups"
     sendable: ClassVar[bool] = False

@@ -12,7 +12,7 @@ from .base import Decision, Stage, is_integer, positive_integer
 
 @dataclass(frozen=True)
 class Shuffle(Stage):
-    """A new order in every epoch; ``drawn`` tells that nobody chose the seed, so other processes have another."""
+    """A new order in every epoch; ``drawn`` marks a seed that the user did not give, so other processes differ."""
 
     verb: ClassVar[str] = "shuffle"
     sendable: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""`Step`: work on columns that a stage asks for, as a value; a module of ``engine/steps`` does it."""
+"""`Step`: a value that describes work on columns. Stages create steps, and modules of ``engine/steps`` run them."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from ..schema.element import Path
 
 
 class Step:
-    """Base of all steps; subclasses are frozen dataclasses. They travel to worker processes."""
+    """Base of all steps. Subclasses are frozen dataclasses, which are sent to worker processes."""
 
     __slots__ = ()
 
     @property
     def changes_one_column(self) -> bool:
-        """Whether it changes one column (``number``) and adds and removes none, so that others may go before it."""
+        """Whether it changes only column ``number`` and adds and removes none, so it may swap places with others."""
         return False
 
     @property
     def adds_column(self) -> bool:
-        """Whether it puts one more column, which tells about column ``number``, at the end."""
+        """Whether it appends a column that describes column ``number``."""
         return False
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether what it gives depends on which rows share a batch."""
+        """Whether its output depends on which rows share a batch."""
         return False
 
     @property
     def runs_user_code(self) -> bool:
-        """Whether it calls a function that the user gave."""
+        """Whether it calls a function passed by the user."""
         return False
 
     @property
@@ -39,27 +39,27 @@ class Step:
         return False
 
     def untouched(self, columns: Sequence[int | None]) -> list[int | None]:
-        """For each column behind it which of some columns it still is; ``None`` for those that it made or changed."""
+        """For each output column, the entry of ``columns`` that it still holds; ``None`` if made or changed here."""
         if not self.changes_one_column and not self.adds_column:
             return [None] * len(columns)
         result = list(columns)
-        result[self.number] = None  # type: ignore[attr-defined]  # these have one
+        result[self.number] = None  # type: ignore[attr-defined]  # such steps have one
         return [*result, None] if self.adds_column else result
 
     def with_lists(self, number: int, levels: int) -> Step | None:
-        """The step that gives column ``number`` as nested lists; ``None`` if it cannot."""
+        """A copy of the step that returns column ``number`` as nested lists; ``None`` if it cannot."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinStep:
-    """Joining rows of token lists into items of one length; see `plan.draws.Draw`.
+    """Joins rows of token lists into items of equal length; see `plan.draws.Draw`.
 
     Attributes:
-        length: tokens of an item.
-        separators: for each field what stands between rows; ``None`` if nothing does.
-        padding: for each field what fills an item that has fewer tokens.
-        positions: whether ``segment_ids`` and ``position_ids`` come after the fields.
+        length: tokens per item.
+        separators: for each field, the token between rows; ``None`` for no separators.
+        padding: for each field, the token that fills up short items.
+        positions: whether ``segment_ids`` and ``position_ids`` follow the fields.
     """
 
     length: int
@@ -70,12 +70,12 @@ class JoinStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStep:
-    """Forming windows out of rows.
+    """Forms windows from rows.
 
     Attributes:
-        offsets: the offset of each step of the window, ascending; negative ones come before the anchor.
-        leaves: for each output its path, the position of its input, and the step it is taken from (``None``: all of
-            them, stacked).
+        offsets: the offset of each step of the window, ascending; negative offsets precede the anchor.
+        leaves: for each output, its path, the position of its input, and the step it is taken from (``None``: all
+            steps, stacked).
     """
 
     offsets: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""``take`` and ``skip``: the first elements, or all but the first."""
+"""``take`` and ``skip``: keep only the first elements, or all but the first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .base import Decision, Stage, count_or_zero
 
 @dataclass(frozen=True)
 class Cut(Stage):
-    """What both have in common: a stretch ``start .. stop`` of the elements."""
+    """Base of both: keeps the elements from ``start`` to ``stop``."""
 
     sendable: ClassVar[bool] = True
     count: int
@@ -28,13 +28,13 @@ class Cut(Stage):
 
     @property
     def bounds(self) -> tuple[int, int | None]:
-        """The first element, and the one after the last (``None`` = to the end)."""
+        """The number of the first element, and the number after the last (``None`` = to the end)."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Take(Cut):
-    """Only the first elements."""
+    """Keeps only the first elements."""
 
     verb: ClassVar[str] = "take"
 
@@ -48,7 +48,7 @@ class Take(Cut):
 
 @dataclass(frozen=True)
 class Skip(Cut):
-    """All but the first elements."""
+    """Keeps all but the first elements."""
 
     verb: ClassVar[str] = "skip"
 

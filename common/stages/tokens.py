@@ -1,4 +1,4 @@
-"""What ``concat`` and ``pack_rows`` share: rows of token lists that are joined into items of one length."""
+"""Shared code of ``concat`` and ``pack_rows``, which join rows of token lists into items of equal length."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ POSITION_FIELDS = ("segment_ids", "position_ids")
 
 @dataclass(frozen=True)
 class TokenLengths(Measure):
-    """How many tokens each row has; the same in each of the ``fields``.
+    """The number of tokens in each row, which must be the same in all ``fields``.
 
-    ``most`` is what no row may have more than (``None`` = any number).
+    ``most`` is the largest number allowed (``None`` = no limit).
     """
 
     fields: tuple[str, ...]
@@ -53,23 +53,23 @@ class TokenLengths(Measure):
                 row = int(wrong[0])
                 raise DecodeError(
                     f"field '{name}', {describe(row)}: expected as many values as in '{self.fields[0]}', "
-                    f"{first[row]}, got {lengths[row]}. Joined fields go in step; leave this one out, or filter such "
-                    "rows with where()."
+                    f"{first[row]}, got {lengths[row]}. Joined fields need lists of equal length; leave this field "
+                    "out, or drop such rows with where()."
                 )
         if self.most is not None and len(first) and first.max() > self.most:
             row = int(np.argmax(first > self.most))
             raise DecodeError(
                 f"field '{self.fields[0]}', {describe(row)}: expected at most {self.most} tokens, got {first[row]}. "
-                "Choose overlong='cut' or 'drop', or a greater length."
+                "Choose overlong='cut' or 'drop', or a larger length."
             )
         return first
 
 
 def list_lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str]) -> np.ndarray:
-    """The length of each list of a stored column, int64.
+    """The length of each list of a stored column, as int64.
 
     Raises:
-        NullValueError: a list that is null; names file and row.
+        NullValueError: a list is null; the message names file and row.
     """
     parts = [np.zeros(0, np.int64)]
     before = 0
@@ -98,7 +98,7 @@ def _lengths(lists: pa.Array) -> np.ndarray:
 
 
 class TokenStage(Stage):
-    """Base of stages that join rows; subclasses are dataclasses that have ``length`` and ``fields``."""
+    """Base of stages that join rows; subclasses are dataclasses with ``length`` and ``fields``."""
 
     length: int
     fields: tuple[str, ...]
@@ -110,7 +110,7 @@ class TokenStage(Stage):
     def check(self) -> None:
         positive_integer(self.verb, "length", self.length)
         if not self.fields or not all(isinstance(name, str) and name for name in self.fields):
-            raise PipelineError(f"{self.verb}: expected the name of a field of token lists or more, got {self.fields}.")
+            raise PipelineError(f"{self.verb}: expected at least one name of a token list field, got {self.fields}.")
         twice = next((name for name in self.fields if self.fields.count(name) > 1), None)
         if twice is not None:
             raise PipelineError(f"{self.verb}: expected each field once, got '{twice}' several times.")
@@ -142,17 +142,17 @@ class TokenStage(Stage):
         """Joins the rows of the columns.
 
         Raises:
-            FieldNotFoundError: a field that is not there.
-            PipelineError: a field that is no list of numbers, or a separator or padding that it cannot hold.
+            FieldNotFoundError: a field does not exist.
+            PipelineError: a field is not a list of numbers, or cannot hold the separator or padding.
         """
         stored = columns.open()
         numbers = list(range(len(stored)))
         for step in columns.row_steps:
             if isinstance(step, NullStep) and step.policy == "fill":
-                continue  # a null list is an error here, and nulls inside are filled where lists are read
+                continue  # a null list is an error here, and nulls inside lists are filled when lists are read
             if not isinstance(step, Projection):
                 raise PipelineError(
-                    f"{self.verb}: expected stored fields, got what an earlier stage made of them. "
+                    f"{self.verb}: expected stored fields, got fields changed by an earlier stage. "
                     f"Call {self.verb}() before stages that work on values."
                 )
             numbers = [numbers[number] for number in step.keep]
@@ -183,7 +183,9 @@ class TokenStage(Stage):
         if positions:
             taken = next((output.name for output in outputs if output.name in POSITION_FIELDS), None)
             if taken is not None:
-                raise PipelineError(f"{self.verb}: the field '{taken}' is made here. Rename the stored one.")
+                raise PipelineError(
+                    f"{self.verb}: expected no field '{taken}', which it adds itself. Rename the stored one."
+                )
             columns.outputs += [
                 OutputField(path=(name,), kind="dense", dtype=np.dtype(np.int32), shape=(self.length,))
                 for name in POSITION_FIELDS
@@ -191,25 +193,25 @@ class TokenStage(Stage):
 
 
 def token_fields(verb: str, fields: Sequence[FieldNames]) -> tuple[str, ...]:
-    """The names of the fields that a verb was given.
+    """The names of the fields passed to a verb.
 
     Raises:
-        PipelineError: something else, or nothing.
+        PipelineError: there are none, or something is not a field name.
     """
     return required_names(verb, [name for given in fields for name in required_names(verb, given)])
 
 
 def by_field(value: object, fields: Sequence[str], verb: str, what: str) -> Any:
-    """A number for all fields, or a mapping from each to its own, in a form that goes to JSON.
+    """Converts one number for all fields, or a mapping with one per field, to a form that JSON can hold.
 
     Raises:
-        PipelineError: a mapping that does not name each field.
+        PipelineError: the mapping does not name exactly these fields.
     """
     if not isinstance(value, Mapping):
         return plain(value)
     if set(value) != set(fields):
         raise PipelineError(
-            f"{verb}: expected {what} as one number, or as one for each of {list(fields)}, got {dict(value)}."
+            f"{verb}: expected {what} to be one number, or one for each of {list(fields)}, got {dict(value)}."
         )
     return tuple(plain(value[name]) for name in fields)
 

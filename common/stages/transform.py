@@ -1,4 +1,4 @@
-"""``transform``: a user's function over rows or batches."""
+"""``transform``: applies a user function to rows or batches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Form = Literal["row", "batch", "arrow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformStep(Step):
-    """One user function.
+    """Calls one user function.
 
     Attributes:
         function: row dict -> row dict; dict of arrays with a leading row axis -> the same; or Arrow batch -> the same.
-        inputs: what the function gets.
-        outputs: what remains after it; the last ``declared`` of them are new.
-        form: which of the three.
-        drops: whether the function may return ``None`` for a row, which is then left out (``"row"`` only).
-        name: for messages.
+        inputs: the columns passed to the function.
+        outputs: the columns after the step; the last ``declared`` of them are new.
+        form: which of the three signatures ``function`` has.
+        drops: whether the function may return ``None`` to leave a row out (``"row"`` only).
+        name: the function's name, for messages.
     """
 
     function: Callable[[Any], Any]
@@ -42,7 +42,7 @@ class TransformStep(Step):
         return [None] * len(self.outputs)
 
     def with_lists(self, number: int, levels: int) -> Step | None:
-        if number < len(self.outputs) - self.declared:  # the function was given it as arrays
+        if number < len(self.outputs) - self.declared:  # the function received it as arrays
             return None
         changed = replace(self.outputs[number], levels=levels)
         if self.form == "arrow" and changed.window is not None:
@@ -64,7 +64,7 @@ class TransformStep(Step):
 
 @dataclass(frozen=True)
 class Transform(Stage):
-    """A user function over rows or batches."""
+    """Applies a user function to rows or batches."""
 
     verb: ClassVar[str] = "transform"
     function: UserFunction
@@ -80,8 +80,8 @@ class Transform(Stage):
     def check(self) -> None:
         if self.drops and self.batched:
             raise PipelineError(
-                "transform: expected drops=True with a function of single rows, got batched. Use where(function, "
-                "batched=True) to leave out rows of a batch."
+                "transform: expected drops=True only with a function of single rows, got a batched one. Use "
+                "where(function, batched=True) to leave out rows of a batch."
             )
         if self.batched not in (True, False, "arrow"):
             raise PipelineError(f"transform: expected batched=True, False or 'arrow', got {self.batched!r}.")
@@ -133,7 +133,9 @@ class Transform(Stage):
             if any(len(output.path) > 1 for output in columns.outputs):
                 raise PipelineError("transform: expected plain fields for batched='arrow', got windows with offsets.")
             if any(output.levels and output.window is not None for output in columns.outputs):
-                raise PipelineError("transform: expected no nested lists in windows for batched='arrow'. Use 'True'.")
+                raise PipelineError(
+                    "transform: expected no nested lists in windows with batched='arrow', got some. Use batched=True."
+                )
             return "arrow"
         return "batch" if self.batched or columns.batched else "row"
 

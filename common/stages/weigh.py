@@ -1,4 +1,4 @@
-"""``weigh`` and ``balance``: rows drawn by weight, some several times in an epoch and others not at all."""
+"""``weigh`` and ``balance``: draw rows by weight, so that some come several times in an epoch and others never."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from .columns import ResolveFields
 from .measure import Measure
 from .names import NewNames
 
-_MOST_ITEMS = (1 << 31) - 1  # of more, products would not fit into 64 bits
+_MOST_ITEMS = (1 << 31) - 1  # with more, products would overflow 64 bits
 _MOST_SHOWN = 5
 
 
 class Weights(Measure):
-    """What says the weight of each wanted row: finite numbers from 0, not all 0."""
+    """Base of the sources of row weights: finite numbers >= 0, at least one of them positive."""
 
     @property
     def called(self) -> str:
@@ -49,7 +49,7 @@ class Weights(Measure):
 
 @dataclass(frozen=True)
 class FieldWeights(Weights):
-    """The numbers in a field."""
+    """Takes the numbers in a field as weights."""
 
     field: str
 
@@ -69,7 +69,7 @@ class FieldWeights(Weights):
 
 @dataclass(frozen=True)
 class ExpressionWeights(Weights):
-    """What an Arrow expression gives for each row; held in its serialised form."""
+    """Takes the value of an Arrow expression as the weight of each row; holds the expression serialised."""
 
     serialised: str
 
@@ -103,7 +103,7 @@ class ExpressionWeights(Weights):
 
 @dataclass(frozen=True)
 class ValueWeights(Weights):
-    """A weight for each value of a field; ``None`` stands for null."""
+    """Assigns a weight to each value of a field; ``None`` stands for null."""
 
     field: str
     weights: tuple[tuple[Any, float], ...]
@@ -112,7 +112,7 @@ class ValueWeights(Weights):
         for value, weight in self.weights:
             if value is not None and not isinstance(value, bool | int | float | str):
                 raise PipelineError(
-                    f"weigh: expected the values of '{self.field}' as numbers, texts or None, got {value!r}. "
+                    f"weigh: expected the values of '{self.field}' as numbers, strings or None, got {value!r}. "
                     "Give the weights as an expression."
                 )
             if not isinstance(weight, float) or not 0 <= weight < math.inf:
@@ -145,7 +145,7 @@ class ValueWeights(Weights):
 
 @dataclass(frozen=True)
 class ClassWeights(Weights):
-    """The inverse of how many wanted rows have the same value, so that all values come equally often."""
+    """Weighs each row by the inverse of its value's frequency, so that all values come equally often."""
 
     field: str
 
@@ -171,7 +171,7 @@ class ClassWeights(Weights):
         codes = [np.array([number.setdefault(v, len(number)) for v in values], np.int64)[c] for c, values in parts]
         classes = np.concatenate([np.zeros(0, np.int64), *codes])
         counts = np.bincount(classes, minlength=len(number))
-        exact = math.lcm(*np.unique(counts).tolist())  # weights that are whole numbers lose nothing
+        exact = math.lcm(*np.unique(counts).tolist())  # integer weights are exact
         fits = exact * max(len(number), 1) < 1 << 60
         weights: np.ndarray = exact // counts if fits else 1.0 / counts
         return np.asarray(weights[classes])
@@ -182,7 +182,7 @@ class ClassWeights(Weights):
 
 @dataclass(frozen=True)
 class RowWeights(Weights):
-    """A weight for each row of the dataset, in storage order; held as little-endian float64."""
+    """One weight per row of the dataset, in storage order, held as little-endian float64."""
 
     values: bytes = field(repr=False)
 
@@ -191,7 +191,7 @@ class RowWeights(Weights):
         if len(weights) != total:
             raise PipelineError(
                 f"weigh: expected one weight for each of the dataset's {total} rows, before any filter, got "
-                f"{len(weights)}. Filters take along the weights of the rows that they leave."
+                f"{len(weights)}. Filters keep each remaining row's weight."
             )
         return _some_positive(weights[positions], str(self))
 
@@ -212,7 +212,7 @@ class RowWeights(Weights):
 
 @dataclass(frozen=True)
 class Weigh(Stage):
-    """Rows drawn by weight; ``drawn`` tells that nobody chose the seed, which then follows the shuffle's."""
+    """Draws rows by weight; ``drawn`` marks a seed that the user did not give and that follows the shuffle's seed."""
 
     verb: ClassVar[str] = "weigh"
     weights: Weights
@@ -246,7 +246,7 @@ class Weigh(Stage):
             if found.storage.coded:
                 raise PipelineError(
                     f"weigh: field '{name}' is stored encoded ({type(found.storage).__name__}), so its values cannot "
-                    "say a weight. Name another field, or give an array with a weight for each row."
+                    "be weights. Name another field, or pass an array with a weight for each row."
                 )
 
     def in_names_before(self, names: NewNames) -> Weigh:
@@ -287,10 +287,11 @@ class Weigh(Stage):
 
 
 def weights_of(weights: object) -> Weights:
-    """What `weigh` was given: a field's name, an expression, ``{field: {value: weight}}``, or a number for each row.
+    """Converts the argument of `weigh`: a field name, an expression, ``{field: {value: weight}}``, or one number per
+    row.
 
     Raises:
-        PipelineError: none of these, or weights that are no finite numbers from 0.
+        PipelineError: the argument is none of these, or a weight is not a finite number >= 0.
     """
     if isinstance(weights, str | UnischemaField):
         return FieldWeights(weights.name if isinstance(weights, UnischemaField) else weights)
@@ -325,13 +326,13 @@ def weights_of(weights: object) -> Weights:
 
 
 def _as_float(weight: object) -> Any:
-    """A plain number as a float; anything else as it is, for the check."""
+    """Converts a plain number to a float; leaves anything else for the check to reject."""
     number = plain(weight)
     return float(number) if isinstance(number, bool | int) else number
 
 
 def _weights_in(column: pa.ChunkedArray, called: str, describe: Callable[[int], str]) -> np.ndarray:
-    """A column's numbers as weights (float64)."""
+    """Converts a column's numbers to weights (float64)."""
     column = _without_dictionary(column)
     kind = column.type
     if not (pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or pa.types.is_primitive(kind)) or (
@@ -350,13 +351,13 @@ def _weights_in(column: pa.ChunkedArray, called: str, describe: Callable[[int], 
         shown = "null" if missing[row] else numbers[row]
         raise DatasetError(
             f"weigh: {describe(row)}: expected a finite weight >= 0 in {called}, got {shown}. "
-            "Drop such rows first with where(), or give an expression that has a weight for them."
+            "Drop such rows first with where(), or pass an expression that gives them a weight."
         )
     return numbers
 
 
 def _classes(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, list[Any]]:
-    """The number of each row's value (int64) in a list of the different values."""
+    """Returns each row's index (int64) into the list of distinct values, and that list."""
     try:
         encoded = _without_dictionary(column).dictionary_encode("encode").combine_chunks()
     except pa.ArrowNotImplementedError as error:

@@ -1,6 +1,6 @@
-"""``where``: the rows for which a predicate is true: an expression, a Python function, or a condition on one column.
+"""``where``: keeps the rows for which an expression, a Python function, or a condition on one column is true.
 
-A filter looks at stored values, so it is moved below every stage that does not decide which rows there are.
+A filter reads stored values, so it runs before every stage that does not itself decide which rows exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .names import NewNames, RenamedRows
 
 
 class Filter(Stage):
-    """What the three forms have in common."""
+    """Base of the three forms of filter."""
 
     @property
     def decides(self) -> Decision:
@@ -38,7 +38,7 @@ class Filter(Stage):
 
 @dataclass(frozen=True)
 class Where(Filter):
-    """Keep the rows for which an Arrow expression is true; held in its serialised form."""
+    """Keeps the rows for which an Arrow expression is true; holds the expression serialised."""
 
     verb: ClassVar[str] = "where"
     serialised: str
@@ -46,7 +46,7 @@ class Where(Filter):
 
     @classmethod
     def of(cls, expression: object) -> Where:
-        """The stage of a ``pyarrow.compute.Expression``."""
+        """Creates the stage from a ``pyarrow.compute.Expression``."""
         return cls(expression_to_json(expression), str(expression))
 
     @classmethod
@@ -79,7 +79,7 @@ class Where(Filter):
 
 @dataclass(frozen=True)
 class WhereFunction(Filter):
-    """Keep the rows for which a Python function is true."""
+    """Keeps the rows for which a Python function is true."""
 
     verb: ClassVar[str] = "where_function"
     function: UserFunction
@@ -118,7 +118,7 @@ class WhereFunction(Filter):
 
 @dataclass(frozen=True)
 class WhereColumn(Filter):
-    """Keep the rows for which a column predicate (``contains``, ``hash_split``) is true."""
+    """Keeps the rows for which a column predicate (``contains``, ``hash_split``) is true."""
 
     verb: ClassVar[str] = "where_column"
     predicate: ColumnPredicate
@@ -146,7 +146,7 @@ class WhereColumn(Filter):
 
 
 def filter_of(predicate: object, fields: FieldNames | None = None, *, batched: bool = False) -> Filter:
-    """The stage of an expression, DNF tuples, a column predicate, or a function of ``fields``."""
+    """Creates the stage from an expression, DNF tuples, a column predicate, or a function of ``fields``."""
     if isinstance(predicate, ColumnPredicate):
         return WhereColumn(predicate)
     if callable(predicate) and not isinstance(predicate, pc.Expression):

@@ -156,7 +156,7 @@ def test_a_file_with_damaged_pages_is_named(tmp_path: Path) -> None:
         (lambda p: p.take(-1), r"take: expected count to be an integer >= 0, got -1"),
         (lambda p: p.skip(1.5), r"skip: expected count to be an integer >= 0, got 1.5"),
         (lambda p: p.repeat(-2), r"repeat: expected count to be an integer >= 0, got -2"),
-        (lambda p: p.select(), r"select: expected one field name or regex or more, got \(\)"),
+        (lambda p: p.select(), r"select: expected at least one field name or regex, got \(\)"),
         (lambda p: p.where(lambda row: True), r"where\(function\): expected fields=\[\.\.\.\]"),
         (lambda p: p.where(pc.field("id") > 1, fields=["id"]), r"fields= is for functions"),
         (lambda p: p.where([("id", "~", 3)]), r"expected an operator of"),
@@ -184,7 +184,7 @@ def test_what_is_no_url_is_refused(urls: Any) -> None:
 
 
 def test_the_length_of_an_endless_pipeline_is_a_type_error(built: Built) -> None:
-    with pytest.raises(TypeError, match=r"the pipeline repeats for ever; give repeat\(\) a count, or use take\(\)"):
+    with pytest.raises(TypeError, match=r"the pipeline repeats forever. Give repeat\(\) a count, or use take\(\)"):
         len(built.pipeline().repeat())
 
 

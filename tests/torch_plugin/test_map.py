@@ -76,7 +76,7 @@ def test_it_has_what_the_other_datasets_have_and_refuses_what_they_refuse(url: s
     assert "selection" in dataset.explain()
     assert ids(dataset) == list(range(31, 60))
     assert ids(make(url).repeat()[[61, 0]]) == [1, 0]
-    with pytest.raises(TypeError, match="repeats for ever"):
+    with pytest.raises(TypeError, match="repeats forever"):
         len(make(url).repeat())
     with pytest.raises(NullValueError, match="field 'name'"):
         ParquetMap(nullable_url)[1]

@@ -197,7 +197,7 @@ def test_a_copy_goes_on_with_the_next_epoch_on_its_own(url: str, clone: Any) -> 
 
 
 def test_an_endless_pipe_has_no_length(url: str) -> None:
-    with pytest.raises(TypeError, match="repeats for ever"):
+    with pytest.raises(TypeError, match="repeats forever"):
         len(ParquetPipe(url).repeat())
 
 

@@ -262,7 +262,7 @@ def test_a_pipeline_with_an_address_is_a_value(built: Built) -> None:
     ("arguments", "message"),
     [
         ({}, "expected a URL, a path, or a list"),
-        ({"url_or_urls": "x", "address": "unix:/x"}, "a server that has one, got both"),
+        ({"url_or_urls": "x", "address": "unix:/x"}, "expected either a URL or address= of a server, got both"),
     ],
 )
 def test_a_pipeline_is_over_files_or_at_an_address(arguments: dict[str, Any], message: str) -> None:
@@ -271,7 +271,7 @@ def test_a_pipeline_is_over_files_or_at_an_address(arguments: dict[str, Any], me
 
 
 def test_options_of_files_do_not_go_with_an_address() -> None:
-    with pytest.raises(PipelineError, match="with address= the server has them"):
+    with pytest.raises(PipelineError, match="expected no filesystem or storage_options with address="):
         Pipeline(address="unix:/x", storage_options={"a": 1})
 
 

@@ -320,7 +320,7 @@ def test_rows_without_a_length_are_named(tmp_path: Path) -> None:
         next(iter(pipeline.bucket("words", [1], batch_size=1)))
     with pytest.raises(DecodeError, match=r"field 'size', .*row 1: expected a length >= 0, got -1"):
         next(iter(pipeline.bucket("size", [1], batch_size=1)))
-    with pytest.raises(PipelineError, match=r"expected field 'share' to be a list, a text, .* got double"):
+    with pytest.raises(PipelineError, match=r"expected field 'share' to be a list, a string, .* got double"):
         next(iter(pipeline.bucket("share", [1], batch_size=1)))
     assert len(list(pipeline.nulls("drop", "words").bucket("words", [1], batch_size=1))) == 1
 

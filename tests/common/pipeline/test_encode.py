@@ -173,7 +173,7 @@ def test_a_vocabulary_that_is_none_is_refused(drive: Pipeline, vocabulary: Any, 
 
 
 def test_fields_that_cannot_be_encoded_are_refused_before_anything_is_read(drive: Pipeline) -> None:
-    with pytest.raises(PipelineError, match="field 'speed': expected texts, byte strings or integers, got float32"):
+    with pytest.raises(PipelineError, match="field 'speed': expected strings, bytes or integers, got float32"):
         _ = drive.encode("speed").element
     with pytest.raises(PipelineError, match="field 'id': expected a vocabulary of int values, got 'a'"):
         _ = drive.encode("id", ["a"]).element
@@ -183,7 +183,7 @@ def test_fields_that_cannot_be_encoded_are_refused_before_anything_is_read(drive
         drive.encode("name", ["a"], unknown="other")  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match=r"encode: expected before nulls\(\).*the stored values of 'name'"):
         drive.nulls("fill", "name", value="?").encode("name")
-    with pytest.raises(PipelineError, match="expected stored values, got those that cast"):
+    with pytest.raises(PipelineError, match="expected stored values, got the output of cast"):
         drive.cast("float32", "id").vocabulary("id")
 
 

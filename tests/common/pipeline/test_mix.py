@@ -147,7 +147,7 @@ def test_a_schedule_is_a_part_of_the_value(drive: Pipeline) -> None:
     assert "weights=[(0, [1.0, 0.0]), (10, [1.0, 1.0]), (25, [1.0, 6.0])]" in str(one)
     said = one.explain()
     assert "drawn 100%/0% from row 0, 50%/50% from row 10, 14%/86% from row 25, seed 4; it ends when all are" in said
-    assert "it ends where a source that is drawn has no more rows" in scheduled(drive, stop="first").explain()
+    assert "it ends when a drawn source has no more rows" in scheduled(drive, stop="first").explain()
     assert mix([drive, drive], [1, 2], seed=1) == mix([drive, drive], [(0, [1, 2])], seed=1)
     for other in ([1, 1], [(0, [1, 0]), (11, [1, 1]), (25, [1, 6])], [(0, [1, 0]), (10, [1, 1]), (25, [1, 5])]):
         with pytest.raises(StateError, match="belongs to another pipeline"):

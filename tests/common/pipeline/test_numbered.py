@@ -215,11 +215,11 @@ def test_an_endless_pipeline_has_numbers_but_no_end(drive: Pipeline) -> None:
     assert ids(endless[3::-1]) == ids(endless[[3, 2, 1, 0]])
     assert ids(endless.head(2)) == ids(endless[:2])
     for index in (-1, [0, -1], slice(None), slice(2, None), slice(None, -1), slice(None, 3, -1)):
-        with pytest.raises(IndexError, match="a pipeline that repeats for ever"):
+        with pytest.raises(IndexError, match="a pipeline that repeats forever"):
             endless[index]
-    with pytest.raises(TypeError, match="repeats for ever"):
+    with pytest.raises(TypeError, match="repeats forever"):
         len(endless.at_epoch(0))
-    with pytest.raises(PipelineError, match="to draw from, got a pipeline that repeats for ever"):
+    with pytest.raises(PipelineError, match="to draw from, got a pipeline that repeats forever"):
         endless.sample(1)
 
 
@@ -257,7 +257,7 @@ def test_drawn_numbers_are_different_and_those_of_their_seed(length: int, count:
 def test_what_has_no_numbers_is_refused(drive: Pipeline) -> None:
     with pytest.raises(PipelineError, match=r"got transform\(drops=True\)"):
         drive.transform(lambda row: row, drops=True)[0]
-    with pytest.raises(PipelineError, match="got one that is served"):
+    with pytest.raises(PipelineError, match="got a served one"):
         Pipeline(address="tcp://127.0.0.1:1")[0]
     with pytest.raises(EmptySelectionError, match="expected at least one item"):
         drive.where(pc.field("id") > 100).head()

@@ -175,11 +175,11 @@ def test_a_state_belongs_to_the_rows_not_to_their_names(drive: Pipeline) -> None
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda p: p.rename({}), PipelineError, r"expected {old: new}, the names of at least one field, got {}"),
+        (lambda p: p.rename({}), PipelineError, r"expected {old: new} with at least one pair of names, got {}"),
         (lambda p: p.rename("id"), PipelineError, r"expected {old: new}, got 'id'"),
         (lambda p: p.rename({"id": ""}), PipelineError, r"got {'id': ''}"),
         (lambda p: p.rename({"id": 3}), PipelineError, r"got {'id': 3}"),
-        (lambda p: p.rename({"id": "x", "name": "x"}), PipelineError, "a name of its own for each field, got 'x'"),
+        (lambda p: p.rename({"id": "x", "name": "x"}), PipelineError, "a different new name for each field, got 'x'"),
         (lambda p: p.rename({"id": "name"}).element, PipelineError, "field 'id': expected a name that no other field has, got 'name'"),
         (lambda p: p.rename({"nope": "x"}).element, FieldNotFoundError, "field 'nope'"),
         (lambda p: p.select("name").rename({"id": "x"}).element, FieldNotFoundError, "field 'id'"),

@@ -291,7 +291,7 @@ def test_explain_says_what_is_drawn(drive: Pipeline) -> None:
         ({"drive": 3}, r"weigh: expected the weights of one field's values, such as"),
         ({"drive": {"d0": 1}, "name": {}}, r"weigh: expected the weights of one field's values"),
         ({"drive": {"d0": -1}}, r"weigh: expected a weight >= 0 for drive='d0', got -1"),
-        ({"drive": {("a",): 1}}, r"weigh: expected the values of 'drive' as numbers, texts or None"),
+        ({"drive": {("a",): 1}}, r"weigh: expected the values of 'drive' as numbers, strings or None"),
         (object(), r"weigh: expected a field's name, an expression, .* got object"),
         (np.ones((2, 2)), r"one weight for each row, got shape \(2, 2\)"),
         ([1, float("nan")], r"expected finite weights >= 0, got nan for row 1 of the array"),

@@ -228,12 +228,12 @@ def test_a_list_that_some_files_lack_is_null(tmp_path: Path) -> None:
 def test_a_mask_of_elements_is_asked_for_by_name_and_of_stored_lists(tmp_path: Path) -> None:
     pipeline = written(tmp_path, [[1, None]], pa.list_(pa.int32()))
     for make in (lambda: pipeline.nulls("mask", elements=True), lambda: pipeline.nulls("drop", "x", elements=True)):
-        with pytest.raises(PipelineError, match="expected elements=True with 'mask' and names"):
+        with pytest.raises(PipelineError, match="expected elements=True only with 'mask' and field names"):
             make()
-    with pytest.raises(PipelineError, match="field 'id': expected lists as they are stored"):
+    with pytest.raises(PipelineError, match="field 'id': expected stored lists"):
         _ = pipeline.nulls("mask", "id", elements=True).element
     late = pipeline.transform(dict, [UnischemaField("x", np.int32, (None,))]).nulls("mask", "x", elements=True)
-    with pytest.raises(PipelineError, match="got what an earlier stage made"):
+    with pytest.raises(PipelineError, match="got the output of an earlier stage"):
         _ = late.element
     masked = pipeline.nulls("mask", "x", elements=np.True_)
     assert Pipeline.from_json(json.loads(json.dumps(masked.to_json()))) == masked

@@ -63,7 +63,7 @@ def test_what_counts_rows_must_stand_before(dropping: Pipeline) -> None:
     for change in (lambda: dropping.take(3), lambda: dropping.skip(3), lambda: dropping.shard(2, 0)):
         with pytest.raises(PipelineError, match="nobody knows how many rows the function leaves"):
             change()
-    with pytest.raises(PipelineError, match="expected drops=True with a function of single rows"):
+    with pytest.raises(PipelineError, match="expected drops=True only with a function of single rows"):
         Pipeline("x").transform(keep_most, batched=True, drops=True)
 
 

@@ -568,7 +568,7 @@ def test_it_goes_to_json_and_pickle_and_back(url: Path) -> None:
         (lambda p: p.resize("jpeg", (0, 4)), r"expected size to be \(height, width\), integers >= 1"),
         (lambda p: p.resize("jpeg", "large"), "expected size to be"),
         (lambda p: p.resize("jpeg", 2.5), "expected size to be"),
-        (lambda p: p.resize("jpeg", (4, 4), interpolation="lanczos"), "expected interpolation of"),
+        (lambda p: p.resize("jpeg", (4, 4), interpolation="lanczos"), "expected interpolation in"),
         (lambda p: p.resize("places", (4, 4)), "expected dtype uint8, uint16 or float32 for interpolation='bilinear'"),
         (lambda p: p.resize("jpeg", (4, 4), interpolation={"mask": "nearest"}), "got one for 'mask'"),
         (lambda p: p.center_crop("jpeg", 25), r"expected images of at least \(25, 25\), got \(24, 30\)"),

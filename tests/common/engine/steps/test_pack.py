@@ -211,7 +211,7 @@ def test_it_resumes_at_every_step(url: Path) -> None:
         (lambda p: p.pack("x", "pair", "U3"), "expected a numeric dtype"),
         (lambda p: p.pack("x", "c_float32", "int32"), "can hold field 'c_float32', float32, got int32"),
         (lambda p: p.pack("x", "c_int8", "bool"), "can hold field 'c_int8', int8, got bool"),
-        (lambda p: p.pack("x", ["unsigned", "id"]), "which only floats hold, and not exactly"),
+        (lambda p: p.pack("x", ["unsigned", "id"]), "which only floats can hold, and not exactly"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_read(url: Path, verb: Any, message: str) -> None:

@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         _ = drive.nulls("fill", "speed", value="x").element
     with pytest.raises(PipelineError, match="expected a decimal field"):
         _ = drive.decimals("float64", "id").element
-    with pytest.raises(PipelineError, match="expected the names of its axes"):
+    with pytest.raises(PipelineError, match="expected a permutation of its axis names"):
         _ = drive.permute("image", dims=("H", "W")).element
     with pytest.raises(PipelineError, match="expected a shape that fits"):
         _ = drive.pad("points", shape=(5, 4)).element

@@ -450,5 +450,5 @@ def test_a_pipeline_is_taken_where_a_url_is(tmp_path: Path) -> None:
     assert Pipeline(given) == given
     assert [output.name for output in Pipeline(given, ["id"]).element.outputs] == ["id"]
     assert Pipeline(given, workers=3).workers == 3
-    with pytest.raises(PipelineError, match="has its own filesystem"):
+    with pytest.raises(PipelineError, match="expected no filesystem or storage_options with a pipeline"):
         Pipeline(given, storage_options={"a": 1})
