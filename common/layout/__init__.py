@@ -1,1 +1,1 @@
-"""What is on storage: files, footers, partitions, and one table of row groups."""
+"""Describes what is on storage: files, footers, partitions, and the table of row groups."""

@@ -1,7 +1,8 @@
-"""`read_group`: columns of one row group by Arrow, held to their checksums and to the footer.
+"""`read_group` reads columns of one row group with Arrow and checks them against their checksums and the footer.
 
-In: a row group, and what chooses the columns. Out: an Arrow table as the file has them. Always holds: each column has
-the rows that the footer says, and whatever is wrong with a file is one error that names file, row group and column.
+It takes a row group and a function that chooses the columns, and returns an Arrow table with the columns as stored.
+Every column has as many rows as the footer says. Anything wrong with a file raises a single error that names the file,
+row group and column.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .row_groups import StoredFiles
 from .store_faults import asking_again, passes
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
-"""What pyarrow raises for files that are damaged."""
+"""The exceptions that pyarrow raises for damaged files."""
 
 
 def read_group(
@@ -31,16 +32,16 @@ def read_group(
     advice: str,
     **options: Any,
 ) -> pa.Table:
-    """Some columns of one row group.
+    """Reads some columns of one row group.
 
     Args:
-        choose: gives the names of the columns (dotted ones for members of structs), from the file's schema.
-        pre_buffer: whether all are read at once.
-        advice: what to do about a file that cannot be read.
-        options: for ``pyarrow.parquet.ParquetFile``.
+        choose: returns the column names to read, given the file's schema. Struct members have dotted names.
+        pre_buffer: whether to fetch all columns at once.
+        advice: tells the user what to do about an unreadable file; ends the error message.
+        options: passed to ``pyarrow.parquet.ParquetFile``.
 
     Raises:
-        DatasetError: a file that cannot be read, or is damaged; names file, row group and column.
+        DatasetError: the file cannot be read or is damaged. The message names the file, row group and column.
     """
     groups = dataset.row_groups
     file, group = int(groups.file[row_group]), int(groups.group[row_group])
@@ -83,10 +84,10 @@ def read_group(
 
 
 def check_counts(table: pa.Table, rows: int, place: str) -> None:
-    """Holds each column of a row group to the rows that the footer says it has; Arrow does not.
+    """Checks that each column of a row group has as many rows as the footer says. Arrow does not check this.
 
     Raises:
-        DatasetError: a column with more or fewer values.
+        DatasetError: a column has more or fewer values.
     """
     for name, column in zip(table.column_names, table.columns, strict=True):
         if len(column) != rows:
@@ -97,13 +98,13 @@ def check_counts(table: pa.Table, rows: int, place: str) -> None:
 
 
 def _leaves(footer: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    """The leaf columns that some columns consist of."""
+    """The numbers of the leaf columns that make up the given columns."""
     wanted, schema = tuple(f"{name}." for name in columns), footer.schema
     return [number for number in range(len(schema)) if f"{schema.column(number).path}.".startswith(wanted)]
 
 
 def _damaged(reader: pq.ParquetFile, group: int, columns: Sequence[str]) -> str:
-    """The first column that cannot be read alone; all of them, if each can be."""
+    """Names the first column that cannot be read by itself, or all columns if each of them can."""
     for name in columns:
         try:
             reader.read_row_group(group, columns=[name], use_threads=False)

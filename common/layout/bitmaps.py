@@ -1,7 +1,7 @@
-"""Roaring bitmaps of row numbers, as deletion vectors of Delta and Iceberg tables hold them.
+"""Decodes the roaring bitmaps of row numbers in the deletion vectors of Delta and Iceberg tables.
 
-In: the bytes of a 64-bit bitmap in the portable format (https://github.com/RoaringBitmap/RoaringFormatSpec). Out: the
-numbers, ascending, int64. Always holds: bytes that are not such a bitmap are an error, never other numbers.
+The input is a 64-bit bitmap in the portable format (https://github.com/RoaringBitmap/RoaringFormatSpec). The output is
+its numbers in ascending order, as int64. Malformed bytes raise an error and never decode to wrong numbers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BITMAP_BYTES = 8192
 
 
 def decode_bitmap64(data: bytes) -> np.ndarray:
-    """The numbers of a 64-bit bitmap: 32-bit ones, each after the high half that its numbers share.
+    """Decodes a 64-bit bitmap: a series of 32-bit bitmaps, each preceded by the upper half that its numbers share.
 
     Raises:
-        ValueError: bytes that do not follow the format.
+        ValueError: the bytes do not follow the format.
     """
     reader = _Reader(data)
     parts = []
@@ -34,14 +34,14 @@ def decode_bitmap64(data: bytes) -> np.ndarray:
 
 
 class _Reader:
-    """Takes bytes off the front."""
+    """Reads bytes from front to back."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._place = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes."""
+        """Returns the next ``count`` bytes."""
         taken = self._data[self._place : self._place + count]
         if len(taken) != count:
             raise ValueError(f"expected {count} bytes at {self._place}, got {len(taken)}")
@@ -49,11 +49,11 @@ class _Reader:
         return taken
 
     def number(self, form: str) -> int:
-        """The next number."""
+        """Returns the next number, in a `struct` format."""
         return int(struct.unpack(form, self.take(struct.calcsize(form)))[0])
 
     def array(self, dtype: str, count: int) -> np.ndarray:
-        """The next numbers."""
+        """Returns the next ``count`` numbers."""
         return np.frombuffer(self.take(np.dtype(dtype).itemsize * count), dtype=dtype)
 
 
@@ -71,7 +71,7 @@ def _decode_bitmap32(reader: _Reader) -> np.ndarray:
         raise ValueError(f"expected at most 65536 containers, got {containers}")
     header = reader.array("<u2", 2 * containers).reshape(containers, 2).astype(np.int64)
     if cookie == _NO_RUNS or containers >= _OFFSETS_FROM:
-        reader.take(4 * containers)  # where each container begins; they follow each other
+        reader.take(4 * containers)  # where each container begins; unused, because they are contiguous
     parts = [
         _decode_container(reader, int(count) + 1, bool(is_run)) + (key << 16)
         for (key, count), is_run in zip(header, flags, strict=True)

@@ -1,8 +1,7 @@
-"""Page checksums: which pages are held to theirs, and how.
+"""Verifies page checksums, as far as the option ``verify`` asks for it.
 
-In: the value of the option ``verify``, and pages. Out: whether a page holds what was written. Always holds: a checksum
-covers the bytes of a page as they are stored, compressed, and without the header.
-Source of the rule: ``crc`` of PageHeader in parquet.thrift, the CRC-32 of zlib.
+A checksum covers the bytes of a page as stored: compressed, and without the header.
+Source of the rule: ``crc`` of PageHeader in parquet.thrift, which is the CRC-32 of zlib.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 try:
-    from isal.isal_zlib import crc32  # the same numbers twenty times as fast
-except ImportError:  # a platform that it has no wheel for
+    from isal.isal_zlib import crc32  # same result, twenty times as fast
+except ImportError:  # a platform without an isal wheel
     from zlib import crc32
 
 __all__ = ["VERIFY", "ChunkBytes", "PageCheck", "Verify", "crc32", "require_checksums"]
@@ -35,29 +34,29 @@ class ChunkBytes(Protocol):
     """The bytes of a column chunk."""
 
     def __len__(self) -> int:
-        """How many."""
+        """The number of bytes."""
 
     def read(self, begin: int, end: int) -> memoryview:
-        """Those from ``begin`` to ``end`` (exclusive), which lie inside.
+        """Returns the bytes from ``begin`` to ``end`` (exclusive), a range inside the chunk.
 
         Raises:
-            ValueError: they cannot be read.
+            ValueError: the bytes cannot be read.
         """
 
     def heads(self, starts: np.ndarray, size: int) -> np.ndarray:
-        """The ``size`` bytes from each start on: uint8 ``[starts, size]``; errors as of `read`."""
+        """Returns the ``size`` bytes after each start as uint8 ``[starts, size]``. Raises like `read`."""
 
     def checksum(self, begin: int, end: int) -> int:
-        """The CRC-32 of the bytes from ``begin`` to ``end``; errors as of `read`."""
+        """Returns the CRC-32 of the bytes from ``begin`` to ``end``. Raises like `read`."""
 
 
 class PageCheck:
-    """Holds the pages of one column chunk to their checksums.
+    """Checks the pages of one column chunk against their checksums.
 
     Args:
         required: whether a page without a checksum fails.
-        rows: the wanted rows of the chunk, ascending; pages without any of them pass. ``None`` = all.
-        passed: where pages begin in the chunk that passed before, which are not read again; new ones are added.
+        rows: the wanted rows of the chunk, ascending. Pages without any of them pass unchecked. ``None`` = all rows.
+        passed: start offsets of pages that passed before and are not checked again. Pages that pass are added to it.
     """
 
     def __init__(
@@ -68,10 +67,10 @@ class PageCheck:
         self._passed = passed
 
     def passes(self, chunk: ChunkBytes, page: DataPage, first_row: int = 0) -> bool:
-        """Whether a page holds what was written, as far as that is asked for.
+        """Whether a page is intact, or need not be checked.
 
         Args:
-            first_row: the number of its first value in the chunk.
+            first_row: the number of the page's first value in the chunk.
         """
         if page.checksum is None:
             return not self._required
@@ -89,30 +88,32 @@ class PageCheck:
 
 
 class PassedPages:
-    """Pages of files that passed their check in this process, by file version and chunk."""
+    """Remembers which pages passed their check in this process, by file version and chunk."""
 
     def __init__(self) -> None:
         self._pages: dict[tuple[str, int], set[int]] = {}
 
     def of(self, version: str, chunk: int) -> set[int]:
-        """Where pages begin in a chunk that passed; the caller adds to it."""
+        """The start offsets of the pages of a chunk that passed. The caller adds to this set."""
         if len(self._pages) >= _MOST_REMEMBERED:
             self._pages.clear()
         return self._pages.setdefault((version, chunk), set())
 
 
 def page_check(verify: Verify, *, rows: np.ndarray | None = None, passed: set[int] | None = None) -> PageCheck | None:
-    """What the option ``verify`` asks of the pages of a chunk; see `PageCheck`."""
+    """The check that the option ``verify`` requires for a chunk, or ``None``. See `PageCheck` for the arguments."""
     return None if verify == "never" else PageCheck(required=verify == "always", rows=rows, passed=passed)
 
 
 def require_checksums(
     source: pa.NativeFile, footer: pq.FileMetaData, group: int, columns: Iterable[int], place: str
 ) -> None:
-    """Looks at the headers of all pages of some leaf columns of a row group; Arrow does not say what has no checksum.
+    """Requires every page of some leaf columns of a row group to have a checksum.
+
+    Reads the page headers itself, because Arrow does not report pages without a checksum.
 
     Raises:
-        DatasetError: a page without a checksum, or what is no page.
+        DatasetError: a page has no checksum, or a header is malformed.
     """
     for number in columns:
         chunk = footer.row_group(group).column(number)
@@ -129,11 +130,11 @@ def require_checksums(
                 checksum, position = page_checksum(read, position, size)
                 if checksum is None:
                     raise DatasetError(
-                        f"{where}: expected a checksum in every page, as verify='always' says, got a page without. "
-                        "Write the dataset again by parquetry.common.tools.rewrite(), which adds them, or read it with "
+                        f"{where}: expected a checksum in every page because verify='always', got a page without one. "
+                        "Rewrite the dataset with parquetry.common.tools.rewrite(), which adds them, or read it with "
                         "verify='written'."
                     )
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise DatasetError(
-                f"{where}: expected pages, got: {error}. The file is damaged: write it again."
+                f"{where}: expected valid page headers, got: {error}. The file is damaged: write it again."
             ) from error

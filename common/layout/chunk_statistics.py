@@ -1,7 +1,7 @@
-"""What Parquet footers say about one column in each row group: bounds, null counts, bytes.
+"""Reads the statistics of one column from Parquet footers: bounds and null counts of each row group.
 
-In: footers, in the order of the files. Out: arrays with one entry per row group. Always holds: what a footer leaves
-out, or says in a way that is not the same in every file, is unknown, never guessed.
+It takes the footers in file order and returns arrays with one entry per row group. Anything that a footer leaves out,
+or that does not mean the same in every file, is reported as unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _EXACT_KINDS = (bool, int, datetime.date, datetime.datetime, decimal.Decimal)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkStatistics:
-    """The statistics of one flat column; arrays of shape ``(row groups,)``.
+    """The statistics of one flat column, as arrays of shape ``(row groups,)``.
 
     Attributes:
         minimum, maximum: bounds in the column's own type, null where unknown; ``None`` if all are unknown.
         null_count: int64, -1 where unknown.
-        exact: whether equal bounds are a value that the column really holds; see `selection.pruning`.
+        exact: whether a minimum that equals the maximum is a value the column really holds; see `selection.pruning`.
     """
 
     minimum: pa.Array | None
@@ -44,11 +44,11 @@ class ChunkStatistics:
 def footer_statistics(
     footers: Sequence[pq.FileMetaData], paths: Sequence[str | None], wanted: pa.DataType | None
 ) -> ChunkStatistics:
-    """The statistics of one column in all row groups of some files, in the type that it has in the dataset.
+    """The statistics of one column in all row groups of some files, in the column's type in the dataset.
 
     Args:
-        paths: what each file calls the column (dotted); ``None`` where a file has none.
-        wanted: that type; ``None`` for a column that cannot be read, which has no bounds.
+        paths: the column's dotted name in each file; ``None`` where a file lacks the column.
+        wanted: the column's type in the dataset; ``None`` for an unreadable column, which has no bounds.
     """
     numbers = [
         None if path is None else flat_columns(footer).get(path) for footer, path in zip(footers, paths, strict=True)
@@ -67,7 +67,7 @@ def footer_statistics(
 
 
 def bounds_in(values: list[Any], types: Sequence[pa.DataType | None], wanted: pa.DataType | None) -> pa.Array | None:
-    """Bounds of row groups, in one type; their files store the column in ``types``, one for each row group."""
+    """Converts the bounds of row groups to one type. ``types`` is the column's stored type in each row group."""
     found = None
     kinds = dict.fromkeys(types)
     for kind in kinds:
@@ -79,7 +79,7 @@ def bounds_in(values: list[Any], types: Sequence[pa.DataType | None], wanted: pa
 
 
 def convert_bounds(bounds: pa.Array | None, wanted: pa.DataType | None) -> pa.Array | None:
-    """Bounds of values that are read in another type; ``None`` where they might be no bounds of those."""
+    """Casts bounds to the type that values are read in; ``None`` if they might not be valid bounds in that type."""
     if bounds is None or wanted is None:
         return None
     if pa.types.is_dictionary(wanted):
@@ -98,7 +98,7 @@ def raw_statistics(
     """Minimum, maximum (``None`` = unknown) and null count (-1 = unknown) of each row group, as Python values.
 
     Args:
-        columns: the number of the leaf column in each file; ``None`` where a file has none.
+        columns: the number of the leaf column in each file; ``None`` where a file lacks the column.
     """
     minimum: list[Any] = []
     maximum: list[Any] = []
@@ -121,7 +121,7 @@ def bound_types(footer: pq.FileMetaData) -> list[tuple[str, pa.DataType]]:
 
 
 def to_bounds(values: list[Any], arrow: pa.DataType | None) -> pa.Array | None:
-    """Bounds as an array; ``None`` if there are none, or some do not fit the type."""
+    """Bounds as an array; ``None`` if there are none, or if one does not fit the type."""
     if arrow is None or all(value is None for value in values):
         return None
     try:
@@ -131,13 +131,13 @@ def to_bounds(values: list[Any], arrow: pa.DataType | None) -> pa.Array | None:
 
 
 def is_exact(minimum: list[Any]) -> bool | None:
-    """Whether bounds of this kind are values that the column holds; ``None`` if there are no bounds."""
+    """Whether the bounds are values that occur in the column; ``None`` if there are no bounds."""
     sample = next((value for value in minimum if value is not None), None)
     return None if sample is None else isinstance(sample, _EXACT_KINDS)
 
 
 def belongs(leaf: str, names: Collection[str]) -> bool:
-    """Whether the values of a Parquet leaf column are part of one of the fields; of many, give a set."""
+    """Whether a Parquet leaf column belongs to one of the named fields. Pass a set if there are many."""
     if leaf in names or any(leaf[:place] in names for place, letter in enumerate(leaf) if letter == "."):
         return True
     top, found, part = leaf.rpartition(".key_value.")
@@ -145,13 +145,13 @@ def belongs(leaf: str, names: Collection[str]) -> bool:
 
 
 def leaf_columns(footer: pq.FileMetaData) -> dict[str, int]:
-    """The number of each leaf column by its path, the first one where a path occurs twice."""
+    """The number of each leaf column by path. If a path occurs twice, the first column counts."""
     schema = footer.schema
     return {schema.column(number).path: number for number in reversed(range(len(schema)))}
 
 
 def flat_columns(footer: pq.FileMetaData) -> dict[str, int]:
-    """`leaf_columns` that hold one value per row, so that their bounds are those of the rows."""
+    """The `leaf_columns` that are not repeated: with one value per row, their bounds are bounds of the rows."""
     schema = footer.schema
     return {
         path: number for path, number in leaf_columns(footer).items() if schema.column(number).max_repetition_level == 0
@@ -171,8 +171,8 @@ def _chunk_statistics(footer: pq.FileMetaData, group: int, column: int | None) -
         null_count = statistics.null_count if statistics.has_null_count else -1
         if not statistics.has_min_max:
             return None, None, null_count
-        if statistics.logical_type.type in ("TIMESTAMP", "TIME"):  # as counts: Python's times have no nanoseconds
+        if statistics.logical_type.type in ("TIMESTAMP", "TIME"):  # raw counts: Python's times have no nanoseconds
             return statistics.min_raw, statistics.max_raw, null_count
         return statistics.min, statistics.max, null_count
     except (pa.ArrowException, ValueError, OverflowError, UnicodeDecodeError):
-        return None, None, -1  # a type that pyarrow cannot present: unknown, so nothing is pruned by it
+        return None, None, -1  # pyarrow cannot represent the type: unknown, so it prunes nothing

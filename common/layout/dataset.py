@@ -1,7 +1,7 @@
 """`StoredDataset`: the files, the schema, and the table of row groups of one dataset.
 
-In: URLs. Out: numpy columns, one entry per row group, in the order (file by full path, row group). Footers are read at
-most once, and only when something needs more than the schema and a row-group index tell.
+It takes URLs and returns numpy columns with one entry per row group, ordered by full file path and then by row group.
+Footers are read at most once, and only if the schema and a row-group index do not have the answer.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ LABELS_KEY = b"parquetry.class_names.v1"
 
 
 class StoredDataset:
-    """A dataset as it stands on storage; reading it is lazy, and done once.
+    """A dataset as stored. Everything is read lazily and only once.
 
     Args:
-        listing: what another process listed, which this one reads; ``None`` = what stands there now.
+        listing: the files that another process listed, to read the same versions; ``None`` lists them now.
         verify, max_value_bytes: see `Options`.
 
     Raises:
-        DatasetError: URLs that do not exist, or hold no Parquet.
+        DatasetError: a URL does not exist, or has no Parquet files.
     """
 
     def __init__(
@@ -98,23 +98,23 @@ class StoredDataset:
 
     @property
     def listing(self) -> FileListing:
-        """What was listed, for another process that shall read the same versions; without the file system."""
-        return replace(self._listing, filesystem=None)  # set up again where it arrives
+        """The listing without its file system, for another process that must read the same file versions."""
+        return replace(self._listing, filesystem=None)  # the receiving process sets it up again
 
     @property
     def filesystem(self) -> pafs.FileSystem:
-        """Where the files are."""
+        """The file system that holds the files."""
         return self._listing.filesystem
 
     @property
     def folder(self) -> tuple[pafs.FileSystem, str]:
-        """Where the files lie that a manifest lists: a file system, and a directory there."""
-        assert self._folder is not None  # of a table that is a manifest
+        """The file system and the directory of the files that a manifest lists."""
+        assert self._folder is not None  # set if the table is a manifest
         return self._folder
 
     @cached_property
     def listed_bytes(self) -> np.ndarray:
-        """For each row group of a manifest, the bytes of the files that it lists."""
+        """The total bytes of the files that each row group of a manifest lists."""
         with self.open(0) as source:
             sizes = pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0).to_numpy()
         ends = np.cumsum(self.row_groups.rows)
@@ -122,7 +122,7 @@ class StoredDataset:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The directories or files that were named."""
+        """The directories or files that the URLs named."""
         return self._listing.roots
 
     @cached_property
@@ -131,25 +131,25 @@ class StoredDataset:
 
     @property
     def schema(self) -> Unischema:
-        """Every field that can be read, partition columns included."""
+        """Every readable field, including partition columns."""
         return self._described[0]
 
     @property
     def refused(self) -> dict[str, str]:
-        """Columns that cannot become tensors, with the reason."""
+        """Columns that cannot become tensors, each with the reason."""
         return self._described[1]
 
     @property
     def partitions(self) -> dict[str, pa.Array]:
-        """For each partition column, its value in each file."""
+        """The value of each partition column in each file."""
         return self._described[2]
 
     @cached_property
     def types(self) -> dict[str, pa.DataType]:
-        """The Arrow type of every field, whatever type each file stores: what filters, windows and decoders see.
+        """The Arrow type of every field as seen by filters, windows and decoders, whatever type each file stores.
 
-        It is the type that all files have, or else the narrowest that holds the values of all of them exactly. Where a
-        schema was declared over files that have no such type, it is the declared one.
+        It is the type that all files share, or the narrowest type that represents the values of all files exactly. If
+        there is no such type and a schema was declared, it is the declared type.
         """
         if self.table is not None:
             types = {name: wide(column.arrow) for name, column in self.columns.items()}
@@ -161,9 +161,9 @@ class StoredDataset:
 
     @cached_property
     def image_bytes(self) -> dict[str, str]:
-        """Structs of ``bytes`` and ``path``, which is how Hugging Face stores images, each with the name of its bytes.
+        """Maps each struct of ``bytes`` and ``path``, as Hugging Face stores images, to the dotted name of its bytes.
 
-        Such a name selects a field that is declared with a codec; it is no field of the schema.
+        The name of such a struct selects a field that is declared with a codec. It is not a field of the schema.
         """
         fields = self.schema.fields
         found = [name.removesuffix(".bytes") for name, field in fields.items() if is_bytes(field.dtype)]
@@ -175,7 +175,7 @@ class StoredDataset:
 
     @cached_property
     def footers(self) -> list[pq.FileMetaData]:
-        """The footer of each file; reads all of them, so ask for `footer` where one will do."""
+        """The footer of each file. This reads all footers; use `footer` if you need only one."""
         return read_footers(self.filesystem, self.files)
 
     def footer(self, file: int) -> pq.FileMetaData:
@@ -186,10 +186,11 @@ class StoredDataset:
 
     @contextmanager
     def open(self, file: int) -> Iterator[pa.NativeFile]:
-        """A data file, by its number, open for reading; what the block reads is of the version that was planned.
+        """Opens a data file by number and checks that the block reads the planned version of it.
 
         Raises:
-            DatasetError: at the end of the block, or in place of an error in it: the file changed since it was listed.
+            DatasetError: the file changed since it was listed. Raised at the end of the block, or in place of an error
+                inside it.
         """
         version = self.files[file].version
         with opened(self.filesystem, version) as source:
@@ -199,12 +200,12 @@ class StoredDataset:
 
     @cached_property
     def index(self) -> RowGroupIndex | None:
-        """The dataset's row-group index, if it has one that fits its files."""
+        """The dataset's row-group index; ``None`` if there is none or it does not match the files."""
         return load_index(self._listing) if self.table is None else None
 
     @cached_property
     def row_groups(self) -> RowGroups:
-        """The table of row groups: from the index, else from the footers."""
+        """The table of row groups, from the index if there is one, otherwise from the footers."""
         if self.index is not None:
             return RowGroups(file=self.index.file, group=self.index.group, rows=self.index.rows)
         per_file = np.array([footer.num_row_groups for footer in self.footers], dtype=np.int64)
@@ -223,7 +224,7 @@ class StoredDataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What the dataset is, wherever it lies: relative paths, sizes, rows of every row group, and the schema."""
+        """A digest of relative paths, file sizes, row counts of all row groups, and schema, wherever the files are."""
         digest = hashlib.blake2b(digest_size=16)
         for file in self.files if self._folder is None else ():
             digest.update(f"{file.relative}\0{file.size_bytes}\0".encode())
@@ -235,10 +236,10 @@ class StoredDataset:
 
     @cached_property
     def version(self) -> str:
-        """Which files on which store these are, each in which version: the name of all that is kept about the dataset.
+        """A digest of the store, the files and their versions, used as the key for everything cached about the dataset.
 
-        Every process that sees the same store and files computes the same. It is made of the listing alone, but for
-        files that the store tells neither a time nor a tag of, whose footers stand in.
+        Every process that sees the same store and files computes the same digest. It needs only the listing, plus the
+        footers of files for which the store reports neither a time nor a tag.
         """
         digest = hashlib.blake2b(digest_size=16)
         for version in (*(file.version for file in self.files), *self._listing.metadata_files):
@@ -248,13 +249,13 @@ class StoredDataset:
                 digest.update(footer_digest(self.footer(number)))
         if self.table is not None:
             digest.update(self.table.digest.encode())
-        if self.verify != VERIFY[0]:  # what is kept has been checked as it says
+        if self.verify != VERIFY[0]:  # cached data was checked at this level
             digest.update(self.verify.encode())
         return digest.hexdigest()
 
     @cached_property
     def labels(self) -> dict[str, tuple[str, ...]]:
-        """The names of classes that the integers of a field stand for, by field."""
+        """For each field of class numbers, the names of the classes."""
         if self.table is not None:
             return dict(self.table.labels)
         for version in self._listing.metadata_files:
@@ -265,10 +266,10 @@ class StoredDataset:
 
     @property
     def outlives_plan(self) -> bool:
-        """Whether `version` tells these data from any others, so that what is kept under it may serve other plans."""
+        """Whether `version` identifies the data uniquely, so that other plans may use what is cached under it."""
         return all(file.version.outlives_plan for file in self.files)
 
-    # --- of a table ---
+    # --- tables ---
 
     @cached_property
     def columns(self) -> dict[str, TableColumn]:
@@ -279,11 +280,11 @@ class StoredDataset:
         return columns | {name: replace(columns[stored], name=name) for name, stored in self.image_bytes.items()}
 
     def values_of(self, file: int) -> dict[str, str | None]:
-        """Values of columns in one file that the table knows, as text."""
+        """The column values in one file that the table metadata states, as text."""
         return {} if self.table is None else dict(self.table.files[file].values)
 
     def stored_name(self, file: int, name: str) -> str | None:
-        """What a file calls a field (dotted); ``None`` if it lacks it."""
+        """A field's dotted name in a file; ``None`` if the file lacks the field."""
         if self.table is None:
             return name
         if (file, name) not in self._located:
@@ -298,28 +299,28 @@ class StoredDataset:
 
     @cached_property
     def deleted(self) -> dict[int, np.ndarray]:
-        """The deleted rows of each row group that has some."""
+        """The deleted rows of each row group that has any."""
         return deleted_rows(self)
 
     @property
     def remote(self) -> bool:
-        """Whether files lie beyond a network, so that many reads must be under way at once."""
+        """Whether the files are on a remote store, so that many reads must be in flight at once."""
         filesystem = self.filesystem if self._folder is None else self._folder[0]
         return bool(filesystem.type_name != "local")
 
     def field(self, name: str) -> UnischemaField:
-        """A field that can be read: of the schema, or the bytes of `image_bytes` under the name of their struct."""
+        """A readable field: one of the schema, or an image of `image_bytes` under the name of its struct."""
         stored = self.image_bytes.get(name)
         return self.schema[name] if stored is None else self.schema[stored].replace(name=name)
 
     def match(self, patterns: Sequence[str] | None) -> list[str]:
-        """The fields that the patterns select, in schema order; all of them for ``None``.
+        """The fields that the patterns select, in schema order; ``None`` selects all fields.
 
-        A regex selects fields of the schema alone; names of `image_bytes` are given in full.
+        A regex matches only fields of the schema. Names in `image_bytes` must be given in full.
 
         Raises:
-            FieldNotFoundError: a pattern that matches nothing.
-            SchemaError: a selected column that cannot become a tensor.
+            FieldNotFoundError: a pattern matches nothing.
+            SchemaError: a selected column cannot become a tensor.
         """
         if patterns is None:
             for reason in self.refused.values():
@@ -343,7 +344,7 @@ class StoredDataset:
         return [name for name in dict.fromkeys(ordered) if name in wanted]
 
     def describe_row(self, row_group: int, row: int) -> str:
-        """A row's place in words, for messages."""
+        """Describes the position of a row, for messages."""
         groups = self.row_groups
         return f"file {self.files[groups.file[row_group]].path}, row group {groups.group[row_group]}, row {row}"
 
@@ -382,7 +383,7 @@ def _arrow_schema(dataset: StoredDataset, file: int) -> tuple[str, pa.Schema]:
 
 
 def _distinct_schemas(dataset: StoredDataset) -> list[tuple[str, pa.Schema]]:
-    """The Arrow schemas that occur, each with the first file that has it."""
+    """The distinct Arrow schemas, each with the first file that has it."""
     if dataset.index is not None:
         return dataset.index.schemas
     seen: list[int] = []
@@ -403,10 +404,10 @@ def _declared_schema(listing: FileListing) -> Unischema | None:
 
 
 def read_key_values(filesystem: pafs.FileSystem, version: FileVersion) -> dict[bytes, bytes]:
-    """What ``_common_metadata`` says beside the columns.
+    """Reads the key-value metadata of ``_common_metadata``.
 
     Raises:
-        DatasetError: it cannot be read, or changed since it was listed.
+        DatasetError: the file cannot be read, or changed since it was listed.
     """
 
     def read() -> dict[bytes, bytes]:

@@ -1,7 +1,7 @@
-"""Which rows of a table are deleted: deletion vectors, position deletes, equality deletes.
+"""Finds the deleted rows of a table: deletion vectors, position deletes, equality deletes.
 
-In: a dataset of a table. Out: for each row group with deleted rows, their numbers. Always holds: a delete that cannot
-be read or does not fit its file is an error, because without it rows would come back that are gone.
+It takes the dataset of a table and returns the numbers of the deleted rows for each row group that has any. A delete
+that cannot be read or does not match its data file is an error, because ignoring it would bring back deleted rows.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _THREADS = 8
 
 
 def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
-    """The deleted rows (ascending) of each row group that has some, by the number of the row group.
+    """Returns the deleted rows (ascending) of each row group that has any, by row group number.
 
     Raises:
-        DatasetError: a delete file that is missing, damaged, or does not fit; names it.
+        DatasetError: a delete file is missing, damaged, or does not match its data file. The message names it.
     """
     table = dataset.table
     if table is None or not any(file.deletes for file in table.files):
@@ -49,7 +49,7 @@ def deleted_rows(dataset: StoredFiles) -> dict[int, np.ndarray]:
 
 
 class _DeleteReader:
-    """Reads each delete file once, and finds the rows that it deletes."""
+    """Reads each delete file once and finds the rows that it deletes."""
 
     def __init__(self, dataset: StoredFiles, table: Table) -> None:
         self._dataset = dataset
@@ -57,14 +57,14 @@ class _DeleteReader:
         groups = dataset.row_groups
         starts = np.concatenate([[0], np.cumsum(groups.rows)])
         firsts = starts[np.searchsorted(groups.file, np.arange(len(table.files)))]
-        self._first_row = starts[:-1] - firsts[groups.file]  # of each row group in its file
+        self._first_row = starts[:-1] - firsts[groups.file]  # the first row of each row group, within its file
         self._rows_of_file = np.bincount(groups.file, weights=groups.rows, minlength=len(table.files)).astype(np.int64)
         self._in_file = lru_cache(maxsize=256)(self._rows_in_file)
         self._positions = lru_cache(maxsize=64)(self._read_positions)
         self._values = lru_cache(maxsize=64)(self._read_values)
 
     def check_files(self) -> None:
-        """Files without row groups have no rows that could be deleted; all others were read by their row groups."""
+        """Checks the deletes of files without row groups; `of_row_group` checks those of all other files."""
         for number in np.flatnonzero(self._rows_of_file == 0):
             self._in_file(int(number))
 
@@ -86,7 +86,7 @@ class _DeleteReader:
         return np.flatnonzero(gone)
 
     def _rows_in_file(self, number: int) -> np.ndarray:
-        """Row numbers of one file that bitmaps and position deletes name, ascending."""
+        """The rows of one file that bitmaps and position deletes remove, ascending."""
         file = self._table.files[number]
         parts = [np.zeros(0, dtype=np.int64)]
         for place in file.deletes:
@@ -99,7 +99,7 @@ class _DeleteReader:
         if len(positions) and not 0 <= positions[0] <= positions[-1] < self._rows_of_file[number]:
             raise DatasetError(
                 f"file {file.path}: expected deleted rows among its {self._rows_of_file[number]} rows, got row "
-                f"{positions[-1]}. The file is not the one that the table means."
+                f"{positions[-1]}. This is not the file that the table refers to."
             )
         return positions
 
@@ -116,7 +116,7 @@ class _DeleteReader:
         return {name: positions[order[bounds[n] : bounds[n + 1]]] for n, name in enumerate(names)}
 
     def _read_values(self, places: tuple[int, ...]) -> pa.Table:
-        """The values of some equality deletes of the same columns, together."""
+        """The combined values of several equality deletes on the same columns."""
         tables = []
         for place in places:
             item = self._table.deletes[place]
@@ -141,7 +141,7 @@ def _checked(item: RowDeletes, read: Callable[[], Any]) -> Any:
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise DatasetError(
             f"{item.kind} of deleted rows {item.path or '(inline)'}: expected a readable one, got: {error}. It is "
-            "damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version of the table."
+            "damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version of the table."
         ) from error
 
 
@@ -153,7 +153,7 @@ def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | N
 
 
 def _bitmap(dataset: StoredFiles, item: RowDeletes) -> np.ndarray:
-    """The numbers of a deletion vector. In a file: size (big endian), magic, bitmap, CRC-32; inline: magic, bitmap."""
+    """Reads a deletion vector. In a file: size (big endian), magic, bitmap, CRC-32. Inline: magic, bitmap."""
     if item.path:
         with dataset.filesystem.open_input_file(item.path) as file:
             raw = file.read_at(item.size_bytes + 8, item.offset)
@@ -162,7 +162,7 @@ def _bitmap(dataset: StoredFiles, item: RowDeletes) -> np.ndarray:
             raise ValueError(f"{size} bytes, not {item.size_bytes}, at offset {item.offset}")
         data = raw[4:-4]
         if struct.unpack(">I", raw[-4:])[0] != zlib.crc32(data):
-            raise ValueError("a checksum that does not fit")
+            raise ValueError("a checksum that does not match")
     else:
         data = base64.b64decode(item.inline)[: item.size_bytes]
     if data[:4] != _MAGIC:
@@ -174,7 +174,7 @@ def _bitmap(dataset: StoredFiles, item: RowDeletes) -> np.ndarray:
 
 
 def _equal_rows(table: pa.Table, deleted: pa.Table) -> np.ndarray:
-    """Which rows of ``table`` occur in ``deleted``; nulls are equal to each other."""
+    """Which rows of ``table`` occur in ``deleted``, as bool. Nulls equal each other."""
     codes = []
     for mine, theirs in zip(table.columns, deleted.columns, strict=True):
         both = pa.concat_arrays([one_array(mine), one_array(theirs.cast(mine.type))])

@@ -1,8 +1,8 @@
-"""One schema out of files that were written over time: missing columns become nullable, types widen where that is
-exact.
+"""Unifies the schemas of files that were written over time.
 
-In: the Arrow schema of each file. Out: one field per column path; a column that would need anything but safe widening
-is refused, with a reason that names both files. `conform` brings a file's column into the type that the dataset has.
+Columns that some files lack become nullable, and types widen where that is exact. The input is the Arrow schema of each
+file; the output is one field per column path. A column that cannot be widened safely is refused, with a reason that
+names both files. `conform` casts a file's column to its type in the dataset.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .nested import is_list, wide, widened
 def unify_schemas(
     schemas: Sequence[tuple[str, pa.Schema]],
 ) -> tuple[list[tuple[str, pa.Field]], dict[str, str]]:
-    """The columns of all files, by dotted path, in the order in which they first occur.
+    """Returns the columns of all files by dotted path, in order of first occurrence.
 
     Args:
         schemas: ``(file, schema)`` for each distinct schema.
 
     Returns:
-        The columns, and by path the reason why one is refused: its types cannot be widened to one, it is a struct in
-        some files only, or a file has it more than once.
+        The columns, and the reason for each refused path: its types cannot be widened to one type, it is a struct in
+        only some of the files, or a file has it more than once.
     """
     refused = _mixed_kinds(schemas)
     found: dict[str, tuple[pa.Field, str]] = {}
@@ -37,8 +37,8 @@ def unify_schemas(
         for path, column in columns:
             if names[path] > 1:
                 refused[path] = (
-                    f"field '{path}': expected one column of this name in {file}, got {names[path]}, and nothing tells "
-                    "which one is meant. Rename them where the data are written, or deselect the field with "
+                    f"field '{path}': expected one column of this name in {file}, got {names[path]}, so the name is "
+                    "ambiguous. Rename them where the data are written, or deselect the field with "
                     "select(...) or fields=[...]."
                 )
             count[path] = count.get(path, 0) + 1
@@ -65,7 +65,7 @@ def unify_schemas(
 
 
 def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
-    """Why columns are refused that are structs in some files and plain values, lists or maps in others."""
+    """The reasons to refuse columns that are structs in some files but values, lists or maps in others."""
     found: dict[str, tuple[pa.DataType, str]] = {}
     refused: dict[str, str] = {}
     for file, schema in schemas:
@@ -82,7 +82,7 @@ def _mixed_kinds(schemas: Sequence[tuple[str, pa.Schema]]) -> dict[str, str]:
 
 
 def _levels(kind: pa.DataType, path: str) -> Iterator[tuple[str, pa.DataType]]:
-    """Every column and every struct around one, by dotted path; columns without any value say nothing."""
+    """Yields every column and every enclosing struct with its dotted path. Skips columns of the null type."""
     if path and not pa.types.is_null(kind):
         yield path, kind
     if pa.types.is_struct(kind):
@@ -95,10 +95,10 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def conform(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """A file's column in the type that it has in the dataset.
+    """Casts a file's column to its type in the dataset.
 
     Raises:
-        pa.ArrowInvalid, pa.ArrowNotImplementedError: values that the type does not hold.
+        pa.ArrowInvalid, pa.ArrowNotImplementedError: the type cannot represent the values.
     """
     if column.type == wanted:
         return column
@@ -113,12 +113,12 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         array = widened(array)
     if pa.types.is_float16(wanted) and pa.types.is_integer(array.type):
-        array = array.cast(pa.float32())  # older releases of Arrow take the number for the bits
+        array = array.cast(pa.float32())  # older releases of Arrow reinterpret the bits
     return array.cast(wanted)
 
 
 def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether a checked cast leaves the order of all values as it is."""
+    """Whether a checked cast preserves the order of all values."""
     types = pa.types
     if source == target:
         return True
@@ -138,7 +138,7 @@ def keeps_order(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def widen(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    """The narrowest type that holds every value of both exactly; ``None`` if there is none."""
+    """The narrowest type that represents every value of both types exactly; ``None`` if there is none."""
     if first == second:
         return first
     if pa.types.is_dictionary(first) or pa.types.is_dictionary(second):
