@@ -194,7 +194,10 @@ def test_a_reader_that_never_opens_is_one_error(
     with pytest.raises(Exception, match=r"(SIGKILL|signal 9)") as caught:
         list(begin())
     assert ("It was started again 2 times at element 0" in str(caught.value)) == (restarts > 0)
-    assert len(list(starts.iterdir())) in (1 + restarts, 2 + 2 * restarts)  # tf.data may have asked for the length before
+    assert len(list(starts.iterdir())) in (
+        1 + restarts,
+        2 + 2 * restarts,
+    )  # tf.data may have asked for the length before
 
 
 @pytest.mark.parametrize("given", [-1, 1.5, "3", True])
