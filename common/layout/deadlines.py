@@ -24,11 +24,12 @@ SLOW_S = 10.0
 """After this time a read is made a second time."""
 SILENT_S = 60.0
 """After this time a read has failed."""
+_LISTING_S = 900.0  # a store lists a thousand files with each answer
 _USUAL_BYTES_PER_S = 8e6
 _SLOWEST_BYTES_PER_S = 1e6
 
 
-def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0) -> _T:
+def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_listing: bool = False) -> _T:
     """Returns what ``read`` returns.
 
     ``read`` may run twice at the same time, in other threads, and may still run when this function has returned.
@@ -36,13 +37,14 @@ def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0) -> _T:
     Args:
         place: what is read, for messages.
         size_bytes: how much is read. Each megabyte adds a second to the longest wait.
+        is_listing: whether a directory is listed, which may take minutes and is never done twice at once.
 
     Raises:
         TimeoutError: there was no answer in time.
         Exception: whatever ``read`` raised.
     """
-    slow_s = SLOW_S + size_bytes / _USUAL_BYTES_PER_S
-    silent_s = SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S
+    silent_s = _LISTING_S if is_listing else SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S
+    slow_s = silent_s if is_listing else SLOW_S + size_bytes / _USUAL_BYTES_PER_S
     asked = [_ask(read)]
     try:
         wait([future for _, future in asked], timeout=min(slow_s, silent_s))

@@ -50,7 +50,13 @@ class StoreError(OSError):
 
 
 def asking_again(
-    filesystem: pafs.FileSystem, read: Callable[[], _T], place: str, *, most: int = ATTEMPTS, size_bytes: int = 0
+    filesystem: pafs.FileSystem,
+    read: Callable[[], _T],
+    place: str,
+    *,
+    most: int = ATTEMPTS,
+    size_bytes: int = 0,
+    is_listing: bool = False,
 ) -> _T:
     """Returns what ``read`` returns. Where the files are not local, it is called again after faults that pass.
 
@@ -60,6 +66,7 @@ def asking_again(
         place: what is read, in words.
         most: how often it is called.
         size_bytes: how much it reads, which decides how long it may take.
+        is_listing: whether it lists a directory, which may take minutes.
 
     Raises:
         StoreError: the fault has not passed.
@@ -79,7 +86,7 @@ def asking_again(
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
-    return retrying(lambda: answer_of(read, place, size_bytes=size_bytes))
+    return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing))
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:

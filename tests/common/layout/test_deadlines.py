@@ -85,6 +85,14 @@ def test_large_reads_may_take_longer(stuck: threading.Event, monkeypatch: pytest
     assert answer_of(lambda: stuck.wait(WITHIN_S), "a file", size_bytes=30_000_000)
 
 
+def test_a_listing_may_take_minutes_and_is_made_once(stuck: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "SILENT_S", 0.0)
+    threading.Timer(0.1, stuck.set).start()
+    calls = []
+    assert answer_of(lambda: calls.append(1) or stuck.wait(WITHIN_S), "a directory", is_listing=True)
+    assert len(calls) == 1
+
+
 def test_reads_count_where_their_caller_counts() -> None:
     counters = Counters()
     with counting(counters):
