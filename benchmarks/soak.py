@@ -44,7 +44,7 @@ def _soak(url: str, seconds: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = ({"id": number, "image": random.integers(0, 256, (32, 32, 3), np.uint8)} for number in range(_ROWS))
     write_dataset(url, _SCHEMA, rows, row_group_rows=100)
-    chain = Pipeline(url, executor="sidecar", workers=2, restarts=10).shuffle(500, seed=seed).repeat(10).batch(16)
+    chain = Pipeline(url, executor="sidecar", workers=2, restarts=10).shuffle(500, seed=seed).repeat(300).batch(16)
     expected = [batch["id"].tolist() for batch in chain]
     faces = ["Pipeline", *(["ParquetDataset"] if importlib.util.find_spec("tensorflow") else [])]
     until, number, killed = time.monotonic() + seconds, 0, [0, 0]

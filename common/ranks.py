@@ -15,8 +15,10 @@ _VARIABLES = (
     ("WORLD_SIZE", "RANK"),
     ("HOROVOD_SIZE", "HOROVOD_RANK"),
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"),
     ("PMI_SIZE", "PMI_RANK"),
     ("SLURM_NTASKS", "SLURM_PROCID"),
+    ("WORLD_SIZE", "JOB_COMPLETION_INDEX"),
 )
 _TF_ROLES = ("chief", "master", "worker")
 
@@ -41,6 +43,8 @@ def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
             return _rank(environment[size_name], environment[index_name], f"{size_name} and {index_name}")
     if "TF_CONFIG" in environment:
         return _from_tf_config(environment["TF_CONFIG"])
+    if "TPU_WORKER_HOSTNAMES" in environment and "TPU_WORKER_ID" in environment:
+        return _from_tpu_pod(environment)
     return None
 
 
@@ -58,9 +62,14 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
     found = rank_from_environment(os.environ)
     if num_shards is None or index is None:
         if found is None:
+            pod = os.environ.get("JOB_COMPLETION_INDEX")
             raise PipelineError(
-                "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; "
-                "got neither."
+                "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; got "
+                + (
+                    "neither."
+                    if pod is None
+                    else f"JOB_COMPLETION_INDEX={pod} alone. Set WORLD_SIZE to the completions."
+                )
             )
         return found.size, found.index
     if found is not None and not _agree(found, num_shards, index, os.environ):
@@ -99,6 +108,18 @@ def _rank(size: str, index: str, source: str) -> Rank:
     if not 0 <= rank.index < rank.size:
         raise PipelineError(f"{source}: expected a rank below the size, got rank {index} of {size}.")
     return rank
+
+
+def _from_tpu_pod(environment: Mapping[str, str]) -> Rank:
+    """The rank of a host in a TPU pod, or in several slices of one job, with one process for each host."""
+    hosts = len(environment["TPU_WORKER_HOSTNAMES"].split(","))
+    slices, number = environment.get("MEGASCALE_NUM_SLICES", "1"), environment.get("MEGASCALE_SLICE_ID", "0")
+    worker, source = environment["TPU_WORKER_ID"], "TPU_WORKER_HOSTNAMES and TPU_WORKER_ID"
+    try:
+        index = int(number) * hosts + int(worker)
+        return _rank(str(int(slices) * hosts), str(index), source)
+    except ValueError as error:
+        raise PipelineError(f"{source}: expected integers, got slice {number!r}, worker {worker!r}.") from error
 
 
 def _from_tf_config(text: str) -> Rank | None:

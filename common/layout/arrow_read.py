@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 
 from ..errors import DatasetError
 from .checksums import require_checksums
+from .chunk_ranges import ChunkFile, chunk_ranges, fetch_ranges
 from .footers import remedy, why
 from .row_groups import StoredFiles
-from .store_faults import asking_again, passes
+from .store_faults import asking_again, is_local
 
 DAMAGE = (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, OverflowError)
 """The exceptions that pyarrow raises for damaged files."""
@@ -36,7 +37,7 @@ def read_group(
 
     Args:
         choose: returns the column names to read, given the file's schema. Struct members have dotted names.
-        pre_buffer: whether to fetch all columns at once.
+        pre_buffer: whether Arrow fetches all columns of a local file at once.
         advice: tells the user what to do about an unreadable file; ends the error message.
         options: passed to ``pyarrow.parquet.ParquetFile``.
 
@@ -49,32 +50,44 @@ def read_group(
     footer = dataset.footer(file)
     wanted: Sequence[str] = ()
 
-    def read() -> pa.Table:
+    def read(source: pa.NativeFile, fetch: Callable[[], None], *, pre_buffer: bool = False) -> pa.Table:
         nonlocal wanted
-        with (
-            dataset.open(file) as source,
-            pq.ParquetFile(
-                source,
-                metadata=footer,
-                pre_buffer=pre_buffer,
-                page_checksum_verification=dataset.verify != "never",
-                **options,
-            ) as reader,
-        ):
+        with pq.ParquetFile(
+            source,
+            metadata=footer,
+            pre_buffer=pre_buffer,
+            page_checksum_verification=dataset.verify != "never",
+            **options,
+        ) as reader:
             wanted = choose(reader.schema_arrow)
+            fetch()
             if dataset.verify == "always":
                 require_checksums(source, footer, group, _leaves(footer, wanted), place)
             try:
                 table = reader.read_row_group(group, columns=wanted, use_threads=False)
-            except DAMAGE as error:
-                if not passes(error):
-                    wanted = [_damaged(reader, group, wanted)]
+            except DAMAGE:
+                wanted = [_damaged(reader, group, wanted)]
                 raise
             check_counts(table, int(groups.rows[row_group]), place)
             return table
 
+    def fetch_chunks() -> None:
+        ranges = chunk_ranges(footer, group, _leaves(footer, wanted), size_bytes)
+
+        def fetch() -> list[bytes]:
+            with dataset.open(file) as source:
+                return fetch_ranges(source, ranges)
+
+        size = sum(end - first for first, end in ranges)
+        chunks.hold(ranges, asking_again(dataset.filesystem, fetch, place, size_bytes=size))
+
     try:
-        return asking_again(dataset.filesystem, read, place)
+        if is_local(dataset.filesystem):
+            with dataset.open(file) as source:
+                return read(source, lambda: None, pre_buffer=pre_buffer)
+        size_bytes = dataset.files[file].size_bytes
+        chunks = ChunkFile(size_bytes)
+        return read(pa.PythonFile(chunks, mode="r"), fetch_chunks)
     except DatasetError:
         raise
     except DAMAGE as error:

@@ -351,7 +351,7 @@ def _open(filesystem: pafs.FileSystem, path: str) -> Iterator[_Opening]:
     base, inside = without_subtrees(filesystem, path)
     fs = fsspec_of(base)
     if fs is not None and type(base.handler) is pafs.FSSpecHandler:  # which would ask first whether it is a file
-        with fs.open(inside, "rb") as raw, pa.PythonFile(raw, mode="r") as source:
+        with _unbuffered(fs, inside) as raw, pa.PythonFile(raw, mode="r") as source:
             etag = getattr(raw, "req_kw", {}).get("IfMatch")  # of s3fs
             yield _Opening(source, insists_on="" if etag is None else _tag(etag))
         return
@@ -361,6 +361,14 @@ def _open(filesystem: pafs.FileSystem, path: str) -> Iterator[_Opening]:
             yield _Opening(source, version_of(store_of(filesystem), path, {**told, "size": source.size()}))
         else:
             yield _Opening(source)
+
+
+def _unbuffered(fs: Any, path: str) -> Any:
+    """Opens a file of an fsspec file system so that it fetches what is asked for, and no block behind it."""
+    try:
+        return fs.open(path, "rb", cache_type="none")
+    except TypeError:  # this file system has no such option
+        return fs.open(path, "rb")
 
 
 def _pairs(tag: str) -> dict[str, str]:

@@ -141,7 +141,7 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile],
         return kind, file, below
 
     try:
-        kind, file, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS)
+        kind, file, files = asking_again(fs, listed, f"dataset {url!r}", most=FEW_ATTEMPTS, is_listing=True)
     except DatasetError:
         raise
     except Exception as error:

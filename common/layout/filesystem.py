@@ -22,7 +22,7 @@ from ..errors import DatasetError, missing_package
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
-_GCS_RETRY_S = 120
+_GCS_RETRY_S = 5  # `store_faults.asking_again` asks again after that
 # The extra that has fsspec's library for a scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "huggingface"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")

@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 
 from ..counting.counters import Count, add
 from ..errors import ParquetryError
+from .deadlines import answer_of
 from .stores import without_subtrees
 
 if TYPE_CHECKING:
@@ -48,17 +49,29 @@ class StoreError(OSError):
     """A fault of a store that has not passed; the caller says what was read."""
 
 
-def asking_again(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str, *, most: int = ATTEMPTS) -> _T:
-    """What ``read`` gives. Where the files are not local, it is called again after faults that pass.
+def asking_again(
+    filesystem: pafs.FileSystem,
+    read: Callable[[], _T],
+    place: str,
+    *,
+    most: int = ATTEMPTS,
+    size_bytes: int = 0,
+    is_listing: bool = False,
+) -> _T:
+    """Returns what ``read`` returns. Where the files are not local, it is called again after faults that pass.
+
+    A read that does not answer is such a fault: see `deadlines.answer_of`.
 
     Args:
         place: what is read, in words.
         most: how often it is called.
+        size_bytes: how much it reads, which decides how long it may take.
+        is_listing: whether it lists a directory, which may take minutes.
 
     Raises:
         StoreError: the fault has not passed.
     """
-    if isinstance(without_subtrees(filesystem, "")[0], pafs.LocalFileSystem):
+    if is_local(filesystem):
         return read()
     from tenacity import Retrying, retry_if_exception, wait_random_exponential  # only where there is a store
 
@@ -73,7 +86,12 @@ def asking_again(filesystem: pafs.FileSystem, read: Callable[[], _T], place: str
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )
-    return retrying(read)
+    return retrying(lambda: answer_of(read, place, size_bytes=size_bytes, is_listing=is_listing))
+
+
+def is_local(filesystem: pafs.FileSystem) -> bool:
+    """Whether the files lie on this machine, or where the system mounts them."""
+    return isinstance(without_subtrees(filesystem, "")[0], pafs.LocalFileSystem)
 
 
 def passes(error: BaseException) -> bool:

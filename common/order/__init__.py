@@ -1,1 +1,1 @@
-"""In which sequence items come: keyed permutations, streams, blocks, and positions."""
+"""The order of items: keyed permutations, streams, blocks, and positions."""

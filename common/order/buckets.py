@@ -1,8 +1,8 @@
-"""`Buckets` and `BucketOrder`: batches of rows of like length, formed among the rows of neighbouring row groups.
+"""`Buckets` and `BucketOrder`: batches of rows of similar length, formed within groups of neighbouring row groups.
 
-In: the length of each wanted row, the boundaries of the buckets, and how many rows a batch of each has. Out: how many
-batches there are, the same in each epoch, and the rows of any of them. Always holds: each row stands in exactly one
-batch of an epoch, and all rows of a batch are of one bucket and of one group of row groups.
+The input is the length of each selected row, the bucket boundaries, and the batch size of each bucket. The output is
+the number of batches, which is the same in every epoch, and the rows of any batch. Each row is in exactly one batch of
+an epoch. All rows of a batch come from one bucket and one group of row groups.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _MEMBERS_KEY = 8
 
 
 class Buckets:
-    """Which batches there are: those of each bucket of each group, one after the other.
+    """The batches of a dataset, listed by group and then by bucket.
 
     Args:
-        lengths: int64 ``[rows]``: of the wanted rows, in storage order.
+        lengths: int64 ``[rows]``: the length of each selected row, in storage order.
         boundaries: ascending int64 ``[buckets - 1]``: a row belongs to the first bucket whose boundary is at least its
             length, or to the last one.
-        sizes: int64 ``[buckets]``: rows of a full batch.
-        rows_before: int64 ``[row_groups + 1]``: wanted rows before each row group.
-        group_rows: fewest rows in a group.
+        sizes: int64 ``[buckets]``: the number of rows in a full batch.
+        rows_before: int64 ``[row_groups + 1]``: selected rows before each row group.
+        group_rows: the minimum number of rows in a group.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Buckets:
         self.before = np.concatenate([[0], np.cumsum(self.batches.sum(axis=1))])
 
     def members(self, group: int, key: tuple[int, int] | None) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of a group as its batches lie end to end, and where each batch begins (with the end).
+        """Returns the rows of a group, batch after batch, and where each batch begins (with the end).
 
         Args:
-            key: the seed and the epoch that say which rows of a bucket share a batch; ``None`` = as stored.
+            key: the seed and epoch that decide which rows of a bucket share a batch; ``None`` keeps storage order.
         """
         first, last = self.rows[group], self.rows[group + 1]
         numbers = self.numbers[first:last]
@@ -72,7 +72,7 @@ class Buckets:
 class BucketOrder(EpochOrder):
     """The order of one epoch, whose items are batches; a pure function of its arguments.
 
-    A block holds batches of one group: the groups are what `EpochOrder` permutes, and a group is a block.
+    Each group is one block, and `EpochOrder` permutes the groups.
     """
 
     def __init__(self, buckets: Buckets, spec: OrderSpec, epoch: int) -> None:
@@ -81,14 +81,12 @@ class BucketOrder(EpochOrder):
         self.block_batches = lru_cache(maxsize=2 * spec.streams + 2)(self._block_batches)
 
     def group_of(self, stream: int, block: int) -> int:
-        """The group that a block belongs to."""
+        """Returns the group that a block belongs to."""
         row_group, _, _ = self.block_segments(stream, block)
         return int(row_group[0])
 
     def _block_batches(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows (int64) of a block's batches, end to end in the order of the batches, and where each begins (with
-        the end).
-        """
+        """Returns the rows (int64) of a block, batch after batch, and where each batch begins (with the end)."""
         group = self.group_of(stream, block)
         key = None if self.spec.buffer_size is None else (self.spec.seed, self.epoch)
         rows, starts = self._buckets.members(group, key)

@@ -1,4 +1,4 @@
-"""`Cursor`: where an iterator stands, and which part of the elements is its own."""
+"""`Cursor`: the position of an iterator, and its share of the elements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A global position: ``rows`` of pass ``passes`` were handed out by all ranks together."""
+    """A global position: all ranks together have returned ``rows`` rows of pass ``passes``."""
 
     passes: int = 0
     rows: int = 0
@@ -18,13 +18,13 @@ START = Origin()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Where an iterator begins.
+    """The position at which an iterator begins.
 
     Attributes:
-        iteration: which iterator of the pipeline it is, from 0; decides the epoch of the shuffle.
-        origin: the global position from which this number of ranks began.
-        start: elements that this part has consumed since then.
-        worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
+        iteration: the number of this iterator, from 0. It decides the epoch of the shuffle.
+        origin: the global position at which the current number of ranks started.
+        start: elements that this part has consumed since ``origin``.
+        worker, workers: this loader worker's part: every ``workers``-th element, starting at ``worker``.
         skipped: rows that failed and were left out between ``origin`` and here (``on_error="skip"``).
     """
 

@@ -1,10 +1,10 @@
-"""`EpochOrder`: the global order of one pass over the items, found by position and never materialised.
+"""`EpochOrder`: the global order of one pass over the items, computed by position and never materialised.
 
-In: how many items each row group holds, and an `OrderSpec`. Out: for a stream and a position, the shuffle block that
-holds it and the place inside; for a block, its items in order. Always holds: nothing depends on ranks, workers, or
-timing, and every item stands in exactly one block of one stream.
+The input is the number of items in each row group, and an `OrderSpec`. For a stream and a position, you get the shuffle
+block and the place inside it. For a block, you get its items in order. Nothing depends on ranks, workers, or timing,
+and every item is in exactly one block of one stream.
 
-Source of the rules: `docs/rooms/order.md`.
+The rules are in `docs/rooms/order.md`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _STREAM_GROUPS_KEY = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSpec:
-    """What the global order is made of.
+    """The parameters of the global order.
 
     Attributes:
-        seed: of the shuffle.
-        buffer_size: fewest items in a shuffle block; ``None`` for the natural order.
-        streams: canonical streams, C.
-        even: what happens to the items that do not divide by C.
-        shard_first: whether streams are cut before row groups are permuted (``shard().shuffle()``), so that each stream
-            keeps its own items in every epoch.
+        seed: the seed of the shuffle.
+        buffer_size: the minimum number of items in a shuffle block; ``None`` for storage order.
+        streams: the number of canonical streams, C.
+        even: what to do when the items do not divide evenly by C.
+        shard_first: whether streams are cut before row groups are permuted (``shard().shuffle()``). Each stream then
+            keeps the same items in every epoch.
     """
 
     seed: int = 0
@@ -49,11 +49,11 @@ class StreamBlocks:
     """The blocks of one stream.
 
     Attributes:
-        row_group: row group of each segment, int64 ``[S]``.
-        first: index of the segment's first item among all items, int64 ``[S]``.
-        position: stream position where each segment begins, int64 ``[S + 1]``.
-        block_segment: first segment of each block, int64 ``[W + 1]``.
-        block_position: stream position where each block begins, int64 ``[W + 1]``.
+        row_group: the row group of each segment, int64 ``[S]``.
+        first: the index of each segment's first item among all items, int64 ``[S]``.
+        position: the stream position at which each segment begins, int64 ``[S + 1]``.
+        block_segment: the first segment of each block, int64 ``[W + 1]``.
+        block_position: the stream position at which each block begins, int64 ``[W + 1]``.
     """
 
     row_group: np.ndarray
@@ -67,9 +67,9 @@ class EpochOrder:
     """The order of one epoch; a pure function of its arguments, with small caches.
 
     Args:
-        items_before: int64 ``[row_groups + 1]``: how many items lie before each row group; the last entry is N.
-        spec: what the order is made of.
-        epoch: which pass.
+        items_before: int64 ``[row_groups + 1]``: the number of items before each row group; the last entry is N.
+        spec: the parameters of the order.
+        epoch: the number of the pass.
     """
 
     def __init__(self, items_before: np.ndarray, spec: OrderSpec, epoch: int) -> None:
@@ -85,15 +85,15 @@ class EpochOrder:
         self.stream = lru_cache(maxsize=max(64, spec.streams))(self._stream)
 
     def stream_items(self, stream: int) -> int:
-        """How many different items the stream holds (before padding or dropping)."""
+        """Returns the number of distinct items in the stream, before padding or dropping."""
         size, extra = divmod(self._total, self.spec.streams)
         return size + (stream < extra)
 
     def locate(self, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """``(stream, position)`` of the items at global positions ``index`` (int64) of the epoch.
+        """Returns ``(stream, position)`` of the items at the global positions ``index`` (int64) of the epoch.
 
-        Position ``g`` belongs to stream ``g % C``; past a stream's end (padding) it wraps round inside the stream, and
-        a stream that has nothing borrows from one that has.
+        Position ``g`` belongs to stream ``g % C``. Past a stream's end (padding), it wraps around within the stream. An
+        empty stream borrows from one that has items.
         """
         streams = self.spec.streams
         if streams == 1 and len(index) and index.max() < self._total:  # the usual case, without divisions
@@ -126,29 +126,29 @@ class EpochOrder:
         )
 
     def _extent(self, stream: int) -> tuple[int, int]:
-        """Where a stream begins and ends among what all row groups hold, laid end to end."""
+        """Returns the begin and end of a stream on the axis of all items, row group after row group."""
         size, extra = divmod(self._total, self.spec.streams)
         start = stream * size + min(stream, extra)
         return start, start + self.stream_items(stream)
 
     def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """What a block must hold enough of, before each segment: items, each of which counts as a row."""
+        """Returns the rows before each segment, by which blocks are sized. Here each item counts as one row."""
         return position
 
     def block_segments(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The stretches of items that make a block: ``(row_group, first item, length)``, before they are permuted."""
+        """Returns the runs of items in a block, before the shuffle: ``(row_group, first item, length)``."""
         plan = self.stream(stream)
         lo, hi = plan.block_segment[block], plan.block_segment[block + 1]
         return plan.row_group[lo:hi], plan.first[lo:hi], np.diff(plan.position[lo : hi + 1])
 
     def block_permutation(self, stream: int, block: int, count: int) -> np.ndarray | None:
-        """The permutation of a block's ``count`` items; ``None`` for the natural order."""
+        """Returns the permutation of a block's ``count`` items, or ``None`` for storage order."""
         if self.spec.buffer_size is None:
             return None
         return permutation(count, _BLOCK_KEY, self.spec.seed, self.epoch, stream, block)
 
     def block_items(self, stream: int, block: int) -> np.ndarray:
-        """The items of a block, in the order in which they are handed out (int64 item indices)."""
+        """Returns the items of a block in epoch order (int64 item indices)."""
         _, first, length = self.block_segments(stream, block)
         ends = np.cumsum(length)
         items = np.repeat(first - (ends - length), length) + np.arange(int(ends[-1]) if len(ends) else 0)
@@ -157,7 +157,10 @@ class EpochOrder:
 
 
 def group_segments(position: np.ndarray, buffer_size: int | None) -> np.ndarray:
-    """The first segment of each block, and the number of segments: blocks of at least ``buffer_size`` items."""
+    """Groups segments into blocks of at least ``buffer_size`` items.
+
+    Returns the first segment of each block, and the number of segments.
+    """
     segments = len(position) - 1
     if buffer_size is None or segments <= 1 or int(np.diff(position).min()) >= buffer_size:
         return np.arange(segments + 1)

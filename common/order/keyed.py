@@ -1,8 +1,8 @@
-"""Permutations drawn from a key, the same on every machine, platform, and numpy version.
+"""Permutations drawn from a key. They are the same on every machine, platform, and numpy version.
 
 The generator is Philox-4x64 (Salmon et al., SC'11), counter-based and keyed with 128 bits of BLAKE2b over the key's
-parts. Only its raw stream is used, which numpy guarantees to be stable; ``Generator.permutation`` carries no such
-promise.
+parts. Only its raw stream is used, because numpy guarantees that it never changes. It gives no such guarantee for
+``Generator.permutation``.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ import numpy as np
 
 from ..forks import importing
 
-_FEW = 1 << 18  # of more words, two are so often alike in what is left that it does not pay
+_FEW = 1 << 18  # with more words, the remaining bits collide so often that this does not pay
 
 
 def raw_words(count: int, *key: int) -> np.ndarray:
-    """``count`` uniform 64-bit words (uint64) of the stream named by the integers of ``key``."""
+    """Returns ``count`` uniform 64-bit words (uint64) from the stream that ``key`` names."""
     packed = struct.pack(f"<{len(key)}q", *(_as_signed(part) for part in key))
     digest = hashlib.blake2b(packed, digest_size=16, person=b"parquetry").digest()
     with importing():
-        from numpy.random import Philox  # not where nothing is shuffled
+        from numpy.random import Philox  # only pipelines that shuffle need it
     return Philox(key=np.frombuffer(digest, dtype="<u8").astype(np.uint64)).random_raw(count)
 
 
 def permutation(count: int, *key: int) -> np.ndarray:
-    """A uniform permutation of ``0 .. count - 1`` (int64), a pure function of ``count`` and ``key``."""
+    """Returns a uniform permutation of ``0 .. count - 1`` (int64), a pure function of ``count`` and ``key``."""
     if count <= 1:
         return np.zeros(count, dtype=np.int64)
     words = raw_words(count, *key)
     order = sorted_numbers(words) if count <= _FEW else None
-    return np.argsort(words) if order is None else order  # words are distinct but for a chance of count^2 / 2^65
+    return np.argsort(words) if order is None else order  # two words are equal with a probability of count^2 / 2^65
 
 
 def sorted_numbers(words: np.ndarray) -> np.ndarray | None:
-    """What ``argsort`` gives for 64-bit words, in a third of its time; ``None`` where words are too much alike.
+    """Returns the ``argsort`` of 64-bit words in a third of its time, or ``None`` if words are too similar.
 
-    Each word gives its lowest bits up for its own number, so that sorting the words brings the numbers along.
+    The lowest bits of each word are replaced by its index, so sorting the words also sorts the indices.
     """
     low = np.uint64((1 << (len(words) - 1).bit_length()) - 1)
     numbered = words & ~low
     numbered |= np.arange(len(words), dtype=np.uint64)
     numbered.sort()
-    if ((numbered[1:] ^ numbered[:-1]) <= low).any():  # the bits that were given up might decide
+    if ((numbered[1:] ^ numbered[:-1]) <= low).any():  # the replaced bits might decide the order
         return None
     numbered &= low
     return numbered.view(np.int64)
 
 
 def fraction(*key: int) -> float:
-    """One uniform number in [0, 1), a pure function of the key."""
+    """Returns one uniform number in [0, 1), a pure function of the key."""
     return float(raw_words(1, *key)[0] >> np.uint64(11)) / float(1 << 53)
 
 

@@ -1,8 +1,8 @@
 """`MixView`: rows of several sources in one deterministic, weighted order.
 
-Row ``k`` comes from the source that a keyed uniform draw number ``k`` picks by the weights that hold from there on, and
-is that source's next row. Draws come in blocks whose start counts are remembered, so any position is found from the
-nearest block.
+A keyed uniform draw picks the source of row ``k`` by the weights that apply at ``k``, and the row is that source's next
+one. Draws are made in blocks. The counts at the start of each block are kept, so any position is found from the nearest
+block.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _MIX_KEY = 4
 
 
 class Phase(NamedTuple):
-    """The weights that hold from row ``start`` of a mix until the next phase."""
+    """The weights that apply from row ``start`` of a mix until the next phase."""
 
     start: int
     weights: tuple[float, ...]
 
 
 def phases_of(weights: Weights | None, sources: int) -> tuple[Phase, ...]:
-    """What a user gives as weights, checked: one phase for weights that always hold; ``None`` = all equal.
+    """Checks the weights that a user gives. Constant weights are one phase; ``None`` means equal weights.
 
     Raises:
-        PipelineError: other than one positive weight for each source; a schedule that does not begin at row 0, does not
+        PipelineError: not one positive weight for each source; a schedule that does not begin at row 0, does not
             ascend, or never draws a source.
     """
     try:
@@ -87,15 +87,15 @@ def _wrong_weights(given: object, sources: int) -> PipelineError:
 
 
 class MixView:
-    """The mixed rows of several views; `resolve` puts the source's number into the bits above `SOURCE_SHIFT`.
+    """The mixed rows of several views. `resolve` stores the source's number in the bits above `SOURCE_SHIFT`.
 
     Args:
-        views: the sources' rows.
-        first: the number of each source; a view that is of a mix itself counts on from there.
+        views: the rows of each source.
+        first: the number of each source. A view that is itself a mix counts up from there.
         phases: the weights, one for each source, from row 0 on.
-        seed: of the draws.
-        stop: ``"first"`` ends where a draw picks a source that has no more rows; ``"all"`` goes on with the others,
-            which come equally often where the weights of all that are left are 0.
+        seed: the seed of the draws.
+        stop: ``"first"`` ends when a draw picks a source that has no more rows. ``"all"`` continues with the other
+            sources, with equal weights if all their weights are 0.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class MixView:
 
     @property
     def passes(self) -> int | None:
-        """The most passes that any source makes in one pass of the mix."""
+        """Returns the largest number of passes that a source makes in one pass of the mix."""
         counts = [view.passes for view in self._views]
         return max([count for count in counts if count is not None], default=1)
 
@@ -149,11 +149,11 @@ class MixView:
         return self._end
 
     def _ends_by(self, weights: np.ndarray) -> bool:
-        """Whether a source that ends is drawn by some weights."""
+        """Returns whether a source that ends has a weight above 0 in some phase."""
         return any(w > 0 and length is not None for w, length in zip(weights, self._lengths, strict=True))
 
     def _make_block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
-        """``(source, which row of it)`` of every position of a block."""
+        """Returns ``(source, row of that source)`` for every position of a block."""
         while len(self._before) <= block:
             self._block(len(self._before) - 1)
         counts = self._before[block].copy()
@@ -186,7 +186,7 @@ class MixView:
         return source, ordinal
 
     def _active(self, counts: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sources that may be drawn, and their weights."""
+        """Returns the sources that can be drawn, and their weights."""
         left = np.ones(len(counts), dtype=bool)
         if self._stop == "all":
             left = np.array([length is None or n < length for n, length in zip(counts, self._lengths, strict=True)])
@@ -196,7 +196,7 @@ class MixView:
         return active, weights[active]
 
     def _first_exhausted(self, picks: np.ndarray, counts: np.ndarray) -> int:
-        """How many picks are good before the set of sources changes (or the mix ends)."""
+        """Returns how many draws are valid before the set of sources changes, or the mix ends."""
         good = len(picks)
         for which, length in enumerate(self._lengths):
             if length is None:

@@ -1,9 +1,9 @@
-"""`packed`: rows of different lengths in bins of one length, by the decreasing variants of best fit and first fit.
+"""`packed`: packs rows of different lengths into bins of one length, by best-fit or first-fit decreasing.
 
-In: how many rows there are of each length. Out: the lengths in each bin. Pure. Bins that are filled alike are handled
-together, so the time goes with the number of different lengths, not of rows.
+The input is the number of rows of each length, and the output the lengths in each bin. Bins with the same content are
+handled together, so the time depends on the number of distinct lengths, not on the number of rows.
 
-Source of the rules: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms, 1974.
+Source: Johnson et al., Worst-Case Performance Bounds for Simple One-Dimensional Packing Algorithms, 1974.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def packed(counts: np.ndarray, length: int, *, best: bool) -> tuple[np.ndarray, 
     """Puts rows into bins, the longest first.
 
     Args:
-        counts: int64 ``[length + 1]``: rows of each length from 0; those of length 0 are left out.
-        length: of a bin.
-        best: each row goes into the fullest bin that has room for it; otherwise into the first one.
+        counts: int64 ``[length + 1]``: rows of each length, from 0. Rows of length 0 are left out.
+        length: the length of a bin.
+        best: whether each row goes into the fullest bin that has room for it, instead of the first one.
 
     Returns:
         ``(sizes, ends)``: the lengths in all bins, int64, and the number of them before each bin and at the end.
     """
-    room = np.zeros(0, np.int64)  # of each kind of bins, in the order in which they were opened
+    room = np.zeros(0, np.int64)  # for each kind of bin, in the order in which they were opened
     kinds: list[tuple[_Filling, int]] = []
     for size in (np.flatnonzero(counts[1:])[::-1] + 1).tolist():
         left = int(counts[size])
@@ -57,7 +57,10 @@ def packed(counts: np.ndarray, length: int, *, best: bool) -> tuple[np.ndarray, 
 
 
 def _filled(filling: _Filling, bins: int, size: int, each: int, left: int) -> tuple[list[tuple[_Filling, int]], int]:
-    """What ``bins`` alike become that take up to ``each`` rows of a size, one bin after the other; the rows left."""
+    """Fills ``bins`` equal bins one after the other, with up to ``each`` rows of a size.
+
+    Returns the bins and the rows left.
+    """
     full = min(bins, left // each)
     left -= full * each
     made = [((*filling, (size, each)), full)] if full else []
@@ -68,5 +71,5 @@ def _filled(filling: _Filling, bins: int, size: int, each: int, left: int) -> tu
 
 
 def _last(after: _Filling, before: _Filling) -> int:
-    """How many rows were added last."""
+    """Returns how many rows were added last."""
     return after[-1][1] if len(after) > len(before) else 0

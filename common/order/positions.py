@@ -1,9 +1,8 @@
-"""Position views: ``shard``, ``take``, ``skip``, ``repeat`` and ``batch`` as maps from an element to where it comes
-from.
+"""Position views: ``shard``, ``take``, ``skip``, ``repeat`` and ``batch`` as mappings from an element to its source.
 
-Each view is an immutable value over an inner view, with an exact length (``None`` = endless) and a pure mapping of
-element numbers, so any element is found without walking. Rows map arrays of numbers to ``(passes, index)``: the pass
-over the data and the global position in that pass's order. Batches map one number to the rows it holds.
+Each view is an immutable value over an inner view. It has an exact length (``None`` = endless) and maps element
+numbers, so any element is found without iterating. Rows map arrays of numbers to ``(passes, index)``: the pass over the
+data, and the global position in the order of that pass. Batches map one number to the rows in that batch.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ class RowView(Protocol):
 
     @property
     def length(self) -> int | None:
-        """How many rows; ``None`` = endless."""
+        """The number of rows; ``None`` = endless."""
 
     @property
     def passes(self) -> int | None:
-        """How many passes over the data the sequence spans; ``None`` = endless."""
+        """The number of passes over the data; ``None`` = endless."""
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers (int64) -> ``(passes, index)``, both int64."""
+        """Maps row numbers (int64) to ``(passes, index)``, both int64."""
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """All positions of one pass: N items in C streams, evened out."""
+    """All positions of one pass: N items in C streams of equal length."""
 
     items: int
     streams: int
@@ -63,7 +62,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class ShardView:
-    """Rank ``index`` of ``num_shards``: every ``num_shards``-th row, evened out by ``even``."""
+    """The rows of rank ``index``: every ``num_shards``-th row. ``even`` says how ranks get equal lengths."""
 
     inner: RowView
     num_shards: int
@@ -122,7 +121,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class RepeatView:
-    """The inner view ``count`` times (``None`` = for ever), each time as further passes over the data."""
+    """The inner view repeated ``count`` times (``None`` = endlessly). Each repetition is another pass over the data."""
 
     inner: RowView | BatchView
     count: int | None
@@ -160,8 +159,10 @@ class RepeatView:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What is left after an interruption: the rest of one pass, from its pass ``first_pass`` over the data on, then the
-    later ones; each is ``unit`` passes over the data (several in a mix of sources that repeat).
+    """The rows that remain after an interruption: the rest of one pass, and then all later passes.
+
+    ``first_pass`` is the pass over the data in which the first one continues. Each pass is ``unit`` passes over the
+    data (several in a mix of sources that repeat).
     """
 
     rest: RowView
@@ -200,22 +201,22 @@ class BatchView(Protocol):
 
     @property
     def length(self) -> int | None:
-        """How many batches; ``None`` = endless."""
+        """The number of batches; ``None`` = endless."""
 
     @property
     def passes(self) -> int | None:
-        """How many passes over the data; ``None`` = endless."""
+        """The number of passes over the data; ``None`` = endless."""
 
     def run(self, number: int) -> int:
-        """From an existing batch on, how many can be asked for at once: full ones of one pass; at least 1."""
+        """Returns how many batches can be requested at once from this one on: full batches of one pass, at least 1."""
 
     def rows(self, number: int, count: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of ``count`` batches in a row (at most `run`) as ``(passes, index)``."""
+        """Returns the rows of ``count`` consecutive batches (at most `run`) as ``(passes, index)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Rows grouped by ``batch_size``; the last batch is shorter, or dropped."""
+    """Rows in batches of ``batch_size``. The last batch is shorter, or dropped."""
 
     inner: RowView
     batch_size: int
@@ -247,7 +248,7 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Strided:
-    """Every ``step``-th batch from ``first``: one loader worker's part of its rank's batches."""
+    """Every ``step``-th batch from ``first``: the batches of one loader worker."""
 
     inner: BatchView
     first: int
@@ -274,7 +275,7 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The rows of every ``step``-th batch from ``first``, laid end to end: one loader worker's part of its rank's."""
+    """The rows of every ``step``-th batch from ``first``, one batch after the other: the rows of one loader worker."""
 
     inner: RowView
     batch_size: int
@@ -300,14 +301,14 @@ class Lane:
 
 
 def rows_viewed(stages: Sequence[Stage], view: RowView) -> RowView:
-    """The rows after each of the stages."""
+    """Returns the view after each stage."""
     for stage in stages:
         view = viewed(stage, view)  # type: ignore[assignment]  # rows over rows
     return view
 
 
 def viewed(stage: Stage, inner: RowView | BatchView) -> RowView | BatchView:
-    """What a stage leaves of rows or batches."""
+    """Returns the view of rows or batches after a stage."""
     match stage:
         case Cut():
             return Slice(inner, *stage.bounds)

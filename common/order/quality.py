@@ -1,7 +1,7 @@
-"""How well a shuffle mixes, measured against a full permutation.
+"""Measures how well a shuffle mixes, compared to a full permutation.
 
-Rank correlation is Spearman's between position and storage order (0 for a perfect shuffle, 1 for none); displacement is
-the mean distance that an item moves, over N / 3, which is what a full permutation gives.
+The rank correlation is Spearman's, between position and storage order: 0 for a perfect shuffle, 1 for none. The
+displacement is the mean distance that an item moves, divided by N / 3, the value for a full permutation.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ _MOST_ITEMS = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleQuality:
-    """Figures of one epoch.
+    """The measures of one epoch.
 
     Attributes:
         rank_correlation: absolute, 0 to 1.
         displacement: 1 for a full permutation.
-        row_groups_per_batch: distinct row groups in a batch, mean; ``_full`` under a full permutation.
+        row_groups_per_batch: the mean number of distinct row groups in a batch; ``_full`` is the value for a full
+            permutation.
     """
 
     rank_correlation: float
@@ -32,7 +33,7 @@ class ShuffleQuality:
 
 
 def shuffle_quality(order: EpochOrder, items_before: np.ndarray, batch_size: int) -> ShuffleQuality | None:
-    """Measures an epoch's order; ``None`` for fewer than two items or too many to list."""
+    """Measures the order of an epoch. Returns ``None`` for fewer than two items, or too many to list."""
     total = int(items_before[-1])
     if not 2 <= total <= _MOST_ITEMS:
         return None
@@ -54,7 +55,7 @@ def shuffle_quality(order: EpochOrder, items_before: np.ndarray, batch_size: int
 
 
 def epoch_items(order: EpochOrder) -> np.ndarray:
-    """Every item of an epoch, in order, without padding or dropping (int64)."""
+    """Returns every item of an epoch in order, without padding or dropping (int64)."""
     streams = order.spec.streams
     lists = []
     for stream in range(streams):

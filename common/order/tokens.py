@@ -1,8 +1,8 @@
-"""`TokenOrder`: the order of an epoch whose items are stretches of tokens, each as long as the others.
+"""`TokenOrder`: the order of an epoch whose items are runs of tokens, all of the same length.
 
-In: where the tokens of each row end when all rows are laid end to end. Out: the streams and blocks of `EpochOrder`, on
-an axis of tokens, and the rows of a block in order. Always holds: streams are cut at multiples of the length, so that
-they differ by one item at most; a row on a cut belongs to both streams, each with its part.
+The input is where the tokens of each row end, with all rows laid end to end. The output is the streams and blocks of
+`EpochOrder` on an axis of tokens, and the rows of a block in order. Streams are cut at multiples of the item length, so
+they differ by one item at most. A row across a cut belongs to both streams, and each has its part of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .epoch import EpochOrder, OrderSpec
 
 
 def counted(first: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """``first, first + 1, ...`` of each, as many as its ``count``, end to end."""
+    """Concatenates runs of consecutive numbers: ``count`` numbers from each ``first``."""
     ends = np.cumsum(count)
     return np.repeat(first - (ends - count), count) + np.arange(int(ends[-1]) if len(ends) else 0)
 
@@ -24,10 +24,10 @@ class TokenOrder(EpochOrder):
     """The order of one epoch; a pure function of its arguments.
 
     Args:
-        ends: int64 ``[rows + 1]``: the tokens before each row, in storage order; the last entry is their number.
+        ends: int64 ``[rows + 1]``: the number of tokens before each row, in storage order; the last entry is the total.
         rows_before: int64 ``[row_groups + 1]``: rows before each row group.
-        length: tokens of an item.
-        items: how many there are. What is left of the tokens belongs to the last stream that has any item.
+        length: the number of tokens in an item.
+        items: the number of items. The remaining tokens belong to the last stream that has an item.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TokenOrder(EpochOrder):
         self.block_parts = lru_cache(maxsize=2 * spec.streams + 2)(self._block_parts)
 
     def is_last(self, stream: int) -> bool:
-        """Whether the stream ends with the last item, and what is left behind it."""
+        """Returns whether the stream ends with the last item and the remainder after it."""
         start, stop = super()._extent(stream)
         return start < stop == self._total
 
@@ -56,11 +56,11 @@ class TokenOrder(EpochOrder):
         return np.concatenate([[0], np.cumsum(rows)])
 
     def _block_parts(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The rows of a block in the order in which their tokens come, of those that have any.
+        """Returns the rows of a block that have tokens, in the order of their tokens.
 
         Returns:
-            ``(row, first, before)``: positions among the wanted rows; the first token that the stream has of each; and
-            the block's tokens before each, with their number at the end. All int64.
+            ``(row, first, before)``: positions among the selected rows; the first token of each row that is in the
+            stream; and the number of the block's tokens before each row, with the total at the end. All int64.
         """
         _, begin, count = self.block_segments(stream, block)
         lo = np.searchsorted(self._ends, begin, "right") - 1

@@ -1,9 +1,9 @@
-"""`WeightedDraws`: which rows an epoch draws by weight, found by number and never listed.
+"""`WeightedDraws`: the rows that an epoch draws by weight, computed by number and never listed.
 
-In: the sums of integer weights before each row, the number of items, and a key. Out: the row of any item, and how many
-items come before any row. This is systematic sampling: ``n`` points at equal distances over the summed weights, from a
-uniform start. So a row comes as often as its share of the items says, rounded down or up. Items follow each other in
-storage order. All numbers are exact integers.
+The input is the sum of the integer weights before each row, the number of items, and a key. The output is the row of
+any item, and the number of items before any row. This is systematic sampling: ``n`` equally spaced points over the
+summed weights, from a uniform start. Each row is drawn as often as its share of the items, rounded down or up. Items
+are in storage order, and all numbers are exact integers.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import numpy as np
 from .keyed import raw_words
 
 _WEIGHTS_KEY = 7
-_BITS = 61  # of the sum of all weights
+_BITS = 61  # for the sum of all weights
 
 
 class WeightedDraws:
-    """The items of one epoch.
+    """The drawn items of one epoch.
 
     Args:
-        bounds: int64 ``[rows + 1]``: the sum of the weights before each row; the last entry is the sum of all, W.
-        count: how many items to draw, n; below 2^31.
-        seed, epoch: name the start.
+        bounds: int64 ``[rows + 1]``: the sum of the weights before each row; the last entry is the total, W.
+        count: the number of items to draw, n; below 2^31.
+        seed, epoch: determine the start.
     """
 
     def __init__(self, bounds: np.ndarray, count: int, seed: int, epoch: int) -> None:
@@ -31,12 +31,12 @@ class WeightedDraws:
         total = int(bounds[-1])
         high, low = raw_words(2, _WEIGHTS_KEY, seed, epoch).tolist()
         start: int = (high << 64 | low) % total if total else 0
-        # Item k lies at (k * W + start) // n, here without numbers over 64 bits.
+        # Item k is at (k * W + start) // n, computed without numbers over 64 bits.
         self._quotient, self._rest = divmod(total, max(count, 1))
         self._first, self._offset = divmod(start, max(count, 1))
 
     def rows(self, items: np.ndarray) -> np.ndarray:
-        """The rows (int64) of items by their numbers from 0."""
+        """Returns the rows (int64) of items, by item number from 0."""
         return np.searchsorted(self._bounds, self._points(items), side="right") - 1
 
     def items_before(self, rows: np.ndarray) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Where the engine runs: in this process, in a sidecar, or at a server."""
+"""Runs the engine in this process, in a sidecar, or on a server."""

@@ -1,4 +1,4 @@
-"""`how_it_ended`: the exit status of a child process in words, with the cause where the system tells one."""
+"""`how_it_ended`: describes the exit status of a child process, with the cause if the system reports one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_con
 
 
 def how_it_ended(code: int | None) -> str:
-    """How a child process ended.
+    """Describes how a child process ended.
 
     Args:
-        code: its exit status, or minus the number of the signal that ended it; ``None`` if nobody knows.
+        code: its exit status, or minus the number of the signal that ended it; ``None`` if unknown.
 
     Example:
         >>> how_it_ended(3)
@@ -44,7 +44,7 @@ def _cause(number: int) -> str:
 
 
 def killed_for_memory() -> int:
-    """How many processes the kernel has killed so far because memory ran out: of this container, or else of the system.
+    """Returns how many processes of this container (or of the system) the kernel has killed so far for lack of memory.
 
     Source: the kernel's "Control Group v2", ``memory.events``; version 1 has ``memory.oom_control``.
     """
@@ -65,7 +65,7 @@ def _own_group() -> str:
 
 
 def _shared_memory_left() -> int | None:
-    """Free bytes of shared memory where it is nearly full, else ``None``."""
+    """Returns the free bytes of shared memory if it is nearly full, else ``None``."""
     try:
         found = os.statvfs(_SHARED_MEMORY)
     except OSError:

@@ -1,4 +1,4 @@
-"""`open_source`: starts the transport that a request asks for."""
+"""`open_source`: starts the transport for a request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .source import StepRequest, StepSource
 
 
 def open_source(request: StepRequest, form: Form) -> StepSource:
-    """The steps of an iteration, each in the form that is wanted.
+    """Opens the steps of an iteration, each in the requested form.
 
     Raises:
-        EmptySelectionError: nothing can come out.
+        EmptySelectionError: the pipeline selects nothing.
     """
     if request.address is not None:
         from .served.client import ServedSource
@@ -44,7 +44,7 @@ def open_source(request: StepRequest, form: Form) -> StepSource:
 
 
 class FormedSource:
-    """Steps of a source that gives columns, in the form that is wanted."""
+    """Converts the columns of a source into the requested form."""
 
     def __init__(self, source: StepSource, form: Form) -> None:
         self._source = source
@@ -71,7 +71,7 @@ class FormedSource:
 
 
 class RebatchingSource:
-    """Elements made of the rows that functions leave; see `engine.run.rebatch`."""
+    """Builds elements from the rows that user functions keep; see `engine.run.rebatch`."""
 
     skipped = 0
 

@@ -1,11 +1,11 @@
-"""Processes of ours: how each is started, and how it ends when a part of it fails.
+"""How our child processes are started, and how they end when a part of them fails.
 
-`python_command`: ``python -m`` puts the working directory first, where any file called like a module of the standard
-library is imported instead of it. Python 3.11 has ``-P`` against that; this way works with every Python, also with
-another machine's. Where a child needs the paths of its parent, for user functions, they travel in its request.
+`python_command`: ``python -m`` puts the working directory first on the import path, so a file there can shadow a module
+of the standard library. Python 3.11 has ``-P`` to prevent that. Our way works with every Python, including those of
+other machines. If user functions need the import paths of the parent, those travel in the request.
 
-`start_vital`: a thread that dies in silence leaves everybody who waits for it waiting for ever. So no thread of a
-sidecar, a worker or a server is started in any other way.
+`start_vital`: a thread that dies silently leaves its consumers waiting forever. All threads of a sidecar, a worker or a
+server are therefore started this way.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _RUN = (
     "import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
 SHARED = "--shared"
-"""Argument of a sidecar that may open several requests, one after the other."""
+"""Argument that lets a sidecar open several requests, one after the other."""
 RESTARTS_FLAG = "--restarts"
-"""Argument of a sidecar: how often the op starts it again if it dies before it has said so itself."""
+"""Argument that tells the op how often to restart a sidecar that dies before it has answered."""
 FAILED = 70
-"""Exit status of a process that ended because one of its threads failed."""
+"""The exit status of a process in which a vital thread failed."""
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs a module with this Python, isolated as far as this process is.
+    """Returns the command line that runs a module with this Python, as isolated as this process.
 
-    ``PARQUETRY_PYTHON`` names another Python, for a program that embeds this one.
+    ``PARQUETRY_PYTHON`` names another Python, for programs that embed Python.
     """
     isolation = {"-I": sys.flags.isolated, "-E": sys.flags.ignore_environment, "-s": sys.flags.no_user_site}
     flags = [flag for flag, is_set in isolation.items() if is_set]
@@ -40,14 +40,14 @@ def python_command(module: str, *arguments: str) -> list[str]:
 
 
 def report() -> None:
-    """Prints the exception that is being handled to stderr."""
-    with suppress(Exception):  # stderr may be gone
+    """Prints the current exception to stderr."""
+    with suppress(Exception):  # stderr may be closed
         traceback.print_exc()
         sys.stderr.flush()
 
 
 def end_process() -> None:
-    """Reports the exception that is being handled, and ends this process at once."""
+    """Reports the current exception, and ends this process at once."""
     report()
     os._exit(FAILED)
 
@@ -58,8 +58,8 @@ def start_vital(
     """Starts a daemon thread.
 
     Args:
-        failed: called inside ``except`` when ``body`` raises; must wake everybody who waits for the thread. Ends the
-            process unless given, which is right in every process that is ours alone.
+        failed: called inside ``except`` when ``body`` raises. It must wake everyone who waits for the thread. The
+            default ends the process, which is right in every process that runs only our code.
     """
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The seam of transport: what a pipeline asks for (`StepRequest`), and what every transport gives (`StepSource`)."""
+"""The interface of all transports: a pipeline passes a `StepRequest` and gets a `StepSource`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ DEFAULT_MEMORY_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRequest:
-    """The steps of one iteration.
+    """A request for the steps of one iteration.
 
     Attributes:
-        plan: of the pipeline.
-        cursor: where it begins, and which part it is.
-        strict_nulls: whether a null is an error (where the consumer has no form for it).
-        threads: how many steps are decoded at once.
-        memory_limit: bytes of encoded blocks in flight, and of decoded steps that wait for the consumer.
+        plan: the pipeline's plan.
+        cursor: where the iteration begins, and which part of the elements it covers.
+        strict_nulls: whether a null is an error, because the consumer cannot represent it.
+        threads: the number of steps that are decoded at once.
+        memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
         executor: ``"threads"`` or ``"sidecar"``.
-        options: as they were given; those above are what has come of them.
-        address: the server that makes the steps instead, if one does.
+        options: the options as given; the attributes above are derived from them.
+        address: the server that makes the steps, if any.
         describe: the pipeline as JSON, for another process.
-        versions: of the datasets that the pipeline reads, for another process.
-        counters: of what is done for it.
+        versions: the versions of the datasets that the pipeline reads, for another process.
+        counters: where the work for this request is counted.
     """
 
     plan: BasePlan
@@ -52,20 +52,21 @@ class StepSource(Protocol):
 
     @property
     def position(self) -> int:
-        """Elements consumed after the last step, as a state counts them; the rows of a chunk of an unbatched pipeline
-        count one each, up to it.
+        """The number of elements consumed up to the end of the last step, as a state counts them.
+
+        In an unbatched pipeline, each row of a chunk counts as one element.
         """
 
     @property
     def skipped(self) -> int:
-        """Rows that failed and were left out before that position; 0 where they raise errors."""
+        """The number of failed rows that were left out before that position; 0 if failed rows raise errors."""
 
     def __next__(self) -> tuple[int, Any]:
-        """The next step: its rows, and a column for each output (or what else was asked for).
+        """Returns the next step: its number of rows, and a column for each output (or the requested form).
 
         Raises:
-            DecodeError, NullValueError, TransformError: an element failed, which `position` has passed; the next call
-                gives the step after it.
+            DecodeError, NullValueError, TransformError: an element failed. `position` is already past it, and the next
+                call returns the step after it.
         """
 
     def close(self) -> None:
@@ -73,8 +74,8 @@ class StepSource(Protocol):
 
 
 def usable_processors() -> int:
-    """Processors that this process may run on."""
+    """Returns the number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every platform
+    except AttributeError:  # not available on every platform
         return os.cpu_count() or 1

@@ -25,6 +25,21 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (2, 1)),
         ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4"}, (4, 3)),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (2, 0)),
+        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, (2, 1)),
+        ({"JOB_COMPLETION_INDEX": "3", "WORLD_SIZE": "5"}, (5, 3)),
+        ({"JOB_COMPLETION_INDEX": "1", "WORLD_SIZE": "8", "RANK": "6"}, (8, 6)),
+        ({"JOB_COMPLETION_INDEX": "3"}, None),
+        ({"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}, (4, 2)),
+        ({"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, (1, 0)),
+        (
+            {
+                "TPU_WORKER_ID": "1",
+                "TPU_WORKER_HOSTNAMES": "a,b",
+                "MEGASCALE_NUM_SLICES": "3",
+                "MEGASCALE_SLICE_ID": "2",
+            },
+            (6, 5),
+        ),
         ({"SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (8, 5)),
         ({"RANK": "2", "WORLD_SIZE": "4", "SLURM_PROCID": "5", "SLURM_NTASKS": "8"}, (4, 2)),
         (
@@ -48,6 +63,19 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 def test_ranks_are_read_from_launchers(environment: dict[str, str], expected: tuple[int, int] | None) -> None:
     found = rank_from_environment(environment)
     assert (None if found is None else (found.size, found.index)) == expected
+
+
+def test_a_tpu_worker_without_a_number_is_an_error() -> None:
+    with pytest.raises(PipelineError, match=r"TPU_WORKER_ID: expected integers, got slice '0', worker 'x'"):
+        rank_from_environment({"TPU_WORKER_ID": "x", "TPU_WORKER_HOSTNAMES": "a,b"})
+
+
+def test_a_pod_of_kubernetes_is_told_to_say_how_many_there_are(
+    drive: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
+    with pytest.raises(PipelineError, match=r"got JOB_COMPLETION_INDEX=3 alone\. Set WORLD_SIZE to the completions"):
+        drive.shard()
 
 
 def test_a_shard_without_arguments_is_the_launchers_rank(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from builders import build
 from fsspec.implementations.memory import MemoryFile
 from memory_store import Store
+from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
-from parquetry.common.layout import store_faults
+from parquetry.common.layout import deadlines, store_faults
 from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes, told
 
 Fault = Callable[[], Exception]
@@ -169,3 +171,24 @@ def test_an_error_is_told_on_one_line_without_signatures() -> None:
 
 def _arrow(store: FaultyStore) -> Any:
     return pafs.PyFileSystem(pafs.FSSpecHandler(store))
+
+
+def test_a_read_that_is_never_answered_changes_no_row(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [row["id"] for row in _pipeline(store)]
+    answers = threading.Event()
+    monkeypatch.setattr(deadlines, "SLOW_S", 0.05)
+    store.faults = iter([None, lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")])
+    iterator = iter(_pipeline(store))
+    assert [row["id"] for row in iterator] == expected
+    assert iterator.stats().retries >= 1
+    answers.set()
+
+
+def test_a_store_that_never_answers_is_an_error(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    len(_pipeline(store))
+    answers = threading.Event()
+    monkeypatch.setattr(deadlines, "SILENT_S", 0.01)
+    store.faults = iter([lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")] * 1000)
+    with pytest.raises(DatasetError, match=r"failed 8 times, at last with: the store timed out: expected an answer"):
+        list(_pipeline(store))
+    answers.set()

@@ -32,7 +32,7 @@ class DatasetCardinalityOp : public OpKernel {
     const Request request{{command.begin(), command.end()}, json, key};
     const auto facts = key.empty() ? nullptr : DatasetRegistry::Get().Facts(key, false);
     int64_t cardinality = 0;
-    OP_REQUIRES_OK(ctx, ToStatus(FindCardinality(request.OnThisMachine(), facts.get(), &cardinality)));
+    OP_REQUIRES_OK(ctx, ToStatus(FindCardinality(request.OnThisMachine(), facts.get(), LogWarning, &cardinality)));
     tensorflow::Tensor* output = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &output));
     output->scalar<int64_t>()() = cardinality;

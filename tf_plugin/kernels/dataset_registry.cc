@@ -32,7 +32,8 @@ std::optional<std::string> Progress::StateAt(int64_t position) const {
   return started_.State(position);
 }
 
-Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* cardinality) {
+Error FindCardinality(const Request& request, DatasetFacts* facts, void (*warn)(const std::string&),
+                      int64_t* cardinality) {
   std::unique_lock<std::mutex> lock;
   if (facts != nullptr) {
     lock = std::unique_lock<std::mutex>(facts->mutex);
@@ -42,7 +43,13 @@ Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* card
     }
   }
   std::shared_ptr<Sidecar> sidecar;
-  if (Error error = AcquireSidecar(request, nullptr, &sidecar)) return error;
+  int64_t restarts = request.Restarts();
+  Error error = AcquireSidecar(request, nullptr, &sidecar);
+  for (; error.died && error.kind == Error::Kind::kBroken && restarts > 0; --restarts) {
+    warn(error.message.substr(0, error.message.find('\n')) + " Starting another to ask for the cardinality.");
+    error = AcquireSidecar(request, nullptr, &sidecar);
+  }
+  if (error) return error;
   *cardinality = sidecar->cardinality();
   if (facts != nullptr) facts->cardinality = *cardinality;
   ReturnSidecar(std::move(sidecar));

@@ -57,8 +57,10 @@ struct DatasetFacts {
   std::shared_ptr<const Counters> counters;  // of the latest iteration
 };
 
-// The elements of a whole iteration. Only what is known is kept in `facts` (may be null), never that it failed.
-Error FindCardinality(const Request& request, DatasetFacts* facts, int64_t* cardinality);
+// Finds the number of elements in a whole iteration. Replaces a sidecar that dies, as often as the request allows, and
+// calls `warn` each time. Remembers an answer in `facts` (may be null), but never a failure.
+Error FindCardinality(const Request& request, DatasetFacts* facts, void (*warn)(const std::string&),
+                      int64_t* cardinality);
 
 class DatasetRegistry {
  public:

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "parquet_iterator.h"
 #include "split_provider.h"
+#include "to_status.h"
 
 namespace parquetry {
 
@@ -41,7 +42,7 @@ absl::Status ParquetDataset::MakeSplitProviders(
 
 int64_t ParquetDataset::CardinalityInternal(tensorflow::data::CardinalityOptions) const {
   int64_t cardinality = tensorflow::data::kUnknownCardinality;
-  if (const Error error = FindCardinality(request_.OnThisMachine(), facts_.get(), &cardinality)) {
+  if (const Error error = FindCardinality(request_.OnThisMachine(), facts_.get(), LogWarning, &cardinality)) {
     // There is no way to return an error from here; an iterator will meet the same one. The next caller asks again.
     LOG(WARNING) << "cardinality of a Parquet dataset: " << error.message;
   }

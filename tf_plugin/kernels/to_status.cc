@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "tensorflow/core/platform/logging.h"
+
 namespace parquetry {
 
 absl::Status ToStatus(const Error& error) {
@@ -16,5 +18,7 @@ absl::Status ToStatus(const Error& error) {
   if (name == "DecodeError") return absl::DataLossError(error.message);
   return absl::InternalError(error.message);
 }
+
+void LogWarning(const std::string& text) { LOG(WARNING) << text; }
 
 }  // namespace parquetry

@@ -257,14 +257,13 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
         top = set(arrow.names)
         return sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
 
-    # One read for all columns; large ones that lie here are read one by one, because that saves a copy.
+    # Small columns are read at once. Large ones are read one by one, which saves a copy.
     chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
-    at_once = dataset.filesystem.type_name != "local" or chunk_bytes < _LARGE_CHUNK_BYTES
     table = read_group(
         dataset,
         row_group,
         choose,
-        pre_buffer=at_once,
+        pre_buffer=chunk_bytes < _LARGE_CHUNK_BYTES,
         advice="The file is damaged or was replaced since it was opened: write it again.",
         **read_options(footer),
     )

@@ -314,7 +314,7 @@ class SkippingPlanner:
 
     def _told(self, row: Row) -> str:
         failure = self.bad.known[row]
-        return f"{failure.cause}: {failure.message}"
+        return f"{failure.cause}: {failure.message.removesuffix('.')}"
 
 
 def failing_items(job: Job, handles: Sequence[Handle], make: Make) -> list[tuple[BlockKey, int, BaseException]]:

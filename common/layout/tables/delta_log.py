@@ -35,7 +35,8 @@ def live_files(filesystem: pafs.FileSystem, root: str, version: int) -> list[Act
     directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
     selector = pafs.FileSelector(directory)
     try:
-        infos = asking_again(filesystem, lambda: filesystem.get_file_info(selector), f"Delta log {directory}")
+        place = f"Delta log {directory}"
+        infos = asking_again(filesystem, lambda: filesystem.get_file_info(selector), place, is_listing=True)
     except DatasetError:
         raise
     except OSError as error:

@@ -1,6 +1,7 @@
-"""The Python client of the sidecar: starts it, maps its slots, and gives its batches without a copy.
+"""The Python client of the sidecar. It starts the process, maps its slots, and returns batches without a copy.
 
-`SidecarSource` makes the steps of one iteration. Sidecars whose iteration ended are kept a while for the next one.
+`SidecarSource` returns the steps of one iteration. After an iteration, the sidecar stays idle for a while and serves
+the next one.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ _LOGGER = logging.getLogger(__name__)
 IDLE_S = 30.0
 """How long a sidecar waits for the next iteration, unless ``PARQUETRY_SIDECAR_IDLE_S`` says otherwise."""
 FEWEST_KEPT = 4
-"""Idle sidecars that are kept however few are in use at once: training and validation take turns."""
+"""The number of idle sidecars that are always kept, because training and validation alternate."""
 _DEATH_S = 2.0
 _TAIL_CHARACTERS = 8192
 
 
 class SidecarDiedError(SidecarError):
-    """A sidecar is gone; its client's callers see a plain `SidecarError`, once no other was of use."""
+    """A sidecar died. Callers of the client see a plain `SidecarError`, and only if restarting did not help."""
 
 
 class SidecarClient:
@@ -62,7 +63,7 @@ class SidecarClient:
 
     Raises:
         SidecarError: the process could not be started, or died.
-        ParquetryError: what planning raised.
+        ParquetryError: an error from planning.
     """
 
     def __init__(self, request: bytes) -> None:
@@ -79,7 +80,7 @@ class SidecarClient:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C reaches the trainer alone
+                start_new_session=True,  # so Ctrl-C reaches only the trainer
             )
         except OSError as error:
             ours.close()
@@ -95,27 +96,28 @@ class SidecarClient:
         self._generation = 0
         self._most_slots = 0
         self._slots: dict[int, _MappedSlot] = {}
-        self._outstanding: set[int] = set()  # slots that the user holds; adding and discarding need no lock
+        self._outstanding: set[int] = set()  # slots that the user holds; add and discard need no lock
         self._closed = False
-        self._stall_s: float | None = None  # how long the process may do nothing
+        self._stall_s: float | None = None  # how long the process may stay inactive
         self._stalled: str | None = None
-        self.failed_at: int | None = None  # the position behind the element whose error was raised last
+        self.failed_at: int | None = None  # the position after the element whose error was raised last
         self._interrupted = False
-        self.skipped: deque[tuple[int, int]] = deque()  # from which position on so many rows were left out
+        self.skipped: deque[tuple[int, int]] = deque()  # (position, number of rows left out from there on)
         self._open(request)
 
     def may_open(self, request: bytes) -> bool:
-        """Whether `open` may be called: a new process for it would be like this one was, and nobody holds a slot, of
-        which a request may have few.
+        """Returns whether `open` may be called.
+
+        That needs the same surroundings that a new process would get, and no slots in use.
         """
         free = self._shared and not self._outstanding
         return free and may_share_process(request.decode()) and self._surroundings == _surroundings()
 
     def open(self, request: bytes) -> bool:
-        """Opens another request in the same process. False if that cannot be done; the process has ended then.
+        """Opens another request in the same process. Returns ``False`` if that fails; the process has then ended.
 
         Raises:
-            ParquetryError: what planning raised; the process has ended, too.
+            ParquetryError: an error from planning; the process has then ended, too.
         """
         self._generation += 1
         try:
@@ -125,7 +127,7 @@ class SidecarClient:
         return True
 
     def start(self, wanted: Start, counters: int | None = None) -> None:
-        """Begins an iteration; ``counters``: the descriptor of the memory that it counts in."""
+        """Begins an iteration. ``counters`` is the descriptor of the memory in which it counts."""
         self._generation += 1
         self.skipped.clear()
         body = wanted.pack()
@@ -135,7 +137,7 @@ class SidecarClient:
             self._most_slots = Started.unpack(message.body).most_slots
 
     def next_batch(self, outputs: tuple[OutputField, ...]) -> tuple[BatchHeader, list[Column]] | None:
-        """The next batch as views into its slot; ``None`` at the end."""
+        """Returns the next batch as views into its slot, or ``None`` at the end."""
         while (message := self._next(MessageType.BATCH, MessageType.END, MessageType.STATE)).type == MessageType.STATE:
             self.skipped.append((message.a, message.b))
         if message.type == MessageType.END:
@@ -146,7 +148,7 @@ class SidecarClient:
             self._outstanding.add(message.a)
             scarce = self._most_slots - len(self._outstanding) <= 1
             weakref.finalize(lease, self._give_back, message.a).atexit = False
-            if scarce:  # the consumer hoards: copy the batch out, so that the sidecar never runs out of slots
+            if scarce:  # the consumer keeps many batches: copy this one, so that the sidecar never runs out of slots
                 own = np.frombuffer(lease, np.uint8).copy()
                 del lease
                 return header, read_table(own, header, outputs)
@@ -154,18 +156,18 @@ class SidecarClient:
 
     @property
     def reusable(self) -> bool:
-        """Whether another iteration may run in it: not behind a function that somebody has interrupted."""
+        """Returns whether the sidecar may run another iteration. It may not after a user function was interrupted."""
         return self.alive and not self._interrupted
 
     def stop(self) -> None:
-        """Ends the iteration; the sidecar stays."""
+        """Ends the iteration and keeps the sidecar."""
         with contextlib.suppress(OSError):
             self._channel.send(Message(type=MessageType.STOP, generation=self._generation))
         self._generation += 1
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs and this object may use it."""
+        """Returns whether the process runs and may be used by this object."""
         return not self._closed and self.pid == os.getpid() and self._process.poll() is None
 
     def close(self) -> None:
@@ -180,7 +182,9 @@ class SidecarClient:
             self._process.wait(timeout=_DEATH_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a disk ends when that answers
+            with contextlib.suppress(
+                subprocess.TimeoutExpired
+            ):  # a process that waits for a disk ends when the disk answers
                 self._process.wait(timeout=_DEATH_S)
         self._drain.join(timeout=_DEATH_S)
         for slot in self._slots.values():
@@ -196,7 +200,7 @@ class SidecarClient:
             self._send(message)
             opened = self._next(MessageType.OPENED)
             if opened.b >> 32:
-                # Workers that stall are replaced by the reader, which gets the time for that.
+                # The reader replaces stalled workers, and gets the time to do so.
                 self._stall_s = 1 + 1.25 * (opened.b >> 32) / 1000
         except BaseException:
             self.close()
@@ -205,11 +209,11 @@ class SidecarClient:
             os.close(descriptor)
 
     def _next(self, *wanted: MessageType) -> Message:
-        """The next message of this generation, of one of these types.
+        """Returns the next message of this generation, which must have one of these types.
 
         Raises:
-            ParquetryError: what the sidecar reports.
-            SidecarError: it is gone, or does not keep to the protocol.
+            ParquetryError: an error that the sidecar reports.
+            SidecarError: the sidecar is gone, or violates the protocol.
         """
         with self._held_to_protocol():
             message = self._receive(*wanted, MessageType.ERROR)
@@ -220,7 +224,7 @@ class SidecarClient:
         raise error_class(problem.name)(problem.text)
 
     def _receive(self, *wanted: MessageType) -> Message:
-        """The next message of this generation that is not about slots."""
+        """Returns the next message of this generation that is not about slots."""
         watch: StallWatch | None = None
 
         def is_over() -> bool:
@@ -229,7 +233,7 @@ class SidecarClient:
             if self._stalled is None and (stalled := watch.stalled()) is not None:
                 self._stalled = stalled
                 self._process.kill()
-            # Another process may hold the other end of the connection, whose end alone would not be noticed then.
+            # Another process may hold the other end of the connection, so its closing alone may go unnoticed.
             return self._stalled is not None or self._process.poll() is not None
 
         while True:
@@ -259,11 +263,11 @@ class SidecarClient:
 
     @contextlib.contextmanager
     def _held_to_protocol(self) -> Iterator[None]:
-        """Ends a sidecar whose messages make no sense."""
+        """Ends a sidecar that violates the protocol."""
         try:
             yield
         except (SidecarError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            if self._closed:  # it died, which the error says
+            if self._closed:  # it died, and the error says so
                 raise
             self.close()
             what = error if isinstance(error, SidecarError) else f"{error!r}."
@@ -273,7 +277,7 @@ class SidecarClient:
             ) from error
 
     def _give_back(self, slot: int) -> None:
-        # A finaliser may run in any thread, in the middle of anything: it takes no lock.
+        # A finaliser may run in any thread at any point, so it takes no lock.
         self._outstanding.discard(slot)
         self._release(slot)
 
@@ -305,7 +309,7 @@ class SidecarClient:
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         assert self._process.stderr is not None
         with self._process.stderr as pipe:
-            while chunk := os.read(pipe.fileno(), 4096):  # not by lines: a progress bar ends none
+            while chunk := os.read(pipe.fileno(), 4096):  # not by lines, because progress bars write no line ends
                 text = decoder.decode(chunk)
                 self._stderr = (self._stderr + text)[-_TAIL_CHARACTERS:]
                 with contextlib.suppress(Exception):
@@ -313,20 +317,20 @@ class SidecarClient:
 
 
 class _MappedSlot:
-    """A slot as the client sees it."""
+    """The client's view of a slot."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._memory: mmap.mmap | None = None
 
     def lease(self, size: int) -> Any:
-        """The slot's memory; while the returned object or a view of it lives, the slot is in use."""
+        """Returns the slot's memory. The slot is in use as long as this object or a view of it lives."""
         if self._memory is None or len(self._memory) < size:
             self._memory = mmap.mmap(self._descriptor, size)
         return (ctypes.c_uint8 * len(self._memory)).from_buffer(self._memory)
 
     def close(self) -> None:
-        """Closes the descriptor; mappings go with the last array that uses them."""
+        """Closes the descriptor. A mapping ends with the last array that uses it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -334,15 +338,15 @@ class _MappedSlot:
 
 
 def _surroundings() -> tuple[dict[str, str], str]:
-    """What a new process inherits: the environment and the working directory."""
+    """Returns what a new process would inherit: the environment and the working directory."""
     try:
-        return {**os.environ, ENVIRONMENT: ""}, os.getcwd()  # a trace is told with START
-    except FileNotFoundError:  # somebody removed it
+        return {**os.environ, ENVIRONMENT: ""}, os.getcwd()  # START names the trace
+    except FileNotFoundError:  # it was removed
         return {**os.environ, ENVIRONMENT: ""}, ""
 
 
 def idle_seconds() -> float:
-    """How long a sidecar may wait for the next iteration."""
+    """Returns how long a sidecar may wait for the next iteration."""
     try:
         seconds = float(os.environ.get("PARQUETRY_SIDECAR_IDLE_S", IDLE_S))
     except ValueError:
@@ -351,29 +355,29 @@ def idle_seconds() -> float:
 
 
 class RecentMost:
-    """The largest of the numbers that were noted lately."""
+    """The largest number noted recently."""
 
     def __init__(self) -> None:
-        self._noted: deque[tuple[float, int]] = deque()  # times rise, numbers fall
+        self._noted: deque[tuple[float, int]] = deque()  # times ascend, numbers descend
 
     def note(self, number: int, now: float) -> None:
-        """Takes a number in."""
+        """Adds a number."""
         while self._noted and self._noted[-1][1] <= number:
             self._noted.pop()
         self._noted.append((now, number))
 
     def within(self, seconds: float, now: float) -> int:
-        """The largest of the last ``seconds``; 0 if there is none."""
+        """Returns the largest number of the last ``seconds``, or 0 if there is none."""
         while self._noted and self._noted[0][0] < now - seconds:
             self._noted.popleft()
         return self._noted[0][1] if self._noted else 0
 
 
 class IdlePool:
-    """Sidecars that wait for the next iteration of the same request; ended after `idle_seconds`.
+    """Idle sidecars, kept for the next iteration of the same request, and ended after `idle_seconds`.
 
-    When as many are idle as were in use at once lately, the oldest of them opens the next other request, or is ended
-    for one that is given back.
+    The pool holds as many as were recently in use at once. When it is full, the oldest one opens the next different
+    request, or is ended when another one is returned.
     """
 
     def __init__(self) -> None:
@@ -384,7 +388,7 @@ class IdlePool:
         self._timer: threading.Timer | None = None
 
     def take(self, request: bytes) -> SidecarClient:
-        """An idle sidecar of this request, or a new one."""
+        """Returns an idle sidecar for this request, or a new one."""
         while True:
             with self._lock:
                 found = next((item for item in self._idle if item[1].request == request), None) or self._spare(request)
@@ -398,7 +402,7 @@ class IdlePool:
             client.close()
 
     def give(self, client: SidecarClient) -> None:
-        """Keeps a sidecar for a while."""
+        """Returns a sidecar to the pool."""
         idle_s = idle_seconds()
         with self._lock:
             self._most_used.note(len(self._used), time.monotonic())
@@ -426,14 +430,14 @@ class IdlePool:
             client.close()
 
     def forget(self) -> None:
-        """In a forked child: the sidecars are the parent's."""
+        """Drops all sidecars in a forked child, because they belong to the parent."""
         self._idle = []
         self._used = weakref.WeakSet()
         self._timer = None
         self._lock = threading.Lock()
 
     def _spare(self, request: bytes) -> tuple[float, SidecarClient] | None:
-        """The oldest that may open a request, if it would be ended when one more is given back."""
+        """Returns the oldest sidecar that may open a request, if the pool is full."""
         if len(self._idle) < self._most_kept(idle_seconds(), time.monotonic()):
             return None
         return next((item for item in self._idle if item[1].may_open(request)), None)
@@ -471,7 +475,7 @@ os.register_at_fork(after_in_child=IDLE.forget)
 
 
 class SidecarSource:
-    """The steps of one iteration, made by a sidecar."""
+    """The steps of one iteration, produced by a sidecar."""
 
     def __init__(self, wanted: StepRequest) -> None:
         element, cursor = wanted.plan.element, wanted.cursor
@@ -498,7 +502,7 @@ class SidecarSource:
             self._begin_again(error)
 
     def _begin(self) -> None:
-        """Begins behind the last step that was given."""
+        """Begins after the last step that was returned."""
         self._client = IDLE.take(self._request)
         try:
             cursor = replace(self._cursor, start=self.position, skipped=self.skipped)
@@ -507,15 +511,15 @@ class SidecarSource:
         except BaseException:
             self._release()
             raise
-        if self._closed:  # meanwhile, by another thread
+        if self._closed:  # closed by another thread in the meantime
             self._release()
 
     def _begin_again(self, death: SidecarError) -> None:
         """Replaces a sidecar that died.
 
         Raises:
-            SidecarError: that was done often enough at this element.
-            ParquetryError: what planning raised.
+            SidecarError: it died too often at this element.
+            ParquetryError: an error from planning.
         """
         error = death
         while not self._closed:
@@ -549,7 +553,7 @@ class SidecarSource:
         return count, columns
 
     def _receive(self) -> None:
-        """Waits for a message and takes its steps apart, if it has any; raises ``StopIteration`` at the end."""
+        """Waits for a message and splits it into steps, if it has any. Raises ``StopIteration`` at the end."""
         client = self._client
         if client is None:
             raise StopIteration
@@ -586,7 +590,7 @@ class SidecarSource:
             _, self.skipped = told.popleft()
 
     def close(self) -> None:
-        """Ends the iteration; the sidecar waits for the next one. Idempotent."""
+        """Ends the iteration and keeps the sidecar for the next one. Idempotent."""
         self._closed = True
         self._release()
 

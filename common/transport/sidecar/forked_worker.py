@@ -1,10 +1,9 @@
-"""Workers that are forked from a template: a copy of the reader, made when it has imported what workers need and has
-done nothing else.
+"""Forks workers from a template: a copy of the reader, made right after it has imported what workers need.
 
-A fork costs milliseconds where a new Python costs its imports again, on processors that the reader needs for its own.
-The reader cannot be forked once it has threads; the template can, whenever a worker died. In: a reader with one thread
-that has loaded no user function. Out: workers that hold their own connection and nothing else of the reader, so that
-they behave like workers that were started by themselves. The template reaps them, and ends with the reader.
+A fork takes milliseconds. A new Python process repeats all imports, on processors that the reader needs. The reader
+cannot be forked once it has threads, but the template can, whenever a worker has died. The template must be forked from
+a reader with a single thread and no user functions loaded. Its workers hold their own connection and nothing else of
+the reader, so they behave like new processes. The template reaps them, and ends with the reader.
 """
 
 from __future__ import annotations
@@ -36,31 +35,29 @@ _LONGEST_PAUSE_S = 0.05
 _ANSWER_S = 10.0
 _STANDARD_STREAMS = 3
 TEMPLATE_NAME = "parquetry-fork"
-"""How `ps` and `top` show a template."""
+"""The name of a template in `ps` and `top`."""
 
 
 def can_fork() -> bool:
-    """Whether this process may be copied: on Linux, while no other thread of Python's could be in the middle of
-    something.
+    """Returns whether this process can be forked safely: on Linux, as long as it has no other Python thread.
 
-    The threads that numpy and pyarrow start when they are imported belong to OpenBLAS and jemalloc, which care for
-    forks themselves.
+    Importing numpy and pyarrow starts threads of OpenBLAS and jemalloc. Those libraries handle forks themselves.
     """
     try:
-        os.close(os.pidfd_open(os.getpid()))  # by which workers are waited for
+        os.close(os.pidfd_open(os.getpid()))  # used to wait for workers
     except (AttributeError, OSError):
         return False
     return sys.platform == "linux" and threading.active_count() == 1
 
 
 class Template:
-    """The process that workers are forked from, as its reader sees it. Thread-safe.
+    """The process from which workers are forked, as seen by its reader. Thread-safe.
 
-    If it is gone, or does not answer, another is started. Until that one has imported what workers need, workers are
-    started by themselves.
+    If it is gone or does not answer, another one is started. Until that one has finished its imports, workers are
+    started as new processes.
 
     Args:
-        in_child: called in the template first, to close what is this process's alone.
+        in_child: called first in the template, to close what belongs to this process only.
     """
 
     def __init__(self, *, in_child: Callable[[], None]) -> None:
@@ -74,13 +71,13 @@ class Template:
         self._process: Process = ForkedProcess(pid)
         self._channel = StreamChannel(ours)
         self._lock = threading.Lock()
-        self._generation = 0  # how many took over from the first one
+        self._generation = 0  # how many templates have taken over so far
         self._gone = False
-        self._next: tuple[WorkerProcess, StreamChannel] | None = None  # which is going to take over
+        self._next: tuple[WorkerProcess, StreamChannel] | None = None  # the one that will take over
         self._closed = False
 
     def start(self) -> WorkerProcess:
-        """Forks a worker, which waits for its program; in this process only."""
+        """Forks a worker, which waits for its program. Call it in this process only."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with self._lock:
@@ -95,7 +92,7 @@ class Template:
         return WorkerProcess(TemplatesWorker(self, pid, generation), ours)
 
     def exit_code(self, pid: int, generation: int) -> int | None:
-        """How a worker ended that it has forked, asked for once; ``None`` if nobody knows."""
+        """Returns the exit code of a worker that this template forked, or ``None`` if unknown. Ask once per worker."""
         with self._lock, suppress(SidecarError):
             self._take_over()
             if generation == self._generation:
@@ -104,10 +101,10 @@ class Template:
         return None
 
     def _ask(self, message: dict[str, Any], descriptor: int | None = None) -> Any:
-        """What the template answers; to be called with the lock held.
+        """Returns the template's answer. Call it with the lock held.
 
         Raises:
-            SidecarError: it is gone, or silent.
+            SidecarError: the template is gone, or does not answer.
         """
         self._take_over()
         received = None
@@ -119,14 +116,14 @@ class Template:
                 self._drop()
         if received is None:
             if self._next is None and not self._closed:
-                with suppress(OSError):  # too many processes: perhaps there is room for one later
+                with suppress(OSError):  # too many processes; a later call tries again
                     started = start_worker("forked_worker")
                     self._next = started, StreamChannel(started.connection)
             raise SidecarError("the process that decode workers are forked from is gone")
         return received[0]["answer"]
 
     def _take_over(self) -> None:
-        """Lets the next template take the place of one that is gone, once it is ready."""
+        """Replaces a template that is gone by the next one, once that is ready."""
         if not self._gone or self._next is None:
             return
         started, channel = self._next
@@ -142,7 +139,7 @@ class Template:
         self._gone = False
 
     def close(self) -> None:
-        """Ends the template; its workers go on. Idempotent."""
+        """Ends the template. Its workers continue. Idempotent."""
         with self._lock:
             self._closed = True
             self._drop()
@@ -163,17 +160,17 @@ class Template:
 def _fork() -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.flush()  # else the child would write it again
+            stream.flush()  # otherwise the child would write it again
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 counts the threads of libraries as well
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 also counts threads of libraries
         return os.fork()
 
 
 def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
-    """The template: forks what it is asked for, and reaps it, until the reader is gone."""
+    """Runs the template: forks workers on request and reaps them, until the reader is gone."""
     _close_all_but(connection)
     reader = _rename(TEMPLATE_NAME)
-    ended: dict[int, int] = {}  # exit codes that nobody asked for yet
+    ended: dict[int, int] = {}  # exit codes that have not been asked for yet
     ended_before = takes_over
 
     def reap(*_: object) -> None:
@@ -186,7 +183,7 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     before = signal.signal(signal.SIGCHLD, reap)
     channel = StreamChannel(connection)
     if takes_over:
-        with suppress(OSError):  # the reader went while this process imported
+        with suppress(OSError):  # the reader ended during the imports
             channel.send({"answer": "ready"})
     while (received := channel.receive()) is not None:
         message, descriptor = received
@@ -205,13 +202,13 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
         else:
             reap()
             answer = ended.pop(message["ended"], None)
-        with suppress(OSError):  # the reader went; the next message will not come
+        with suppress(OSError):  # the reader ended, so there is no next message
             channel.send({"answer": answer})
     os._exit(0)
 
 
 def _import_late() -> None:
-    """Imports what workers import at their first image: one that replaces another is to begin at once."""
+    """Imports what workers would import at their first image, so that a replacement starts at once."""
     with suppress(ImportError):
         from PIL import Image
 
@@ -219,7 +216,7 @@ def _import_late() -> None:
 
 
 def _rename(name: str) -> str:
-    """Gives this process another name in `ps` and `top`; returns the one before."""
+    """Renames this process in `ps` and `top`. Returns the old name."""
     try:
         with open("/proc/self/comm", "r+") as file:
             before = file.read().rstrip("\n")
@@ -233,21 +230,23 @@ def _close_all_but(connection: socket.socket) -> None:
     for text in os.listdir("/proc/self/fd"):
         descriptor = int(text)
         if descriptor >= _STANDARD_STREAMS and descriptor != connection.fileno():
-            with suppress(OSError):  # the listing's own
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(descriptor)
 
 
 def _begin(connection: socket.socket) -> NoReturn:
-    """In a new worker: what a process of its own would begin with, then its work, then the end."""
+    """Runs a new worker: does what a new process would do first, then the work, then exits."""
     _close_all_but(connection)
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # else all workers would draw the same; Python's `random` does it by itself
+        sys.modules[
+            "numpy.random"
+        ].seed()  # otherwise all workers would draw the same numbers; Python's `random` reseeds itself
     work(connection)
     sys.exit()
 
 
 class TemplatesWorker:
-    """A child of the template, as its owner needs it. Thread-safe; its number is never used once it is known."""
+    """A child of the template. Thread-safe. Its PID is never used after its exit code is known."""
 
     def __init__(self, template: Template, pid: int, generation: int) -> None:
         self.pid = pid
@@ -264,7 +263,7 @@ class TemplatesWorker:
             weakref.finalize(self, os.close, self._ended).atexit = False
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code, or minus the signal that ended it, once it has ended; ``None`` if nobody knows.
+        """Waits for the end. Returns the exit code, or minus the signal that ended it; ``None`` if unknown.
 
         Raises:
             TimeoutExpired: it still runs after ``timeout`` seconds.
@@ -282,14 +281,14 @@ class TemplatesWorker:
             return self._code
 
     def kill(self) -> None:
-        """Ends it at once; nothing if it has ended."""
+        """Kills the process, unless it has ended."""
         if self._ended is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._ended, signal.SIGKILL)
 
 
 class ForkedProcess:
-    """A child of this process, as its owner needs it. Thread-safe; its number is never used after it is reaped."""
+    """A child of this process. Thread-safe. Its PID is never used after it is reaped."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -297,14 +296,14 @@ class ForkedProcess:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; ``None`` while it runs."""
+        """Returns the exit code, or minus the signal that ended it; ``None`` while it runs."""
         with self._lock:
             if self._code is None:
                 self._code = self._reap()
             return self._code
 
     def wait(self, timeout: float | None = None) -> int:
-        """As `poll`, once it has ended.
+        """Waits for the end, and returns what `poll` returns.
 
         Raises:
             TimeoutExpired: it still runs after ``timeout`` seconds.
@@ -320,28 +319,28 @@ class ForkedProcess:
         return code
 
     def kill(self) -> None:
-        """Ends it at once; nothing if it has been reaped."""
+        """Kills the process, unless it has been reaped."""
         with self._lock:
             if self._code is None:
                 self._code = self._reap()
             if self._code is None:
-                with suppress(ProcessLookupError):  # it ended just now, and nobody had to reap it
+                with suppress(ProcessLookupError):  # it has just ended, and needs no reaping
                     os.kill(self.pid, signal.SIGKILL)
 
     def _reap(self) -> int | None:
         try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            return 0  # whoever started the trainer ignores SIGCHLD, and so do we: it is gone, and nobody knows how
+            return 0  # the trainer was started with SIGCHLD ignored, so the exit code is lost
         return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def main() -> None:
-    """Entry point of a template that takes over from one that is gone."""
+    """Entry point of a template that replaces one that is gone."""
     parser = argparse.ArgumentParser(description="what decode workers of parquetry's sidecar are forked from")
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the reader's socket")
     connection = socket.socket(fileno=parser.parse_args().fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the trainer
     _import_late()
     _serve(connection, takes_over=True)
 

@@ -1,4 +1,4 @@
-"""The sidecar's messages: constants, packing and unpacking; `docs/protocol.md` is the description.
+"""The sidecar's messages: constants, packing and unpacking. `docs/protocol.md` describes them.
 
 Pure functions and values; the C++ side is ``tf_plugin/kernels/protocol.h`` and ``messages.cc``.
 """
@@ -34,7 +34,7 @@ _CUT = b"\n[... cut ...]\n"
 
 
 class MessageType(enum.IntEnum):
-    """What a message is; numbers below 100 go to the sidecar."""
+    """The type of a message. Types below 100 are sent to the sidecar."""
 
     OPEN = 1
     START = 2
@@ -51,7 +51,7 @@ class MessageType(enum.IntEnum):
 
 
 class Role(enum.IntEnum):
-    """What a tensor is to its field."""
+    """The role of a tensor in its field."""
 
     DENSE = 0
     STRING_OFFSETS = 1
@@ -92,7 +92,7 @@ ENTRY = np.dtype(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One packet; ``a`` and ``b`` are unsigned on the wire (`signed` reads them as i64)."""
+    """One packet. ``a`` and ``b`` are unsigned on the wire; `signed` reads them as i64."""
 
     type: MessageType
     generation: int = 0
@@ -109,9 +109,9 @@ class Start:
     Attributes:
         cursor: where to begin, unless there is a ``state``.
         merge: whether a message may hold several batches.
-        state: a saved state to go on from, as text that only the sidecar reads.
+        state: a saved state to continue from, as text that only the sidecar interprets.
 
-    Memory for counters travels beside it, as the message's descriptor.
+    The memory for counters is the descriptor of the message.
     """
 
     cursor: Cursor
@@ -149,9 +149,9 @@ class Started:
     """The body of a STARTED message.
 
     Attributes:
-        iteration: the number of the iteration, which a state brings along.
-        most_slots: slots that the sidecar will use at most.
-        before, after: the texts between which the number of consumed elements stands in a state.
+        iteration: the number of the iteration; a state may set it.
+        most_slots: the maximum number of slots that the sidecar will use.
+        before, after: the texts around the number of consumed elements in a state.
     """
 
     iteration: int
@@ -183,9 +183,15 @@ class RemoteError:
     text: str
 
     def pack(self) -> bytes:
-        """The bytes of the body; a text that is too long loses its middle, never the end, where the cause is."""
-        name, text = self.name.encode(), self.text.encode(errors="backslashreplace")  # a lone surrogate is no UTF-8
-        text = text.replace(b"\0", b"\\0")  # TensorFlow ends a text there
+        """Returns the bytes of the body.
+
+        A text that is too long loses its middle, never its end, which names the cause.
+        """
+        name, text = (
+            self.name.encode(),
+            self.text.encode(errors="backslashreplace"),
+        )  # a lone surrogate is not valid UTF-8
+        text = text.replace(b"\0", b"\\0")  # TensorFlow ends texts at a null byte
         room = MAX_BODY_BYTES - ERROR.size - len(name)
         if len(text) > room:
             head, tail = text[:_HEAD_BYTES], text[_HEAD_BYTES + len(_CUT) - room :]
@@ -236,7 +242,7 @@ class BatchHeader:
 
 
 def pack(message: Message) -> bytes:
-    """The packet of a message (its descriptor travels beside it)."""
+    """Returns the packet of a message. Its descriptor is sent separately."""
     if len(message.body) > MAX_BODY_BYTES:
         raise SidecarError(
             f"message {message.type.name}: expected a body of at most {MAX_BODY_BYTES} bytes, got {len(message.body)}."
@@ -256,7 +262,7 @@ def pack(message: Message) -> bytes:
 
 
 def unpack(packet: bytes, descriptors: list[int]) -> Message:
-    """The message in a packet.
+    """Returns the message in a packet.
 
     Raises:
         SidecarError: bytes that are not a message of this version.
@@ -288,7 +294,10 @@ def unpack(packet: bytes, descriptors: list[int]) -> Message:
 
 
 def _taken_apart(kind: MessageType, form: struct.Struct, body: bytes, *, texts: int) -> tuple[list[int], list[str]]:
-    """The numbers that a body begins with, and the texts behind them, whose lengths are the last numbers."""
+    """Splits a body into its leading numbers and the texts after them.
+
+    The last numbers are the lengths of the texts.
+    """
     numbers = list(form.unpack_from(body)) if len(body) >= form.size else []
     lengths = numbers[len(numbers) - texts :]
     if not numbers or form.size + sum(lengths) != len(body):
@@ -304,10 +313,10 @@ def _taken_apart(kind: MessageType, form: struct.Struct, body: bytes, *, texts: 
 
 
 def _whole_characters(text: bytes) -> bytes:
-    """Cut UTF-8 without the pieces of characters at its ends."""
+    """Removes partial characters from both ends of truncated UTF-8."""
     return text.decode(errors="ignore").encode()
 
 
 def signed(value: int) -> int:
-    """A 64-bit field read as i64."""
+    """Reads a 64-bit field as i64."""
     return value - (1 << 64) if value >= 1 << 63 else value

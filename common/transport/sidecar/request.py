@@ -1,4 +1,4 @@
-"""The OPEN request: what a sidecar is asked for, the same from every face."""
+"""The OPEN request, which every front end sends to a sidecar in the same form."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def open_request(
     strict_nulls: bool,
     element: Element | None = None,
 ) -> str:
-    """The request as JSON.
+    """Returns the request as JSON.
 
-    With ``element`` the sidecar makes sure that this is what the pipeline gives, because its URLs may become others.
+    With ``element``, the sidecar checks that the pipeline still returns these fields, because its URLs may change.
 
-    ``start_workers`` lets the sidecar start its workers before it has planned anything: the pipeline's description,
-    which is known here, says whether they will be needed. ``versions`` hold the sidecar to the files that were found
-    here, and keep one that has opened others from being taken for this request.
+    ``start_workers`` lets the sidecar start its workers before planning, because the pipeline's description already
+    says whether they are needed. ``versions`` bind the sidecar to the files that were found here. A sidecar that has
+    opened other versions is not reused for this request.
 
     Args:
-        pipeline: as JSON.
-        versions: of the datasets that it reads.
-        plan: of that pipeline.
-        threads: how many steps are decoded at once.
+        pipeline: the pipeline as JSON.
+        versions: the versions of the datasets that it reads.
+        plan: the plan of that pipeline.
+        threads: the number of steps that are decoded at once.
     """
     return json.dumps(
         {
@@ -49,22 +49,24 @@ def open_request(
 
 
 def may_share_process(request: str) -> bool:
-    """Whether a sidecar may open this request and others, one after the other: it holds no function, which may change
-    what is imported, and asks for no workers, which are forked from a process that has read nothing yet.
+    """Returns whether a sidecar may open this request and others, one after the other.
+
+    That needs a request without user functions, which may change what is imported, and without workers, which are
+    forked from a process that has not read anything yet.
     """
     return '"start_workers": 0' in request and '"pickle"' not in request
 
 
 def requested_versions(request: Mapping[str, Any]) -> list[str] | None:
-    """The versions of the files that the client found; ``None`` if it could not know which files it asks for."""
+    """Returns the versions of the files that the client found, or ``None`` if it did not list them."""
     return None if "urls" in request else request.get("versions")
 
 
 def check_outputs(request: Mapping[str, Any], element: Element) -> None:
-    """Holds what a pipeline gives to what its client was promised.
+    """Checks that a pipeline returns the fields that its client expects.
 
     Raises:
-        SchemaError: a field that is missing, new, or of another dtype or shape.
+        SchemaError: a field is missing, new, or has another dtype or shape.
     """
     promised, found = request.get("outputs"), _described(element)
     if promised is None or list(promised.items()) == list(found.items()):

@@ -1,7 +1,7 @@
-"""Where the reader's jobs run: in its own threads (decoding that is cheap, or frees the interpreter lock) or in worker
-processes (other costly decoding, user Python).
+"""Runs the reader's jobs in its own threads or in worker processes.
 
-Both make the same bytes in the same slots. A worker that dies is replaced and its job done again.
+Threads run decoding that is cheap or releases the interpreter lock. Worker processes run other costly decoding and user
+functions. Both write the same bytes into the same slots. A worker that dies is replaced, and its job is repeated.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from .worker_process import WorkerProcess
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_DEATHS = 3
-"""Workers that a job may end, if it was the first of each: it would end every other, too."""
+"""The number of fresh workers that a job may end. After that, the job itself is at fault."""
 _MOST_KILLS = 30
-"""Workers that somebody else may kill while one job runs, before it is given up."""
+"""The number of workers that may be killed from outside while one job runs, before it is given up."""
 _LOOK_S = 0.5
-"""How often a process that works is looked after."""
+"""How often a working process is checked."""
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM}
-"""Signals that no job's own fault sends; but the system does when memory runs out."""
+"""Signals that a job does not cause itself. The system sends them when memory runs out."""
 
 
 class Slot:
-    """A slot of the reader: its number for the client and its memory."""
+    """A slot of the reader: its number, which the client knows, and its memory."""
 
     def __init__(self, number: int, memory: SlotMemory) -> None:
         self.number = number
@@ -60,23 +60,23 @@ class Runner(Protocol):
     """Makes batches in slots."""
 
     def finish(self, source: int, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> Any:
-        """What a loaded block is kept as (see `BlockStore`); called in a fetch thread."""
+        """Converts a loaded block to the form in which it is kept (see `BlockStore`). Called in a fetch thread."""
 
     def discard(self, block: object) -> None:
-        """Called when a block is not needed any more."""
+        """Called when a block is no longer needed."""
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
-        """Starts a job; ``first``, the number of its first element, goes into the batch header."""
+        """Starts a job. ``first``, the number of its first element, goes into the batch header."""
 
     def count_in(self, counters: Counters) -> None:
-        """Jobs that begin from now on count there."""
+        """Makes later jobs count in ``counters``."""
 
     def close(self) -> None:
         """Stops everything. Idempotent."""
 
 
 class ThreadRunner:
-    """Jobs in threads of the reader."""
+    """Runs jobs in threads of the reader."""
 
     def __init__(
         self, fetchers: Sequence[Fetcher], program: ElementProgram | MixedProgram, *, threads: int, strict_nulls: bool
@@ -94,7 +94,7 @@ class ThreadRunner:
         return rows, self._fetchers[source].assemble(rows, parts)
 
     def discard(self, block: object) -> None:
-        """Nothing to do: memory goes with the last reference."""
+        """Does nothing: the memory is freed with the last reference."""
 
     def submit(self, job: Job, handles: list[Handle], slot: Slot, first: int) -> Future[BatchHeader]:
         return self._pool.submit(self._make, job, handles, slot, first)
@@ -114,7 +114,7 @@ class ThreadRunner:
 
 
 class WorkerRunner:
-    """Jobs in worker processes; one dispatching thread for each worker."""
+    """Runs jobs in worker processes, with one dispatching thread for each worker."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class WorkerRunner:
         self._counters = counters
 
     def _memory_ran_out(self) -> bool:
-        """Whether the system has killed processes, because memory ran out, since this was asked last."""
+        """Returns whether the system has killed processes for lack of memory since the last call."""
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()
         return self._killed_for_memory != before
 
@@ -202,7 +202,7 @@ class WorkerRunner:
             for block in held:
                 block.release()
                 if block.closed:
-                    worker.stale.append(block.number)  # it may have been sent after it was given up
+                    worker.stale.append(block.number)  # it may have been sent after it was discarded
 
     def _run(self, worker: _Worker, job: Job, blocks: Sequence[ExportedBlock], slot: Slot, first: int) -> BatchHeader:
         message = {
@@ -251,7 +251,7 @@ class WorkerRunner:
 
 
 class _Worker:
-    """One worker process as its dispatching thread sees it."""
+    """A worker process, as seen by its dispatching thread."""
 
     def __init__(
         self,
@@ -266,7 +266,7 @@ class _Worker:
         self.stale: deque[int] = deque()
         self.status = "not started"
         self.was_killed = False
-        self._lock = threading.Lock()  # of the process, which is replaced here and ended elsewhere
+        self._lock = threading.Lock()  # protects the process, which is replaced here and ended elsewhere
         self._closed = False
         self._use(process)
 
@@ -281,7 +281,7 @@ class _Worker:
         self._counters: Counters | None = None
 
     def begin(self) -> bool:
-        """Replaces a dead process. Returns whether this one has done nothing yet."""
+        """Replaces a dead process. Returns whether the current one is fresh."""
         if self._died:
             self._channel.close()
             process = self._start()
@@ -294,10 +294,10 @@ class _Worker:
     def run(
         self, job: Job, blocks: Sequence[ExportedBlock], slot: Slot, message: dict[str, Any], counters: Counters
     ) -> BatchHeader | None:
-        """Runs a job; ``None`` if the process died.
+        """Runs a job. Returns ``None`` if the process died.
 
         Raises:
-            ParquetryError: what the job raised.
+            ParquetryError: the error that the job raised.
         """
         try:
             self._prepare(blocks, slot, counters)
@@ -339,7 +339,7 @@ class _Worker:
             self._counters = counters
 
     def _answer(self, waiting: str) -> tuple[dict[str, Any], int | None] | None:
-        """What the process says to a message; ``None`` when it is gone, or was killed because it did nothing."""
+        """Returns the answer to a message, or ``None`` if the process is gone or was killed because it stalled."""
         watch: StallWatch | None = None
         while not self._channel.wait(_LOOK_S):
             process = self._process.process
@@ -368,13 +368,13 @@ class _Worker:
 
 
 _MOST_DECODERS = 8
-"""Threads in which images are decoded in one process: more would wait for its interpreter lock."""
+"""The most threads that decode images in one process. More would wait for the interpreter lock."""
 
 
 def needs_workers(program: ElementProgram | MixedProgram, workers: int) -> bool:
-    """Whether jobs run in worker processes: user functions do, and costly decoding that threads would not speed up.
+    """Returns whether jobs need worker processes: for user functions, and for costly decoding that holds the lock.
 
-    The rows of n-gram windows are decoded once for all windows that share them, which threads can and processes cannot.
+    N-gram windows share decoded rows, which is only possible in threads.
     """
     if program.has_user_code:
         return True
@@ -392,7 +392,7 @@ def make_runner(
     started: Sequence[WorkerProcess],
     stall_timeout: float | None,
 ) -> Runner:
-    """Worker processes, which ``start`` starts, or threads; ``started`` workers are taken over."""
+    """Makes a runner of worker processes or of threads. ``start`` starts workers; ``started`` ones are used first."""
     if needs_workers(program, workers):
         return WorkerRunner(
             fetchers,

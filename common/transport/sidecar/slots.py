@@ -1,7 +1,7 @@
-"""Slots: the shared memory that batches are made in.
+"""Slots: the shared memory in which batches are built.
 
-`SlotMemory` is one slot as a process that writes it sees it: an arena that grows. `write_table` lays the columns of a
-batch out in it and describes them in the tensor table; `read_table` is its inverse, without a copy.
+`SlotMemory` is a writer's view of one slot: an arena that grows. `write_table` lays out the columns of a batch in it
+and describes them in the tensor table. `read_table` is the inverse, without a copy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SlotMemory:
 
     @property
     def num_bytes(self) -> int:
-        """The slot's size."""
+        """The size of the slot."""
         return self._size
 
     def begin(self) -> None:
@@ -54,7 +54,7 @@ class SlotMemory:
             self._map()
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """An array in the slot; the slot grows if it must (earlier arrays stay where they are)."""
+        """Allocates an array in the slot, which grows if needed. Earlier arrays stay where they are."""
         count = math.prod(shape)
         size = count * dtype.itemsize
         self._reserve(self._used + size)
@@ -64,19 +64,19 @@ class SlotMemory:
         return array
 
     def place(self, array: np.ndarray) -> int:
-        """Where an array lies in the slot; one that lies elsewhere is copied in."""
+        """Returns the place of an array in the slot. An array from elsewhere is copied into the slot."""
         address = array.__array_interface__["data"][0]
         if array.flags.c_contiguous:
             for _, start, size in self._maps:
                 inside = start <= address and address + array.nbytes <= start + size
-                if inside and (address - start) % ALIGNMENT == 0:  # a user's view may begin anywhere
+                if inside and (address - start) % ALIGNMENT == 0:  # a user's view may start anywhere
                     return int(address - start)
         copy = self.allocate(array.dtype, array.shape)
         copy[...] = array
         return int(copy.__array_interface__["data"][0] - self._maps[-1][1])
 
     def close(self) -> None:
-        """Closes the descriptor; mappings go with the arrays that use them. Idempotent."""
+        """Closes the descriptor. Mappings end with the arrays that use them. Idempotent."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -95,7 +95,7 @@ class SlotMemory:
 
 
 def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: int, num_elements: int) -> BatchHeader:
-    """Puts the columns into the slot, with the table that describes them."""
+    """Writes the columns into the slot, with the table that describes them."""
     entries: list[_Entry] = []
     for number, column in enumerate(columns):
         for role, array, dims in _parts(column):
@@ -118,14 +118,14 @@ def write_table(slot: SlotMemory, columns: Sequence[Column], *, first_element: i
 
 
 def _separated(slot: SlotMemory, entries: list[_Entry]) -> list[_Entry]:
-    """The entries without shared bytes, which a function's results may have: the consumer may write to each of them."""
+    """Separates entries that share bytes, as the results of a function may, because the consumer may write to each."""
     end = 0
     for _, _, offset, array, _ in entries:
         if offset < end:
             break
         end = offset + array.nbytes
     else:
-        return entries  # in the order in which they were made, as all are that no function has returned
+        return entries  # in allocation order, like all arrays that do not come from a user function
     end, result = 0, list(entries)
     for place in sorted(range(len(entries)), key=lambda place: entries[place][2]):
         number, role, offset, array, dims = entries[place]
@@ -139,18 +139,20 @@ def _separated(slot: SlotMemory, entries: list[_Entry]) -> list[_Entry]:
 
 
 def _code(dtype: np.dtype[Any]) -> int:
-    code = _CODES.get(dtype)  # the name of a dtype is made anew each time, which takes longer than all the rest
+    code = _CODES.get(
+        dtype
+    )  # numpy builds the name of a dtype anew each time, which would take longer than all the rest
     return DTYPE_CODES[dtype.name] if code is None else code
 
 
 def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField]) -> list[Column]:
-    """The columns in a slot, as views.
+    """Returns the columns in a slot, as views.
 
     Args:
-        memory: a buffer of the whole slot; every array keeps it alive.
+        memory: a buffer over the whole slot. Every array keeps it alive.
     """
     table = np.frombuffer(memory, ENTRY, header.num_tensors, header.table_offset)
-    if table["dims"].min(initial=0) < 0:  # numpy would take it for an axis that it is to find out
+    if table["dims"].min(initial=0) < 0:  # numpy would infer the size of such an axis
         raise SidecarError(f"batch: expected shapes, got {table['dims'].tolist()}.")
     parts: list[dict[Role, tuple[np.ndarray, tuple[int, ...]]]] = [{} for _ in outputs]
     for field, role, code, ndim, offset, size, dims in table.tolist():
@@ -161,7 +163,7 @@ def read_table(memory: Any, header: BatchHeader, outputs: Sequence[OutputField])
 
 
 def copied_table(slot: SlotMemory, header: BatchHeader, outputs: Sequence[OutputField]) -> list[Column]:
-    """The columns in a slot, copied out, so that the slot may be used again."""
+    """Returns copies of the columns in a slot, so that the slot can be reused."""
     with mmap.mmap(slot.descriptor, header.slot_bytes, prot=mmap.PROT_READ) as memory:
         own = np.frombuffer(memory.read(header.slot_bytes), np.uint8)
     return read_table(own, header, outputs)

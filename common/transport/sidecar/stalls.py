@@ -1,8 +1,8 @@
-"""Processes that others wait for and that do nothing: stopped, frozen, or waiting for storage that does not answer.
+"""Detects stalled processes: stopped, frozen, or waiting for storage that does not answer.
 
-Who waits looks from time to time. After half a minute it is told who waits for what; with a limit
-(`Options.stall_timeout`), a process that used no processor for so long is to be killed and replaced. One that computes
-is never stalled, however long it takes. The C++ client does the same, see ``tf_plugin/kernels/stall_watch.cc``.
+The waiting side checks from time to time. After half a minute, it logs who waits for what. With a limit
+(`Options.stall_timeout`), a process that used no processor time for that long is killed and replaced. A process that
+computes is never stalled, however long it takes. The C++ client does the same in ``tf_plugin/kernels/stall_watch.cc``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 
 _LOGGER = logging.getLogger(__name__)
 WARNING_S = 30.0
-"""How long somebody waits before it is told, unless ``PARQUETRY_STALL_WARNING_S`` says otherwise."""
+"""The wait before a warning is logged, unless ``PARQUETRY_STALL_WARNING_S`` is set."""
 _IDLE_SHARE = 0.01
 _STATES = {
     "R": "running",
@@ -27,13 +27,13 @@ _STATES = {
 
 
 class StallWatch:
-    """Looks after one wait for a process.
+    """Watches one wait for a process.
 
     Args:
-        waiting: who waits for what, for the warning: it goes on with the process.
-        pid: of the process.
-        timeout_s: after which the process is stalled if it used no processor; ``None``: never.
-        group: whether the processes of its group work for it.
+        waiting: who waits for what, as the beginning of the warning.
+        pid: the process ID.
+        timeout_s: the process is stalled if it uses no processor time for this long; ``None``: never.
+        group: whether other processes in its group work for it.
     """
 
     def __init__(self, waiting: str, pid: int, *, timeout_s: float | None, group: bool = False) -> None:
@@ -42,11 +42,11 @@ class StallWatch:
         self._timeout_s = timeout_s
         self._group = group
         self._begin = self._since = time.monotonic()
-        self._used_s = -1.0  # by then; not looked yet
+        self._used_s = -1.0  # up to that time; not checked yet
         self._told = False
 
     def stalled(self) -> str | None:
-        """To be called about every second: what the process does if it is stalled; else ``None``."""
+        """Returns what the process does if it is stalled, else ``None``. Call it about once per second."""
         now = time.monotonic()
         if not self._told and now - self._begin >= warning_seconds():
             self._told = True
@@ -67,20 +67,20 @@ class StallWatch:
 
 
 def warning_seconds() -> float:
-    """How long somebody waits before it is told."""
+    """Returns the wait before a warning is logged."""
     with suppress(ValueError):
         return float(os.environ.get("PARQUETRY_STALL_WARNING_S", WARNING_S))
     return WARNING_S
 
 
 def state_of(pid: int) -> str:
-    """What a process does, in words."""
+    """Describes what a process does."""
     found = _stat(str(pid))
     return _STATES.get(found[0], "alive") if found else "in an unknown state"
 
 
 def processor_seconds(pid: int, *, group: bool) -> float:
-    """What a process has used, or all processes of the group that it leads; infinite where the system does not say."""
+    """Returns the processor time of a process or of the group that it leads; infinite if not reported."""
     try:
         names = [name for name in os.listdir("/proc") if name.isdigit()] if group else [str(pid)]
     except OSError:
@@ -91,7 +91,7 @@ def processor_seconds(pid: int, *, group: bool) -> float:
 
 
 def _stat(name: str) -> list[str]:
-    """The fields of a process behind its name: state, parent, group, ..."""
+    """Returns the fields after the name in a process's ``stat`` file: state, parent, group, ..."""
     try:
         with open(f"/proc/{name}/stat") as file:
             return file.read().rpartition(")")[2].split()

@@ -1,7 +1,7 @@
 """`StreamChannel`: pickled messages between the reader and its own workers, with descriptors.
 
-Both ends are our own processes of one version, so pickle is safe and enough; a message may be of any size. Framing is
-that of `multiprocessing.connection`.
+Both ends are our own processes of the same version, so pickle is safe. A message may have any size. The framing is that
+of `multiprocessing.connection`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ALONE = b"-"
 
 
 class StreamChannel:
-    """One end of a ``SOCK_STREAM`` connection; one user at a time.
+    """One end of a ``SOCK_STREAM`` connection, for one user at a time.
 
-    It reads and writes a copy of the socket's descriptor, because others may close the socket meanwhile.
+    It uses a copy of the socket's descriptor, because others may close the socket in the meantime.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -39,19 +39,19 @@ class StreamChannel:
         self.send_pickled(pickle.dumps(message, protocol=5), descriptor)
 
     def send_pickled(self, body: bytes, descriptor: int | None = None) -> None:
-        """Sends a message that is pickled already. Raises like `send`."""
+        """Sends a message that is already pickled. Raises like `send`."""
         self._messages.send_bytes(_ALONE + body if descriptor is None else _WITH_DESCRIPTOR + body)
         if descriptor is not None:
             send_handle(self._messages, descriptor, None)
 
     def wait(self, timeout: float) -> bool:
-        """Whether there is something to receive, the end included, within so many seconds."""
+        """Returns whether there is a message or the end of the connection within ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._messages.fileno(), select.POLLIN)
         return bool(poll.poll(timeout * 1000))
 
     def receive(self, timeout: float | None = None) -> tuple[dict[str, Any], int | None] | None:
-        """The next message and its descriptor; ``None`` when the other side is gone, or silent for ``timeout`` s."""
+        """Returns the next message and its descriptor; ``None`` if the other side is gone or too slow."""
         try:
             if timeout is not None and not self.wait(timeout):
                 return None
@@ -68,7 +68,7 @@ class StreamChannel:
 
 
 def exit_with(connection: socket.socket) -> None:
-    """Ends this process as soon as the other side of the connection is gone, whatever it is doing."""
+    """Ends this process as soon as the other side of the connection is gone."""
 
     def watch() -> None:
         poll = select.poll()

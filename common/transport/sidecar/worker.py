@@ -1,8 +1,8 @@
 """A decode worker: forked from the reader, or ``python -m parquetry.common.transport.sidecar.worker --fd N``.
 
-It gets the program once, then blocks (shared memory) and jobs; each job is decoded straight into the slot it comes
-with, unless a user's function is in between. Or it gets one function, and then what to call it with. It ends when its
-reader does.
+It receives the program once, and then blocks (shared memory) and jobs. It decodes each job straight into the job's
+slot, unless a user function comes in between. Alternatively, it receives one function and then the arguments of each
+call. It ends with its reader.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .stream import StreamChannel, exit_with
 
 
 class Worker:
-    """The state of one worker process: its program, and the blocks and slots it has mapped."""
+    """The state of one worker process: its program, and the blocks and slots that it has mapped."""
 
     def __init__(self, channel: StreamChannel) -> None:
         self._channel = channel
@@ -110,7 +110,7 @@ class Worker:
             took(Count.HAND_OVER_S, begin)
         except ParquetryError as error:
             self._channel.send({"failed": error})
-        except Exception as error:  # whatever it is, it belongs to the trainer's traceback
+        except Exception as error:  # any error belongs in the trainer's traceback
             self._channel.send({"failed": ParquetryError(f"worker failed: {error!r}")})
         else:
             self._channel.send({"done": header})
@@ -130,8 +130,9 @@ class Worker:
         self._channel.send_pickled(_pickled(answer))
 
     def _assemble(self, sources: list[Source], count: int, slot: SlotMemory) -> list[Column]:
-        """The columns, straight in the slot unless a user's function sees them: it may keep what it is given, and slots
-        are written to again.
+        """Assembles the columns straight in the slot, unless a user function sees them.
+
+        A function may keep its arguments, and slots are reused.
         """
         assert self._program is not None
         if not self._program.has_user_code:
@@ -148,11 +149,11 @@ def _raise(error: Exception, _: object) -> None:
 
 
 def _pickled(answer: dict[str, Any]) -> bytes:
-    """An answer with values of the user's own classes, or an error that says why it cannot travel."""
+    """Pickles an answer that may hold values of user classes, or an error that says why they cannot be pickled."""
     try:
         data: bytes = cloudpickle.dumps(answer, protocol=5)
         if "failed" in answer:
-            pickle.loads(data)  # exceptions that pickle but do not come back would look like a dead worker
+            pickle.loads(data)  # an exception that cannot be unpickled would look like a dead worker
         return data
     except Exception as error:
         text = "".join(traceback.format_exception(answer.get("failed", error))).rstrip()
@@ -161,10 +162,12 @@ def _pickled(answer: dict[str, Any]) -> bytes:
 
 def work(connection: socket.socket) -> None:
     """Serves the reader at the other end until it is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C is handled by the trainer, which ends this process by closing the connection
     exit_with(connection)
     pa.set_cpu_count(1)
-    with suppress(BrokenPipeError, ConnectionResetError):  # the reader ended while it was being told something
+    with suppress(BrokenPipeError, ConnectionResetError):  # the reader ended during an answer
         Worker(StreamChannel(connection)).run()
 
 

@@ -1,6 +1,6 @@
-"""A worker process as its reader sees it, and how one is started by itself.
+"""A worker process as seen by its reader, and how to start one as a new Python process.
 
-So start the replacements of workers that died, and all workers where the reader cannot be forked (`forked_worker`).
+Workers start this way where the reader cannot be forked (see `forked_worker`).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ..processes import python_command
 
 
 class Process(Protocol):
-    """What a worker's owner asks of the process; the part of `subprocess.Popen` that it needs."""
+    """The part of the `subprocess.Popen` interface that the owner of a worker uses."""
 
     pid: int
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code, or minus the signal that ended it, once it has ended; ``None`` if nobody knows.
+        """Waits for the end. Returns the exit code, or minus the signal that ended it; ``None`` if unknown.
 
         Raises:
             subprocess.TimeoutExpired: it still runs after ``timeout`` seconds.
         """
 
     def kill(self) -> None:
-        """Ends it at once, unless it has ended."""
+        """Kills the process, unless it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class WorkerProcess:
     connection: socket.socket
 
     def exit_code(self) -> int | None:
-        """How it ended, as `Process.wait` (waits for that; one that does not end by itself is killed)."""
+        """Returns how the process ended, as `Process.wait` does. Kills it if it does not end by itself."""
         try:
             return self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -52,7 +52,7 @@ class WorkerProcess:
 
 
 def start_worker(module: str = "worker") -> WorkerProcess:
-    """Starts one worker, which waits for its program; or another module of this package that serves a socket."""
+    """Starts a worker, which waits for its program, or another module of this package that serves a socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     command = python_command(f"parquetry.common.transport.sidecar.{module}", "--fd", str(theirs.fileno()))
     try:

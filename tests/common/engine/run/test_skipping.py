@@ -180,6 +180,32 @@ def test_nulls_are_left_out_where_they_are_errors(url: str) -> None:
     assert len(pipeline) == ROWS
 
 
+@pytest.mark.parametrize("executor", ["threads", "sidecar"])
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.list_(pa.int32()), [1, 2], [1, None]),
+        (pa.list_(pa.string()), ["a", "b"], ["a", None]),
+        (pa.list_(pa.float32(), 2), [1.0, 2.0], [1.0, None]),
+        (pa.list_(pa.list_(pa.int32())), [[1, 2], [3, 4]], [[1, 2], None]),
+        (pa.list_(pa.list_(pa.int32())), [[1, 2], [3, 4]], [[1, 2], [3]]),
+        (pa.list_(pa.list_(pa.int32(), 2), 2), [[1, 2], [3, 4]], [[1, None], [3, 4]]),
+    ],
+    ids=str,
+)
+def test_lists_that_form_no_array_are_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: str, kind: pa.DataType, good: Any, bad: Any
+) -> None:
+    monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
+    lists = [bad if row in BAD else good for row in range(ROWS)]
+    table = pa.table({"id": range(ROWS), "list": pa.array(lists, kind)})
+    pq.write_table(table, tmp_path / "lists.parquet", row_group_size=5)
+    rows = Pipeline(str(tmp_path / "lists.parquet"), executor=executor, on_error="skip")
+    expected = [row for row in range(ROWS) if row not in BAD]
+    assert ids(rows) == expected
+    assert ids(rows.batch(4)) == [expected[first : first + 4] for first in range(0, len(expected), 4)]
+
+
 def test_mixes_leave_out_rows_of_each_source(url: str) -> None:
     plain = mix([images(url, on_error=None).select("id"), Pipeline(url, ["id"]).take(6)], seed=1)
     source = images(url, on_error=None)

@@ -1,0 +1,134 @@
+"""`ChunkFile`: the column chunks of a row group, fetched from a store in few requests.
+
+Each request to an object store costs tens of milliseconds, so chunks that lie close together are fetched as one range,
+with the bytes between them. Arrow then reads the chunks from memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+MOST_GAP_BYTES = 1 << 20
+"""Chunks that are this close are fetched together: one more request takes longer than the bytes between them."""
+MOST_RANGE_BYTES = 64 << 20
+"""A range grows to this size. Several requests at once are faster than one that is larger."""
+_MOST_REQUESTS_AT_ONCE = 8
+_PADDING_BYTES = 100  # which Arrow reads behind chunks of old parquet-mr files (PARQUET-816)
+
+Range = tuple[int, int]
+
+
+def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], file_bytes: int) -> list[Range]:
+    """The ranges (first byte, end) to fetch for some leaf columns of a row group, ascending."""
+    row_group = footer.row_group(group)
+    ranges = []
+    for number in columns:
+        chunk = row_group.column(number)
+        first = chunk.data_page_offset
+        if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+            first = min(first, chunk.dictionary_page_offset or first)
+        end = min(first + chunk.total_compressed_size, file_bytes)
+        if 0 <= first < end:
+            ranges.append((first, end))
+    return [(first, min(end + _PADDING_BYTES, file_bytes)) for first, end in coalesced(ranges)]
+
+
+def coalesced(ranges: Sequence[Range]) -> list[Range]:
+    """Joins ranges that overlap or lie close together.
+
+    Example:
+        >>> coalesced([(0, 10), (5_000_000, 5_000_010), (20, 30)])
+        [(0, 30), (5000000, 5000010)]
+    """
+    joined: list[Range] = []
+    for first, end in sorted(ranges):
+        if joined:
+            begin, before = joined[-1]
+            near = first - before <= MOST_GAP_BYTES and end - begin <= MOST_RANGE_BYTES
+            if near or first < before:
+                joined[-1] = begin, max(before, end)
+                continue
+        joined.append((first, end))
+    return joined
+
+
+def fetch_ranges(source: pa.NativeFile, ranges: Sequence[Range]) -> list[bytes]:
+    """The bytes of each range.
+
+    Raises:
+        OSError: the store fails, or sends fewer bytes.
+    """
+
+    def fetch(wanted: Range) -> bytes:
+        first, end = wanted
+        found: bytes = source.read_at(end - first, first)
+        if len(found) != end - first:
+            raise OSError(f"expected {end - first} bytes at {first}, but got {len(found)}")
+        return found
+
+    if len(ranges) < 2 or isinstance(source, pa.PythonFile):  # which takes one request at a time
+        return [fetch(wanted) for wanted in ranges]
+    with ThreadPoolExecutor(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
+        return list(pool.map(fetch, ranges))
+
+
+class ChunkFile:
+    """A file of which some ranges are in memory; wrap it in a ``pyarrow.PythonFile``.
+
+    Args:
+        size_bytes: of the whole file.
+    """
+
+    closed = False
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._position = 0
+        self._begins: list[int] = []
+        self._views: list[memoryview] = []
+
+    def hold(self, ranges: Sequence[Range], content: Sequence[bytes]) -> None:
+        """Takes the bytes of some ranges, which are ascending."""
+        self._begins = [first for first, _ in ranges]
+        self._views = [memoryview(part) for part in content]
+
+    def read(self, size: int = -1) -> memoryview:
+        """The next bytes, without a copy.
+
+        Raises:
+            OSError: they were not fetched.
+        """
+        end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
+        number = bisect_right(self._begins, self._position) - 1
+        offset = self._position - self._begins[number] if number >= 0 else 0
+        if end > self._position and (number < 0 or offset + end - self._position > len(self._views[number])):
+            raise OSError(f"bytes {self._position} to {end} lie outside of the column chunks that the footer names")
+        found = self._views[number][offset : offset + end - self._position] if number >= 0 else memoryview(b"")
+        self._position = end
+        return found
+
+    read_buffer = read
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size_bytes)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Does nothing: the memory goes with the last view of it."""

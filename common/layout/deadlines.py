@@ -1,0 +1,115 @@
+"""`answer_of`: runs a read from a store, repeats it when it is slow, and gives up when it never answers.
+
+A store's client may wait for an answer without any limit. Each read therefore runs in a thread of its own, and the
+caller waits for at most `SILENT_S`, plus the time that the bytes need on a slow line. A read that takes longer than
+`SLOW_S` is made a second time, because a second request often overtakes a straggler. The first answer wins.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, TypeVar
+
+from ..counting.counters import Count, add, counters_here, counting
+
+_T = TypeVar("_T")
+_LOGGER = logging.getLogger(__name__)
+SLOW_S = 10.0
+"""After this time a read is made a second time."""
+SILENT_S = 60.0
+"""After this time a read has failed."""
+_LISTING_S = 900.0  # a store lists a thousand files with each answer
+_USUAL_BYTES_PER_S = 8e6
+_SLOWEST_BYTES_PER_S = 1e6
+
+
+def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_listing: bool = False) -> _T:
+    """Returns what ``read`` returns.
+
+    ``read`` may run twice at the same time, in other threads, and may still run when this function has returned.
+
+    Args:
+        place: what is read, for messages.
+        size_bytes: how much is read. Each megabyte adds a second to the longest wait.
+        is_listing: whether a directory is listed, which may take minutes and is never done twice at once.
+
+    Raises:
+        TimeoutError: there was no answer in time.
+        Exception: whatever ``read`` raised.
+    """
+    silent_s = _LISTING_S if is_listing else SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S
+    slow_s = silent_s if is_listing else SLOW_S + size_bytes / _USUAL_BYTES_PER_S
+    asked = [_ask(read)]
+    try:
+        wait([future for _, future in asked], timeout=min(slow_s, silent_s))
+        if not asked[0][1].done() and slow_s < silent_s:
+            _LOGGER.warning("%s: no answer from the store for %.0f s, asking a second time.", place, slow_s)
+            add(Count.RETRIES, 1)
+            asked.append(_ask(read))
+            _wait_for_success([future for _, future in asked], silent_s - slow_s)
+        ended = [future for _, future in asked if future.done()]
+        if not ended:
+            raise TimeoutError(f"the store timed out: expected an answer within {silent_s:.0f} s, got none")
+        result: _T = next((future for future in ended if future.exception() is None), ended[0]).result()
+        return result
+    finally:
+        # A thread whose read goes on is forgotten. It ends when the read does.
+        _idle.helpers += [helper for helper, future in asked if future.done()]
+
+
+def _wait_for_success(futures: list[Future[Any]], seconds: float) -> None:
+    """Waits until one of two reads has succeeded, or both have failed."""
+    done, rest = wait(futures, timeout=seconds, return_when=FIRST_COMPLETED)
+    if rest and done and all(future.exception() is not None for future in done):
+        wait(rest, timeout=seconds)
+
+
+def _ask(read: Callable[[], Any]) -> tuple[_Helper, Future[Any]]:
+    helper = None
+    while _idle.helpers and (helper is None or helper.pid != os.getpid()):  # a fork copies the list, not the threads
+        helper = _idle.helpers.pop()
+    if helper is None or helper.pid != os.getpid():
+        helper = _Helper()
+    return helper, helper.run(read)
+
+
+class _Helper:
+    """A thread that reads for another one. It ends when nobody refers to this object any more."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=(self._tasks,), name="parquetry-store", daemon=True).start()
+        weakref.finalize(self, self._tasks.put, None).atexit = False
+
+    def run(self, read: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._tasks.put((future, read, counters_here()))
+        return future
+
+
+def _serve(tasks: queue.SimpleQueue[Any]) -> None:
+    while (task := tasks.get()) is not None:
+        future, read, counters = task
+        try:
+            with counting(counters):
+                future.set_result(read())
+        except BaseException as error:
+            future.set_exception(error)
+        del task, future, read, counters  # while this thread waits, it holds nothing
+
+
+class _Idle(threading.local):
+    """The helpers of a thread that wait for the next read. They keep their connections to the store open."""
+
+    def __init__(self) -> None:
+        self.helpers: list[_Helper] = []
+
+
+_idle = _Idle()

@@ -1,0 +1,163 @@
+"""Column chunks are fetched from a store in few requests, and Arrow reads them as if the file were there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.spec import AbstractBufferedFile
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_store import Store
+
+from parquetry.common import Pipeline
+from parquetry.common.layout import chunk_ranges
+from parquetry.common.layout.chunk_ranges import ChunkFile, coalesced, fetch_ranges
+
+COLUMNS, ROW_GROUPS, ROWS = 22, 3, 500
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with numbers, texts with a dictionary, and lists."""
+    rng = np.random.default_rng(0)
+    rows = ROW_GROUPS * ROWS
+    columns: dict[str, Any] = {f"c{number}": rng.standard_normal(rows) for number in range(COLUMNS)}
+    columns["text"] = [f"text {row % 7}" for row in range(rows)]
+    columns["lists"] = [[row] * (row % 5) for row in range(rows)]
+    columns["record"] = [{"a": row, "b": {"c": str(row)}} for row in range(rows)]
+    path = tmp_path_factory.mktemp("chunks") / "part.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=ROWS)
+    return path
+
+
+class CountingStore(Store):
+    """Notes each range that is read."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.ranges: list[tuple[int, int]] = []
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        opened, ranges = super()._open(path, mode, **options), self.ranges
+        real = opened.read
+
+        def read(size: int = -1) -> bytes:
+            ranges.append((opened.tell(), size))
+            return bytes(real(size))
+
+        opened.read = read
+        return opened
+
+
+@pytest.mark.parametrize(
+    "fields", [["c0", "c7", "c21"], ["c3", "text", "lists"], ["record.a", "record.b.c"], None], ids=str
+)
+@pytest.mark.parametrize("gap", [0, 1 << 20])
+def test_each_row_group_is_fetched_in_few_requests(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: list[str] | None, gap: int
+) -> None:
+    monkeypatch.setattr(chunk_ranges, "MOST_GAP_BYTES", gap)
+    store = CountingStore(name=str(tmp_path), says="tag")
+    store.put_file_bytes("data/part.parquet", stored.read_bytes())
+    local = Pipeline(str(stored), fields).batch(100)
+    pipeline = Pipeline("data", fields, filesystem=store, executor="threads").batch(100)
+    len(pipeline)  # reads the footer
+    store.ranges.clear()
+    batches = list(pipeline)
+    for found, expected in zip(batches, local, strict=True):
+        assert found.keys() == expected.keys()
+        for name in found:
+            assert repr(found[name]) == repr(expected[name])
+    assert ROW_GROUPS <= len(store.ranges) <= ROW_GROUPS * (1 if gap or fields is None else 3)
+
+
+class BufferedStore(Store):
+    """Its files would read megabytes ahead, as those of most stores of fsspec do."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.fetched: list[int] = []
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        store = self
+
+        class File(AbstractBufferedFile):
+            def _fetch_range(self, start: int, end: int) -> bytes:
+                store.fetched.append(end - start)
+                return store.files[path][start:end]
+
+        options.pop("autocommit", None)
+        return File(self, path, mode, **options)
+
+
+class PlainStore(BufferedStore):
+    """Knows no options of its files."""
+
+    def _open(
+        self, path: str, mode: str = "rb", block_size: Any = None, cache_options: Any = None, autocommit: bool = True
+    ) -> Any:
+        return super()._open(path, mode)
+
+
+@pytest.mark.parametrize(("kind", "most"), [(BufferedStore, 20_000), (PlainStore, 1 << 30)])
+def test_no_block_is_read_ahead(stored: Path, tmp_path: Path, kind: type[BufferedStore], most: int) -> None:
+    store = kind(name=str(tmp_path), says="tag")
+    store.put_file_bytes("data/part.parquet", stored.read_bytes())
+    pipeline = Pipeline("data", ["c5"], filesystem=store, executor="threads")
+    assert [row["c5"] for row in pipeline] == [row["c5"] for row in Pipeline(str(stored), ["c5"])]
+    store.fetched.clear()
+    list(pipeline)
+    assert sum(store.fetched) <= most
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 60)).map(lambda pair: (pair[0], sum(pair)))),
+    gap=st.integers(0, 30),
+    most=st.integers(1, 200),
+)
+def test_joined_ranges_cover_what_was_asked_for_and_little_else(
+    ranges: list[tuple[int, int]], gap: int, most: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_ranges, "MOST_GAP_BYTES", gap)
+        patch.setattr(chunk_ranges, "MOST_RANGE_BYTES", most)
+        joined = coalesced(ranges)
+    assert joined == sorted(joined)
+    for first, end in ranges:
+        assert any(begin <= first and end <= stop for begin, stop in joined)
+    wanted = {byte for first, end in ranges for byte in range(first, end)}
+    for begin, stop in joined:
+        missing = 0
+        for byte in range(begin, stop):
+            missing = 0 if byte in wanted else missing + 1
+            assert missing <= gap
+
+
+def test_several_ranges_come_from_a_native_file_in_order(tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(10_000)
+    (tmp_path / "file").write_bytes(content)
+    with pa.OSFile(str(tmp_path / "file")) as source:
+        wanted = [(5, 90), (100, 101), (4000, 9999)]
+        assert fetch_ranges(source, wanted) == [content[first:end] for first, end in wanted]
+        with pytest.raises(OSError, match="expected 2 bytes at 9999, but got 1"):
+            fetch_ranges(source, [(9999, 10_001)])
+
+
+def test_only_what_was_fetched_can_be_read() -> None:
+    file = ChunkFile(100)
+    file.hold([(10, 20), (50, 60)], [bytes(range(10, 20)), bytes(range(50, 60))])
+    file.seek(12)
+    assert bytes(file.read(3)) == bytes([12, 13, 14])
+    assert file.tell() == 15
+    assert file.seek(-1, 2) == 99
+    for position, size in ((5, 3), (18, 4), (20, 1), (59, 2), (99, 1)):
+        file.seek(position)
+        with pytest.raises(OSError, match="lie outside of the column chunks"):
+            file.read(size)
+    file.seek(100)
+    assert bytes(file.read(5)) == b""
