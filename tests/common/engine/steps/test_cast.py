@@ -237,10 +237,14 @@ def test_numbers_come_back_from_times_in_the_unit_that_they_had(times: Pipeline)
 def test_times_that_do_not_fit_are_refused(times: Pipeline, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="field 'd': expected a type that converts to datetime64, got timedelta64"):
         _ = times.cast("datetime64", "d").element
-    with pytest.raises(PipelineError, match="field 'n': expected a type that converts to datetime64, got int32 without a unit"):
+    with pytest.raises(
+        PipelineError, match="field 'n': expected a type that converts to datetime64, got int32 without a unit"
+    ):
         _ = times.cast("datetime64", "n").element
     for wrong in ("datetime64[Y]", "datetime64[10us]"):
-        with pytest.raises(PipelineError, match="cast: expected one of the units ns, us, ms, s, m, h, D, W, got datetime64"):
+        with pytest.raises(
+            PipelineError, match="cast: expected one of the units ns, us, ms, s, m, h, D, W, got datetime64"
+        ):
             times.cast(wrong, "t")
     far = column(tmp_path, [0, 2**60, None], pa.timestamp("ms")).cast("datetime64[ns]", "x")
     with pytest.raises(DecodeError, match=r"field 'x', .*row 1: expected a number that datetime64\[ns\] can hold"):
