@@ -1,7 +1,7 @@
-"""`ChunkFile`: the column chunks of a row group, fetched from a store in few requests.
+"""Fetches the column chunks of a row group from a store in few requests.
 
 Each request to an object store costs tens of milliseconds, so chunks that lie close together are fetched as one range,
-with the bytes between them. Arrow then reads the chunks from memory.
+along with the bytes between them. Arrow then reads the chunks from memory, through a `ChunkFile`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 MOST_GAP_BYTES = 1 << 20
-"""Chunks that are this close are fetched together: one more request takes longer than the bytes between them."""
+"""Chunks at most this far apart are fetched together: one more request takes longer than the bytes between them."""
 MOST_RANGE_BYTES = 64 << 20
-"""A range grows to this size. Several requests at once are faster than one that is larger."""
+"""The largest range to join chunks to. Several requests at once are faster than one larger request."""
 _MOST_REQUESTS_AT_ONCE = 8
-_PADDING_BYTES = 100  # which Arrow reads behind chunks of old parquet-mr files (PARQUET-816)
+_PADDING_BYTES = 100  # Arrow reads this far beyond chunks of old parquet-mr files (PARQUET-816)
 
 Range = tuple[int, int]
 
 
 def chunk_ranges(footer: pq.FileMetaData, group: int, columns: Sequence[int], file_bytes: int) -> list[Range]:
-    """The ranges (first byte, end) to fetch for some leaf columns of a row group, ascending."""
+    """Returns the ranges (first byte, end) to fetch for some leaf columns of a row group, ascending."""
     row_group = footer.row_group(group)
     ranges = []
     for number in columns:
@@ -58,10 +58,10 @@ def coalesced(ranges: Sequence[Range]) -> list[Range]:
 
 
 def fetch_ranges(source: pa.NativeFile, ranges: Sequence[Range]) -> list[bytes]:
-    """The bytes of each range.
+    """Reads the bytes of each range.
 
     Raises:
-        OSError: the store fails, or sends fewer bytes.
+        OSError: the store fails, or returns fewer bytes.
     """
 
     def fetch(wanted: Range) -> bytes:
@@ -71,17 +71,17 @@ def fetch_ranges(source: pa.NativeFile, ranges: Sequence[Range]) -> list[bytes]:
             raise OSError(f"expected {end - first} bytes at {first}, but got {len(found)}")
         return found
 
-    if len(ranges) < 2 or isinstance(source, pa.PythonFile):  # which takes one request at a time
+    if len(ranges) < 2 or isinstance(source, pa.PythonFile):  # these take one request at a time
         return [fetch(wanted) for wanted in ranges]
     with ThreadPoolExecutor(min(len(ranges), _MOST_REQUESTS_AT_ONCE), "parquetry-ranges") as pool:
         return list(pool.map(fetch, ranges))
 
 
 class ChunkFile:
-    """A file of which some ranges are in memory; wrap it in a ``pyarrow.PythonFile``.
+    """A file with some of its ranges in memory. Wrap it in a ``pyarrow.PythonFile``.
 
     Args:
-        size_bytes: of the whole file.
+        size_bytes: the size of the whole file.
     """
 
     closed = False
@@ -93,15 +93,15 @@ class ChunkFile:
         self._views: list[memoryview] = []
 
     def hold(self, ranges: Sequence[Range], content: Sequence[bytes]) -> None:
-        """Takes the bytes of some ranges, which are ascending."""
+        """Stores the bytes of some ranges, which must ascend."""
         self._begins = [first for first, _ in ranges]
         self._views = [memoryview(part) for part in content]
 
     def read(self, size: int = -1) -> memoryview:
-        """The next bytes, without a copy.
+        """Returns the next bytes, without a copy.
 
         Raises:
-            OSError: they were not fetched.
+            OSError: the bytes were not fetched.
         """
         end = self._size_bytes if size < 0 else min(self._position + size, self._size_bytes)
         number = bisect_right(self._begins, self._position) - 1
@@ -131,4 +131,4 @@ class ChunkFile:
         return False
 
     def close(self) -> None:
-        """Does nothing: the memory goes with the last view of it."""
+        """Does nothing: the memory is freed with the last view of it."""

@@ -1,8 +1,8 @@
-"""`answer_of`: runs a read from a store, repeats it when it is slow, and gives up when it never answers.
+"""`answer_of` runs a read from a store, repeats it if it is slow, and gives up if the store never answers.
 
-A store's client may wait for an answer without any limit. Each read therefore runs in a thread of its own, and the
-caller waits for at most `SILENT_S`, plus the time that the bytes need on a slow line. A read that takes longer than
-`SLOW_S` is made a second time, because a second request often overtakes a straggler. The first answer wins.
+A store's client may wait for an answer forever. Each read therefore runs in a thread of its own, and the caller waits
+for at most `SILENT_S`, plus the time that the bytes need on a slow connection. A read that takes longer than `SLOW_S`
+is made a second time, because a second request often overtakes a straggler. The first answer wins.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..counting.counters import Count, add, counters_here, counting
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
 SLOW_S = 10.0
-"""After this time a read is made a second time."""
+"""A read that takes longer is made a second time."""
 SILENT_S = 60.0
-"""After this time a read has failed."""
-_LISTING_S = 900.0  # a store lists a thousand files with each answer
+"""A read that takes longer has failed."""
+_LISTING_S = 900.0  # a store lists a thousand files per response
 _USUAL_BYTES_PER_S = 8e6
 _SLOWEST_BYTES_PER_S = 1e6
 
@@ -59,7 +59,7 @@ def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_lis
         result: _T = next((future for future in ended if future.exception() is None), ended[0]).result()
         return result
     finally:
-        # A thread whose read goes on is forgotten. It ends when the read does.
+        # A thread that is still reading is forgotten. It ends when its read does.
         _idle.helpers += [helper for helper, future in asked if future.done()]
 
 
@@ -80,7 +80,7 @@ def _ask(read: Callable[[], Any]) -> tuple[_Helper, Future[Any]]:
 
 
 class _Helper:
-    """A thread that reads for another one. It ends when nobody refers to this object any more."""
+    """A thread that reads for another one. It ends when this object is no longer referenced."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -102,11 +102,11 @@ def _serve(tasks: queue.SimpleQueue[Any]) -> None:
                 future.set_result(read())
         except BaseException as error:
             future.set_exception(error)
-        del task, future, read, counters  # while this thread waits, it holds nothing
+        del task, future, read, counters  # an idle thread keeps no references
 
 
 class _Idle(threading.local):
-    """The helpers of a thread that wait for the next read. They keep their connections to the store open."""
+    """The idle helpers of a thread. They keep their connections to the store open."""
 
     def __init__(self) -> None:
         self.helpers: list[_Helper] = []

@@ -1,18 +1,18 @@
-"""Which version of which file on which store: one value, by which everything that is kept about a file is found.
+"""`FileVersion` identifies one version of one file on one store. Everything cached about a file is keyed by it.
 
-Every opening of a data file goes through `opened`, and what was read is of the version that was planned, or it is a
-`DatasetError`. What that costs depends on the file system:
+Every data file is opened with `opened`, which raises `DatasetError` if the version read is not the planned one.
+What it compares and what that costs depends on the file system:
 
 ==========================  ==========================================  =============================================
-local                       size, time, change time, inode              a ``stat`` behind each read: a microsecond
-S3, GCS, Azure of pyarrow   size, time (and ETag, where both tell)      nothing: the headers that opening gets anyway
-fsspec                      size, time, ETag or generation              ``info()`` behind each read; nothing where the
-                                                                        file itself insists on the ETag (s3fs)
-others (HDFS, handlers)     size, time                                  ``get_file_info`` behind each read
+local                       size, time, change time, inode              a ``stat`` after each read: a microsecond
+S3, GCS, Azure of pyarrow   size, time (and ETag, if both report it)    nothing: opening fetches the headers anyway
+fsspec                      size, time, ETag or generation              ``info()`` after each read; nothing if the
+                                                                        file itself requires the ETag (s3fs)
+others (HDFS, handlers)     size, time                                  ``get_file_info`` after each read
 ==========================  ==========================================  =============================================
 
-A store that tells neither times nor tags leaves the footer to compare (`StoredDataset.open`), and nothing of it is kept
-for other plans.
+If a store reports neither times nor tags, footers are compared instead (`StoredDataset.open`), and nothing about the
+file is cached for other plans.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import pyarrow.fs as pafs
 from ..errors import DatasetError
 from .stores import fsspec_of, store_of, without_subtrees
 
-# What stores call that which changes with the content, and when it was written; in lower case.
+# Names, in lower case, under which stores report content tags and modification times.
 _TAGS = (
     *(
         "etag",
@@ -55,22 +55,24 @@ _TIMES = (
 )
 _TELLS_ON_OPENING = frozenset({"s3", "gcs", "abfs"})
 _SECOND_NS = 10**9
-_MOST_SECONDS = 10**11  # beyond, they are milliseconds
-_TOO_EXACT = re.compile(r"(\.\d{6})\d+")  # more digits than Python reads
-_ROUNDING_NS = 1_000  # of seconds since 1970 in a float
+_MOST_SECONDS = 10**11  # larger numbers are milliseconds
+_TOO_EXACT = re.compile(r"(\.\d{6})\d+")  # more digits than Python parses
+_ROUNDING_NS = 1_000  # rounding error of seconds since 1970 in a float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileVersion:
-    """A file as it stood on a store at some time.
+    """One version of a file on a store.
 
     Attributes:
         path: the full path on the store.
         store: see `stores.store_of`.
-        mtime_ns: when it was written; 0 where the store has no times.
-        tag: what else changes with the content, as ``name=value`` pairs: ETag, generation; the change time if local.
-        inode: of a local file: its number, then its rights and names, whose change alters the change time, too.
-        plan: drawn for one plan, where nothing else would tell this version from the next one.
+        mtime_ns: modification time; 0 if the store has no times.
+        tag: other things that change with the content, as ``name=value`` pairs: ETag or generation; for a local file
+            the change time.
+        inode: for a local file, its inode number, then its permissions, link count and owners, which also affect the
+            change time.
+        plan: a random ID for one plan, if nothing else would tell this version from the next one.
     """
 
     path: str
@@ -83,35 +85,35 @@ class FileVersion:
 
     @property
     def is_dated(self) -> bool:
-        """Whether another version of the file would be told from this one by the store alone."""
+        """Whether the store's own metadata can tell another version of the file from this one."""
         return bool(self.mtime_ns or self.tag)
 
     @property
     def outlives_plan(self) -> bool:
-        """Whether what is kept about it may serve another plan."""
+        """Whether other plans may use what is cached about it."""
         return not self.plan
 
     @property
     def key(self) -> str:
-        """The one name of this version: equal for equal content, different for any other file or version."""
+        """The unique key of this version: equal for equal content, different for any other file or version."""
         return f"{self.shared_key}\0{self.plan}"
 
     @property
     def shared_key(self) -> str:
-        """The same in every process that lists the file."""
+        """The key without the plan, which is the same in every process that lists the file."""
         return f"{self.store}\0{self.path}\0{self.size_bytes}\0{self.mtime_ns}\0{self.tag}"
 
     @property
     def portable_tag(self) -> str:
-        """The tag, if it stays when the file is copied with its times."""
+        """The tag, if copying the file with its times preserves it; otherwise empty."""
         return "" if self.inode else self.tag
 
     def can_tell(self, found: FileVersion) -> bool:
-        """Whether `became` compares more than sizes."""
+        """Whether `became` can compare more than sizes."""
         return bool(self.mtime_ns and found.mtime_ns) or not _pairs(self.tag).keys().isdisjoint(_pairs(found.tag))
 
     def became(self, found: FileVersion) -> bool:
-        """Whether the file that was found is no longer this one."""
+        """Whether the file that was found is no longer this version."""
         if self.size_bytes != found.size_bytes:
             return True
         if self.inode and found.inode:
@@ -122,11 +124,11 @@ class FileVersion:
         )
 
     def _explains(self, found: FileVersion) -> bool:
-        """Whether other rights or names alone explain another change time: the content is still the same."""
+        """Whether changed permissions, links or owners explain the new change time, so that the content is the same."""
         return self.inode[0] == found.inode[0] and self.inode[1:] != found.inode[1:]
 
     def to_json(self) -> list[Any]:
-        """A JSON list, because there may be many."""
+        """Returns a JSON list, which is compact, because there may be many."""
         return [self.path, self.size_bytes, self.store, self.mtime_ns, self.tag, list(self.inode), self.plan]
 
     @classmethod
@@ -155,16 +157,17 @@ class FileVersion:
 
 
 def drawn_plan() -> str:
-    """A `FileVersion.plan` that no other plan has."""
+    """Draws a unique `FileVersion.plan`."""
     return secrets.token_hex(8)
 
 
 @contextmanager
 def opened(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[pa.NativeFile]:
-    """A data file, open for reading; what the block reads is of this version.
+    """Opens a data file for reading and checks that the block reads this version of it.
 
     Raises:
-        DatasetError: at the end of the block, or in place of an error in it: the file changed since it was listed.
+        DatasetError: the file changed since it was listed. Raised at the end of the block, or in place of an error
+            inside it.
     """
     with _explaining(filesystem, version), _open(filesystem, version.path) as opening:
         if opening.told is not None:
@@ -176,12 +179,12 @@ def opened(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[pa.Nat
 
 @contextmanager
 def _explaining(filesystem: pafs.FileSystem, version: FileVersion) -> Iterator[None]:
-    """What cannot be read, or does not fit, of a file that changed is best explained by that."""
+    """Replaces a read error with the error for a changed file, if the file did change."""
     try:
         yield
     except Exception as error:
         found = None
-        with suppress(Exception):  # the first error says more
+        with suppress(Exception):  # the first error is more useful
             found = current_version(filesystem, version.path)
         if found is not None and version.became(found):
             raise changed(version, found) from error
@@ -195,16 +198,16 @@ def hold(planned: FileVersion, found: FileVersion | None) -> None:
 
 
 def changed(planned: FileVersion, found: FileVersion | None) -> DatasetError:
-    """The one error for a file that changed."""
+    """The error for a file that changed."""
     return DatasetError(
         f"file {planned.path}: expected the version that the pipeline was planned with ({planned}), got "
-        f"{'none' if found is None else f'another ({found})'}. It changed since the pipeline was planned: make the "
-        "pipeline anew, and write changed data under a new name while they are in use."
+        f"{'none' if found is None else f'another ({found})'}. It changed since the pipeline was planned. Create the "
+        "pipeline again, and write changed data under a new name while the old files are in use."
     )
 
 
 def current_version(filesystem: pafs.FileSystem, path: str) -> FileVersion | None:
-    """A file as it is now, asked of the store itself; ``None`` if there is no such file.
+    """Asks the store for the current version of a file; ``None`` if there is no such file.
 
     Raises:
         OSError: the store cannot be reached.
@@ -213,11 +216,11 @@ def current_version(filesystem: pafs.FileSystem, path: str) -> FileVersion | Non
 
 
 def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVersion | None]:
-    """What is at a path now; of a file, its version. Errors as of `current_version`."""
+    """What is at a path now, and its version if it is a file. Raises like `current_version`."""
     base, inside = without_subtrees(filesystem, path)
     fs = fsspec_of(base)
     if fs is not None:
-        fs.invalidate_cache(fs._parent(inside))  # a listing of before would say that nothing changed
+        fs.invalidate_cache(fs._parent(inside))  # a cached listing would hide changes
         try:
             info = fs.info(inside)
         except FileNotFoundError:
@@ -234,7 +237,7 @@ def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVer
 
 
 def current_versions(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[FileVersion | None]:
-    """`current_version` of some files; together where the store takes several questions at once."""
+    """`current_version` of several files, in one request if the store supports that."""
     if _is_local(without_subtrees(filesystem, "")[0]) or fsspec_of(filesystem) is not None:
         return [current_version(filesystem, path) for path in paths]
     store = store_of(filesystem)
@@ -246,11 +249,11 @@ def current_versions(filesystem: pafs.FileSystem, paths: Sequence[str]) -> list[
 
 
 def versions_below(filesystem: pafs.FileSystem, directory: str) -> list[FileVersion]:
-    """The files in a directory and all below it, as they are now.
+    """The current versions of all files in a directory, recursively.
 
     Raises:
         OSError: the store cannot be reached.
-        DatasetError: a path that is no text, or a link that leads nowhere or to a directory that it lies in.
+        DatasetError: a path is not valid UTF-8, or a link is broken or leads to a directory that contains it.
     """
     store = store_of(filesystem)
     base, inside = without_subtrees(filesystem, directory)
@@ -267,7 +270,7 @@ def versions_below(filesystem: pafs.FileSystem, directory: str) -> list[FileVers
 
 
 def _local_files(directory: str) -> Iterator[str]:
-    """The files in a directory and all below it; no link may repeat files, or leave one out, without a word."""
+    """Yields the files in a directory, recursively. Links that would silently repeat or omit files are errors."""
     directories = [directory]
     while directories:
         with os.scandir(directories.pop()) as entries:
@@ -284,16 +287,16 @@ def _local_files(directory: str) -> Iterator[str]:
 def _check_text(path: str) -> None:
     try:
         path.encode()
-    except UnicodeEncodeError:  # its bytes are no text: they came as lone surrogates
+    except UnicodeEncodeError:  # bytes that are not UTF-8 arrive as lone surrogates
         raise DatasetError(f"file {os.fsencode(path)!r}: expected a path in UTF-8. Rename it.") from None
 
 
 def _check_link(link: os.DirEntry[str]) -> None:
     around, target = os.path.realpath(os.path.dirname(link.path)), os.path.realpath(link.path)
     if link.is_dir() and f"{around}/".startswith(f"{target}/"):
-        raise DatasetError(f"directory {link.path}: the link leads to '{target}', which it lies in. Remove it.")
+        raise DatasetError(f"directory {link.path}: the link leads to '{target}', which contains it. Remove it.")
     if not os.path.exists(link.path) and not link.name.startswith((".", "_")):
-        raise DatasetError(f"file {link.path}: the link leads to nothing, '{target}'. Remove it.")
+        raise DatasetError(f"file {link.path}: the link is broken: '{target}' does not exist. Remove it.")
 
 
 def local_version(store: str, path: str, status: os.stat_result) -> FileVersion:
@@ -309,7 +312,7 @@ def local_version(store: str, path: str, status: os.stat_result) -> FileVersion:
 
 
 def version_of(store: str, path: str, info: Mapping[Any, Any]) -> FileVersion:
-    """The version of a file that a store describes in its own words."""
+    """The version of a file from the metadata of its store, whatever names the store uses."""
     said = {_text(name).lower(): value for name, value in info.items()}
     tags = [f"{name}={_tag(said[name])}" for name in _TAGS if isinstance(said.get(name), str | bytes | int)]
     times = (_time_ns(said[name]) for name in _TIMES if said.get(name))
@@ -324,7 +327,7 @@ def version_of(store: str, path: str, info: Mapping[Any, Any]) -> FileVersion:
 
 
 def arrow_version(store: str, path: str, info: pafs.FileInfo) -> FileVersion:
-    """The version of a file that Arrow describes."""
+    """The version of a file from Arrow's description."""
     return FileVersion(store=store, path=path, size_bytes=info.size or 0, mtime_ns=info.mtime_ns or 0)
 
 
@@ -337,8 +340,8 @@ class _Opening:
     """An open file.
 
     Attributes:
-        told: its version, where opening it tells.
-        insists_on: the ETag that each read asks the store for; empty if they take what is there.
+        told: its version, if opening the file reports it.
+        insists_on: the ETag that each read requires of the store; empty if reads accept any version.
     """
 
     source: pa.NativeFile
@@ -350,9 +353,9 @@ class _Opening:
 def _open(filesystem: pafs.FileSystem, path: str) -> Iterator[_Opening]:
     base, inside = without_subtrees(filesystem, path)
     fs = fsspec_of(base)
-    if fs is not None and type(base.handler) is pafs.FSSpecHandler:  # which would ask first whether it is a file
+    if fs is not None and type(base.handler) is pafs.FSSpecHandler:  # whose open would first check the type
         with _unbuffered(fs, inside) as raw, pa.PythonFile(raw, mode="r") as source:
-            etag = getattr(raw, "req_kw", {}).get("IfMatch")  # of s3fs
+            etag = getattr(raw, "req_kw", {}).get("IfMatch")  # set by s3fs
             yield _Opening(source, insists_on="" if etag is None else _tag(etag))
         return
     with filesystem.open_input_file(path) as source:
@@ -364,7 +367,7 @@ def _open(filesystem: pafs.FileSystem, path: str) -> Iterator[_Opening]:
 
 
 def _unbuffered(fs: Any, path: str) -> Any:
-    """Opens a file of an fsspec file system so that it fetches what is asked for, and no block behind it."""
+    """Opens a file of an fsspec file system without read-ahead, so that it fetches only the requested bytes."""
     try:
         return fs.open(path, "rb", cache_type="none")
     except TypeError:  # this file system has no such option
@@ -372,11 +375,11 @@ def _unbuffered(fs: Any, path: str) -> Any:
 
 
 def _pairs(tag: str) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in tag.split())  # two parts each
+    return dict(pair.split("=", 1) for pair in tag.split())  # each pair has two parts
 
 
 def _tag(value: object) -> str:
-    """A tag without what stores put around it here and leave out there."""
+    """Normalizes a tag: removes prefixes and quotes that stores add inconsistently."""
     return _text(value).removeprefix("W/").replace('"', "").replace(" ", "")
 
 
@@ -385,15 +388,15 @@ def _text(value: object) -> str:
 
 
 def _same_time(mine: int, theirs: int) -> bool:
-    """Whether two times are one, as exactly as both are given; unknown ones are."""
+    """Whether two times are equal at the precision they share. An unknown time equals any other."""
     if not mine or not theirs or abs(mine - theirs) <= _ROUNDING_NS:
         return True
-    coarse = not mine % _SECOND_NS or not theirs % _SECOND_NS  # listings know more digits than headers
+    coarse = not mine % _SECOND_NS or not theirs % _SECOND_NS  # listings have more digits than headers
     return coarse and mine // _SECOND_NS == theirs // _SECOND_NS
 
 
 def _time_ns(value: object) -> int:
-    """A time as some store writes it; 0 for what is none."""
+    """Converts a store's representation of a time to nanoseconds; 0 if it is not a time."""
     if isinstance(value, bytes | str):
         value = _parsed(_text(value))
     if isinstance(value, datetime.datetime):

@@ -1,6 +1,6 @@
-"""Listing the data files of a dataset, and reading Hive partition values off their paths.
+"""Lists the data files of a dataset and parses Hive partition values from their paths.
 
-In: URLs. Out: `DataFile` values sorted by full path. Names that begin with ``_`` or ``.`` are never data.
+It takes URLs and returns `DataFile` values sorted by full path. Names that begin with ``_`` or ``.`` are never data.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIXES = (".parquet", ".parq", ".pq")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 _MEMORY_FILES = (
-    " Files of memory:// are in the memory of the process that wrote them, and no other sees them: a sidecar, a loader "
-    "worker, another rank. Read them with executor='threads', or write them to a disk or a store."
+    " memory:// files exist only in the process that wrote them. No other process (a sidecar, a loader worker, another "
+    "rank) sees them. Read them with executor='threads', or write them to a disk or a store."
 )
 _LISTINGS = 16
 _TABLE_LOGS = {
@@ -34,11 +34,11 @@ _TABLE_LOGS = {
     "Iceberg": re.compile(r"(?P<table>|.+/)metadata/(v\d+|\d{5}-[0-9a-f-]{36})(\.gz)?\.metadata\.json$"),
     "Hudi": re.compile(r"(?P<table>|.+/)\.hoodie/hoodie\.properties$"),
 }
-"""What is found below a table, by its kind; ``table`` is the directory of the table."""
+"""Files found below tables, by table format; the group ``table`` is the directory of the table."""
 _TABLE_ADVICE = {
     "Delta": "Open it with from_delta(url).",
     "Iceberg": "Open it with from_iceberg(table).",
-    "Hudi": "Write the rows that count as plain Parquet, or name the files that hold them.",
+    "Hudi": "Write the live rows as plain Parquet, or name the files that hold them.",
 }
 
 
@@ -47,9 +47,9 @@ class DataFile:
     """One Parquet file.
 
     Attributes:
-        version: which version of it was listed.
-        relative: path below the dataset's root; what identifies the file when the dataset moves.
-        partition: ``(key, text)`` pairs of the ``key=text`` directories; text is ``None`` for Hive's null.
+        version: the version that was listed.
+        relative: the path below the dataset's root, which still identifies the file if the dataset moves.
+        partition: ``(key, text)`` pairs from the ``key=text`` directories; text is ``None`` for Hive's null.
     """
 
     version: FileVersion
@@ -58,23 +58,23 @@ class DataFile:
 
     @property
     def path(self) -> str:
-        """Full path on its filesystem."""
+        """The full path on its filesystem."""
         return self.version.path
 
     @property
     def size_bytes(self) -> int:
-        """Its size when it was listed."""
+        """The size when the file was listed."""
         return self.version.size_bytes
 
     @property
     def mtime_ns(self) -> int:
-        """When it was written; 0 where the store has no times."""
+        """The modification time; 0 if the store has no times."""
         return self.version.mtime_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileListing:
-    """The files of a dataset on one filesystem; ``roots`` are the directories (or files) that were named."""
+    """The files of a dataset on one filesystem. ``roots`` are the directories or files that the URLs named."""
 
     filesystem: pafs.FileSystem
     roots: tuple[str, ...]
@@ -88,7 +88,7 @@ def list_files(
     """Lists every data file under the URLs (directories or files, of one filesystem), sorted by full path.
 
     Raises:
-        DatasetError: a URL that does not exist, one without any Parquet file, or URLs of different filesystems.
+        DatasetError: a URL does not exist or has no Parquet files, or the URLs are on different filesystems.
     """
     if not urls:
         raise DatasetError("dataset: expected at least one URL or path, got none.")
@@ -118,7 +118,7 @@ def _same_store(first: pafs.FileSystem, second: pafs.FileSystem) -> bool:
 
 
 def _for_plan(file: DataFile, plan: str) -> DataFile:
-    """The file; if nothing would tell it from another version or store, what is kept about it is for one plan alone."""
+    """Ties a file to one plan if nothing else would tell it from another version or store."""
     if file.version.is_dated and not plan:
         return file
     return replace(file, version=replace(file.version, plan=plan or drawn_plan()))
@@ -127,7 +127,7 @@ def _for_plan(file: DataFile, plan: str) -> DataFile:
 def _list_each(
     urls: Sequence[str], systems: Sequence[pafs.FileSystem], roots: Sequence[str]
 ) -> Iterable[tuple[list[DataFile], list[FileVersion]]]:
-    """What stands under each URL; many at once, where each is a wait for a store."""
+    """Lists the files under each URL, in parallel if the store is remote."""
     if len(urls) == 1 or systems[0].type_name == "local":
         return map(_list_one, urls, systems, roots)
     with ThreadPoolExecutor(max_workers=_LISTINGS, thread_name_prefix="parquetry-list") as pool:
@@ -176,13 +176,13 @@ def _check_no_images(url: str, files: Sequence[FileVersion]) -> None:
     if all(file.path.lower().endswith(_IMAGES) for file in files):
         raise DatasetError(
             f"dataset {url!r}: expected Parquet files, found images, such as '{posixpath.basename(files[0].path)}'. "
-            "Read a folder that has a folder of images for each class with from_image_folder(url); the command "
-            "'parquetry convert' writes one to Parquet."
+            "Read a folder with one folder of images per class with from_image_folder(url), or convert it to Parquet "
+            "with the command 'parquetry convert'."
         )
 
 
 def _logs_above(fs: pafs.FileSystem, path: str) -> list[str]:
-    """The log of the Delta table that a directory of one partition (``key=value``) lies in, if it does."""
+    """The log files of the Delta table that contains a partition directory (``key=value``); empty if there is none."""
     root = path.rstrip("/")
     while "=" in posixpath.basename(root):
         root = posixpath.dirname(root)
@@ -193,17 +193,17 @@ def _logs_above(fs: pafs.FileSystem, path: str) -> list[str]:
 
 
 def _check_no_table(url: str, names: Iterable[str]) -> None:
-    """Refuses tables whose log says which files count: the others hold rows that were deleted or replaced.
+    """Refuses tables whose log says which files are live: the other files hold deleted or replaced rows.
 
     Raises:
-        DatasetError: it is one, or holds one.
+        DatasetError: the directory is such a table, or contains one.
     """
     for name in names:
         for kind, log in _TABLE_LOGS.items():
             found = log.search(name)
             if found is not None and not is_hidden(found["table"]):
                 raise DatasetError(
-                    f"dataset {url!r}: expected plain Parquet files, found a table of {kind} ('{name}'), which keeps "
+                    f"dataset {url!r}: expected plain Parquet files, found a {kind} table ('{name}'), which keeps "
                     f"files of deleted rows. {_TABLE_ADVICE[kind]}"
                 )
 
@@ -221,12 +221,12 @@ def _below(path: str, root: str) -> str:
 
 
 def is_hidden(relative: str) -> bool:
-    """Whether a path below a dataset is no data: a part of it begins with ``_`` or ``.``."""
+    """Whether a path below a dataset is not data: one of its parts begins with ``_`` or ``.``."""
     return any(part.startswith(("_", ".")) and "=" not in part for part in relative.split("/"))
 
 
 def partition_of(directory: str) -> tuple[tuple[str, str | None], ...]:
-    """``(key, text)`` of each ``key=text`` in a directory's path, percent-decoded; text ``None`` is Hive's null."""
+    """Parses each ``key=text`` in a directory's path to ``(key, text)``, percent-decoded; ``None`` is Hive's null."""
     pairs = []
     for part in directory.split("/"):
         key, equals, text = part.partition("=")

@@ -1,8 +1,8 @@
-"""From a URL or a path to the file system that serves it.
+"""Resolves a URL or path to its file system.
 
-In comes what a user writes (``data/train``, ``~/train``, ``file:///data/my%20set``, ``s3://bucket/train``,
-``gcs+anything-fsspec-knows://...``), out come a ``pyarrow.fs.FileSystem`` and the path within it. A path that comes out
-is never relative to a working directory and never ends in a slash, so it means the same in every process.
+The input is whatever a user writes (``data/train``, ``~/train``, ``file:///data/my%20set``, ``s3://bucket/train``,
+``gcs+anything-fsspec-knows://...``). The output is a ``pyarrow.fs.FileSystem`` and the path within it. This path is
+never relative to a working directory and never ends in a slash, so it means the same in every process.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..errors import DatasetError, missing_package
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
 _ARROW_SCHEMES = frozenset({"s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})
-_GCS_RETRY_S = 5  # `store_faults.asking_again` asks again after that
-# The extra that has fsspec's library for a scheme.
+_GCS_RETRY_S = 5  # after that, `store_faults.asking_again` retries
+# The extra that installs fsspec's library for a scheme.
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "huggingface"}
 _EXTRAS |= dict.fromkeys(("abfs", "abfss", "adl", "az"), "azure")
 _STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
@@ -54,16 +54,16 @@ def resolve(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> tuple[pafs.FileSystem, str]:
-    """The file system of ``url``, and the path within it.
+    """Returns the file system of ``url`` and the path within it.
 
     Args:
-        url: a local path (relative ones and ``~`` are made absolute), a ``file://`` URL (percent-decoded), or a URL
+        url: a local path (``~`` and relative paths are made absolute), a ``file://`` URL (percent-decoded), or a URL
             of any scheme that pyarrow or fsspec knows. With ``filesystem``, a path or URL within that file system.
-        filesystem: a ``pyarrow.fs.FileSystem`` or an fsspec file system, used as it is.
-        storage_options: keyword arguments for fsspec; with them even ``s3://`` and ``gs://`` go through fsspec.
+        filesystem: a ``pyarrow.fs.FileSystem`` or an fsspec file system to use.
+        storage_options: keyword arguments for fsspec. If given, ``s3://`` and ``gs://`` also go through fsspec.
 
     Raises:
-        DatasetError: an unknown scheme, a missing library, or a file system that cannot be set up.
+        DatasetError: the scheme is unknown, a library is missing, or the file system cannot be set up.
     """
     text = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(text, str) or not text:
@@ -71,8 +71,8 @@ def resolve(
     if filesystem is not None:
         if storage_options:
             raise DatasetError(
-                f"storage_options for '{text}': expected none beside filesystem=, got {sorted(storage_options)}. "
-                "Give them to the file system itself."
+                f"storage_options for '{text}': expected none with filesystem=, got {sorted(storage_options)}. "
+                "Pass them to the file system itself."
             )
         return _given(filesystem, text)
     found = _SCHEME.match(text)
@@ -90,7 +90,7 @@ def resolve(
 
 
 def credentials_advice(url: str, error: BaseException) -> str:
-    """What to set where a store refused who asks, for the end of a message; nothing for any other error."""
+    """Advice on credentials to end a message with, if the store refused access; empty for any other error."""
     found = _SCHEME.match(url)
     store = found and _STORES.get(found.group(1).lower())
     refused = isinstance(error, PermissionError) or _REFUSED.search(f"{type(error).__name__} {error}")
@@ -101,7 +101,7 @@ def local_path(text: str) -> str:
     """The absolute path that a local path or a ``file://`` URL names.
 
     Raises:
-        DatasetError: a ``file://`` URL of another host.
+        DatasetError: the ``file://`` URL names another host.
     """
     if text.lower().startswith("file://"):
         host, slash, rest = text[len("file://") :].partition("/")
@@ -135,7 +135,7 @@ def _is_fsspec(filesystem: object) -> bool:
     try:
         from fsspec import AbstractFileSystem
     except ImportError:
-        return False  # nobody can hold a file system of a library that is not there
+        return False  # no fsspec, so it cannot be an fsspec file system
     return isinstance(filesystem, AbstractFileSystem)
 
 
@@ -144,7 +144,7 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
     try:
         filesystem, path = pafs.FileSystem.from_uri(limited)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]  # libhdfs lists every place where it looked
+        reason = str(error).partition("\n")[0]  # libhdfs lists every place it searched
         raise DatasetError(
             f"file system of '{text}': pyarrow could not set up '{scheme}' ({reason}). Correct the URL, pass "
             "storage_options=... to go through fsspec, or pass a ready filesystem=..."
@@ -154,7 +154,7 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
 
 
 def _with_retry_limit(url: str) -> str:
-    """The URL of a GCS file system that gives up after a while; by default that takes it a quarter of an hour."""
+    """Adds a retry limit to the URL of a GCS file system, which by default retries for a quarter of an hour."""
     if "retry_limit_seconds=" in url:
         return url
     return f"{url}{'&' if '?' in url else '?'}retry_limit_seconds={_GCS_RETRY_S}"

@@ -1,8 +1,8 @@
-"""`check_footer`: refuses footers about whose column chunks pyarrow cannot be asked without ending the process.
+"""`check_footer` refuses footers that would make pyarrow terminate the process.
 
-In: the bytes of a footer, and what pyarrow made of them. Out: nothing, or `ValueError`. Always holds: after it, no
-access to a column chunk and its statistics ends the process. pyarrow reads much of a footer only when it is asked, in
-calls that cannot raise: there, a damaged bit is ``std::terminate``.
+pyarrow parses much of a footer lazily, in calls that cannot raise: a damaged bit there ends in ``std::terminate``.
+`check_footer` takes the bytes of a footer and pyarrow's view of it, and raises `ValueError` for a bad one. Once a
+footer has passed, access to any of its column chunks and their statistics is safe.
 Source of the rules: FileMetaData of parquet.thrift, and the checks of Arrow's ``metadata.cc`` and ``statistics.cc``.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-# What parquet.thrift numbers the fields that are looked at.
+# The field numbers in parquet.thrift of the fields that are checked.
 _ROW_GROUPS = 4  # of FileMetaData
 _COLUMNS, _ROWS = 1, 3  # of RowGroup
 _OTHER_FILE, _CHUNK_METADATA, _CRYPTO = 1, 3, 8  # of ColumnChunk
@@ -30,13 +30,13 @@ _MOST_NESTED = 32
 
 
 def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
-    """Raises `ValueError` for a footer that may end the process when pyarrow is asked about its column chunks.
+    """Raises `ValueError` if asking pyarrow about the footer's column chunks might terminate the process.
 
-    Also raises it for column chunks that do not lie in the file.
+    Also raises it if a column chunk lies outside the file.
 
     Args:
-        data: the footer as it is stored.
-        file_bytes: of the whole file.
+        data: the footer as stored.
+        file_bytes: the size of the whole file.
     """
     schema = footer.schema
     leaves = []
@@ -50,13 +50,13 @@ def check_footer(data: bytes, footer: pq.FileMetaData, file_bytes: int) -> None:
         for group in groups:
             _check_group(group, leaves, file_bytes - len(data))
     except (AttributeError, IndexError, TypeError) as error:
-        raise ValueError("a footer that ends early, or has fields of other types") from error
+        raise ValueError("a footer that ends early, or has fields of the wrong type") from error
 
 
 def has_no_known_bounds(column: pq.ColumnSchema) -> bool:
-    """Whether the bounds of a column may be shorter than its values, so that pyarrow must not be asked about them.
+    """Whether a column's bounds may be shorter than its values, so that pyarrow must not read them.
 
-    Some writers cut the bounds of long values. Those of numbers (decimals, float16) are whole.
+    Some writers truncate the bounds of long values. Bounds of numbers (decimals, float16) are always complete.
     """
     return column.physical_type == _TYPES[_FIXED] and column.logical_type.type not in ("DECIMAL", "FLOAT16")
 
@@ -90,33 +90,33 @@ def _check_chunk(metadata: dict[int, Any], kind: int, width: int, repetition: in
             if sizes.get(number, 0) not in (0, level + 1):
                 raise ValueError(f"a histogram of {sizes[number]} levels where there are {level + 1}")
         if _TEXT_BYTES in sizes and kind != _BYTE_ARRAY:
-            raise ValueError(f"a size of texts in a column of type {_TYPES[kind]}")
+            raise ValueError(f"a total text size in a column of type {_TYPES[kind]}")
 
 
 def _check_place(metadata: dict[int, Any], limit: int) -> None:
     size, begin = metadata.get(_BYTES, -1), metadata.get(_DATA, -1)
     begin = min(begin, metadata.get(_DICTIONARY) or begin)
     if not 0 <= begin <= begin + size <= limit:
-        raise ValueError(f"a column chunk of {size} bytes at {begin}, where {limit} bytes lie before the footer")
+        raise ValueError(f"a column chunk of {size} bytes at {begin}, with only {limit} bytes before the footer")
 
 
 _CHUNK: dict[int, Any] = {_CHUNK_METADATA: {_STATISTICS: {}, _SIZES: {}}}
 
 
 class _Footer:
-    """The Thrift compact protocol: integers by value, texts and lists by length, wanted structs as dicts."""
+    """Parses the Thrift compact protocol: integers by value, texts and lists by length, wanted structs as dicts."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
     def struct(self, position: int, wanted: dict[int, Any], depth: int = 0) -> tuple[dict[int, Any], int]:
-        """The fields of a struct by number, and where it ends.
+        """Returns the fields of a struct by number, and where it ends.
 
         Args:
-            wanted: structs, and lists of structs, whose own fields are wanted.
+            wanted: the structs, and lists of structs, whose own fields are parsed.
 
         Raises:
-            ValueError, IndexError: no struct in the compact protocol.
+            ValueError, IndexError: the bytes are not a struct in the compact protocol.
         """
         data = self._data
         found: dict[int, Any] = {}
@@ -152,7 +152,7 @@ class _Footer:
     def _structs(self, position: int, wanted: dict[int, Any], depth: int) -> tuple[list[dict[int, Any]], int]:
         kind, size, position = self._list_head(position)
         if kind != _STRUCT:
-            raise ValueError("a list of other things than structs")
+            raise ValueError("a list of values that are not structs")
         found = []
         for _ in range(size):
             value, position = self.struct(position, wanted, depth + 1)
@@ -160,9 +160,9 @@ class _Footer:
         return found, position
 
     def _skip(self, position: int, kind: int, depth: int) -> tuple[int, int]:
-        """Where a value ends; also the length of a list, and 1 for all else."""
+        """Returns the length of a list, or 1 for any other value, and where the value ends."""
         if depth > _MOST_NESTED:
-            raise ValueError("structs in structs without end")
+            raise ValueError("structs nested too deeply")
         if kind in _BOOLS:
             return 1, position
         if kind in _INTEGERS:

@@ -1,4 +1,4 @@
-"""Reading Parquet footers: in parallel, once per file version in a process."""
+"""Reads Parquet footers, in parallel and once per file version in each process."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _MOST_KEPT_BYTES = 256 << 20
 _MOST_CHECKED = 20_000  # column chunks, when all footers are read at once: about two seconds
 _TAIL_BYTES = 64 << 10
 _SIGNATURE_BYTES = 28
-_ENCRYPTED = "It is encrypted, and parquetry holds no keys: decrypt it first, and read the copy."
+_ENCRYPTED = "It is encrypted, and parquetry has no keys. Decrypt it first, and read the copy."
 _kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
 _kept_bytes = 0
 _lock = ForkLock()
 
 
 def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list[pq.FileMetaData]:
-    """The footer of each file, in order; a progress bar appears when it takes longer than two seconds.
+    """Returns the footer of each file, in order. A progress bar appears if this takes longer than two seconds.
 
     Raises:
-        DatasetError: a file that is not Parquet, or cannot be read; says which.
+        DatasetError: a file is not Parquet or cannot be read. The message names it.
     """
     if len(files) <= 2:
         return [read_footer(filesystem, file) for file in files]
@@ -45,7 +45,7 @@ def read_footers(filesystem: pafs.FileSystem, files: Sequence[DataFile]) -> list
 
 
 def read_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int | None = None) -> pq.FileMetaData:
-    """As `load_footer`; from memory if this version of the file was read before."""
+    """Like `load_footer`, but cached in memory per file version."""
     key = file.version.key
     with _lock:
         if key in _kept:
@@ -57,10 +57,10 @@ def read_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int
 
 
 def load_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int | None = None) -> pq.FileMetaData:
-    """The footer of one file, read now.
+    """Reads the footer of one file.
 
     Args:
-        most_chunks: a footer with more column chunks is not held to `check_footer`; ``None`` = each one is.
+        most_chunks: footers with more column chunks skip `check_footer`; ``None`` checks every footer.
 
     Raises:
         DatasetError: the file is not Parquet, cannot be read, is encrypted, or changed since it was listed.
@@ -72,7 +72,7 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int
 
     try:
         footer, signed, stored = asking_again(filesystem, read, f"file {file.path}")
-        if signed:  # to ask Arrow about an encrypted column chunk would end the process
+        if signed:  # asking Arrow about an encrypted column chunk would terminate the process
             raise DatasetError(f"file {file.path}: expected plain columns, got some that need a key. {_ENCRYPTED}")
         if most_chunks is None or footer.num_row_groups * footer.num_columns <= most_chunks:
             check_footer(stored, footer, file.size_bytes)
@@ -82,14 +82,14 @@ def load_footer(filesystem: pafs.FileSystem, file: DataFile, *, most_chunks: int
         raise DatasetError(f"file {file.path}: the footer cannot be read, {error}. {ADVICE}") from error
     except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
         raise DatasetError(
-            f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are none: "
+            f"file {file.path}: expected a readable Parquet file, got {file.size_bytes} bytes that are not: "
             f"{why(error)}. {remedy(error, 'Remove it, or write it again.')}"
         ) from error
     return footer
 
 
 def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:
-    """A footer, whether a signature stands behind it (columns are encrypted, and it is not), and its bytes.
+    """Returns a footer, whether a signature follows it (a plaintext footer with encrypted columns), and its bytes.
 
     Source: Parquet Modular Encryption, "Plaintext footer mode": a nonce of 12 bytes and a tag of 16 follow the footer.
     """
@@ -99,20 +99,20 @@ def parse_footer(source: pa.NativeFile) -> tuple[pq.FileMetaData, bool, bytes]:
     if len(tail) < length + 8 <= size:
         tail = source.read_at(length + 8, size - length - 8)
     if length + 8 > size:
-        return pq.read_metadata(source), False, b""  # raises, and knows the file's true size
+        return pq.read_metadata(source), False, b""  # raises, with the file's true size
     footer = pq.read_metadata(pa.BufferReader(tail))
     return footer, length - footer.serialized_size == _SIGNATURE_BYTES, tail[-length - 8 : -8]
 
 
 def footer_digest(footer: pq.FileMetaData) -> bytes:
-    """Tells one footer from others: where everything is in its file, and the statistics."""
+    """A digest of a footer, including the place of everything in its file and the statistics."""
     sink = pa.BufferOutputStream()
     footer.write_metadata_file(sink)
     return hashlib.blake2b(sink.getvalue(), digest_size=16).digest()
 
 
 def why(error: BaseException) -> str:
-    """What Arrow says about a file, on one line."""
+    """Arrow's error message, on one line."""
     return " ".join(str(error).split()).rstrip(".")
 
 
@@ -125,12 +125,12 @@ def remedy(error: BaseException, otherwise: str) -> str:
     if re.search(r"\b(en|de)crypt", str(error)):
         return _ENCRYPTED
     if "all lists to be of size" in str(error):
-        return f"pyarrow {pa.__version__} reads no null among lists of one length: install a newer pyarrow."
+        return f"pyarrow {pa.__version__} cannot read nulls in fixed-size lists. Install a newer pyarrow."
     return otherwise
 
 
 def _keep(key: str, footer: pq.FileMetaData) -> None:
-    """Keeps a footer; the least recently used ones go when all together pass the limit."""
+    """Caches a footer, and evicts the least recently used ones beyond the size limit."""
     global _kept_bytes
     with _lock:
         if key in _kept:

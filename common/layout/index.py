@@ -1,8 +1,8 @@
 """The row-group index: plans a huge dataset from one small file instead of all its footers.
 
-In: a listing of the files. Out: a `RowGroupIndex` in the order of that listing, or ``None``. Always holds: an index is
-used only if it names exactly the listed files, each with the listed size and time, and what cannot be read from it is
-read from the footers, with a warning. `write_index` makes one.
+`load_index` takes a listing of the files and returns a `RowGroupIndex` in the same order, or ``None``. An index is used
+only if it names exactly the listed files with their sizes and times. If it is unreadable, the footers are read instead
+and a warning is logged. `write_index` writes the index.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def load_index(listing: FileListing) -> RowGroupIndex | None:
-    """The index of the listed files, if each of their directories has one that fits; never raises for a bad one."""
+    """Loads the index of the listed files, if every root directory has one that matches. A bad index never raises."""
     if not set(listing.roots).isdisjoint(file.path for file in listing.files):
-        return None  # files were named; only directories have an index
+        return None  # the URL names a file; only directories have an index
     paths = [posixpath.join(root, INDEX_NAME) for root in dict.fromkeys(listing.roots)]
     try:
         filesystem = listing.filesystem
@@ -47,12 +47,12 @@ def load_index(listing: FileListing) -> RowGroupIndex | None:
         _LOGGER.warning("%s The footers of all files are read instead; write_index() makes a new index.", error)
         return None
     except OSError as error:
-        _LOGGER.warning("row-group index of %s: cannot be reached (%s); reading footers.", paths, error)
+        _LOGGER.warning("row-group index of %s: cannot be reached (%s). Reading the footers instead.", paths, error)
         return None
 
 
 class RowGroupIndex:
-    """What the indexes of a dataset say, in the order of its row groups; columns are read when they are asked for.
+    """The contents of a dataset's indexes, in the order of its row groups. Columns are read lazily.
 
     Attributes:
         file, group, rows: int64 ``(row groups,)``; see `dataset.RowGroups`.
@@ -72,11 +72,11 @@ class RowGroupIndex:
 
     @property
     def schemas(self) -> list[tuple[str, pa.Schema]]:
-        """The Arrow schemas that occur, each with the first file (relative path) that has it."""
+        """The distinct Arrow schemas, each with the relative path of the first file that has it."""
         return [(path, schema_from_text(text)) for part in self._parts for path, text in part.description.schemas]
 
     def statistics(self, name: str) -> ChunkStatistics | None:
-        """The statistics of one column; ``None`` if only the footers can tell."""
+        """The statistics of one column; ``None`` if only the footers have them."""
         if not all(part.description.covers([name]) for part in self._parts):
             return None
         found = [name in part.description.exact for part in self._parts]
@@ -88,7 +88,7 @@ class RowGroupIndex:
             return None
         try:
             low, high, nulls = (self._ordered(column) for column in table.columns)
-        except pa.ArrowInvalid:  # texts of more than 2 GiB together do not fit one array
+        except pa.ArrowInvalid:  # texts of more than 2 GiB in total do not fit one array
             return None
         known = low.null_count < len(low) and high.null_count < len(high)
         known = known and not any(name in part.description.unbounded for part in self._parts)
@@ -100,7 +100,7 @@ class RowGroupIndex:
         )
 
     def bytes_of(self, kind: Literal["stored", "decoded"], names: Sequence[str]) -> np.ndarray | None:
-        """Compressed or decompressed bytes of some columns in each row group; ``None`` if only the footers can tell."""
+        """The compressed or decompressed size of some columns in each row group; ``None`` if only footers have it."""
         with self._lock:
             return self._bytes(kind, tuple(names))
 
@@ -137,7 +137,7 @@ class RowGroupIndex:
 
 
 def _in_order(listing: FileListing, parts: Sequence[IndexFile]) -> RowGroupIndex:
-    """The parts together, if they fit the listing. Raises `DatasetError` for the first file that does not."""
+    """Combines the parts in listing order. Raises `DatasetError` for the first file that does not match."""
     place = {file.path: number for number, file in enumerate(listing.files)}
     first = np.zeros(len(place), dtype=np.int64)
     count = np.full(len(place), -1, dtype=np.int64)

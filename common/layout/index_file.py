@@ -1,7 +1,7 @@
-"""`IndexFile`: one `_row_groups.parquet`, opened and checked for what it claims, but not yet against any listing.
+"""`IndexFile`: one `_row_groups.parquet`, opened and checked for consistency, but not yet compared with a listing.
 
-In: a path. Out: the files that it describes with their lines, and any column when it is asked for. Always holds: pages
-are compared with their checksums, and all columns come from the same version of the file.
+It holds the described files with their lines, and reads other columns on demand. Pages are compared with their
+checksums, and all columns come from the same version of the file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class IndexFile:
     """One index file.
 
     Attributes:
-        version: of the index file when it was opened.
-        files, first, count: for each described file, its version, and its lines.
-        rows: of each line.
+        version: the version of the index file when it was opened.
+        files, first, count: the version, first line and number of lines of each described file.
+        rows: the number of rows of each line's row group.
     """
 
     filesystem: pafs.FileSystem
@@ -44,7 +44,7 @@ class IndexFile:
 
     @classmethod
     def open(cls, filesystem: pafs.FileSystem, version: FileVersion) -> IndexFile:
-        """Reads what planning always needs. Raises `DatasetError` for a file that is not a sound index."""
+        """Reads the columns that planning always needs. Raises `DatasetError` if the file is not a valid index."""
 
         def read() -> tuple[pq.FileMetaData, pa.Table]:
             with (
@@ -60,7 +60,7 @@ class IndexFile:
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"row-group index {version.path}: expected a sound index, got: {error!r}.") from error
+            raise DatasetError(f"row-group index {version.path}: expected a valid index, got: {error!r}.") from error
 
     @classmethod
     def _of(
@@ -79,7 +79,7 @@ class IndexFile:
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):
             raise DatasetError(f"row-group index {version.path}: expected the row groups of each file in order.")
         texts = names.dictionary.take(pa.array(codes[first])).to_pylist()
-        tags = [""] * len(first)  # of an index that was written before there were any
+        tags = [""] * len(first)  # if the index is older than the tags
         if "tag" in table.column_names:
             tags = single_chunk(table.column("tag")).take(pa.array(first)).to_pylist()
         root = posixpath.dirname(version.path)
@@ -102,7 +102,7 @@ class IndexFile:
         )
 
     def read(self, columns: list[str]) -> pa.Table:
-        """Some columns. Raises `DatasetError` if the file was replaced since it was opened, or cannot be read."""
+        """Reads some columns. Raises `DatasetError` if the file was replaced since it was opened, or is unreadable."""
         where = f"row-group index {self.version.path}"
 
         def read() -> pa.Table:
@@ -117,7 +117,7 @@ class IndexFile:
         except DatasetError:
             raise
         except _UNREADABLE as error:
-            raise DatasetError(f"{where}: expected sound columns, got: {error!r}.") from error
+            raise DatasetError(f"{where}: expected valid columns, got: {error!r}.") from error
         for column in table.columns:
             if len(column) != len(self.rows):
                 raise DatasetError(f"{where}: expected {len(self.rows)} lines, got {len(column)}.")

@@ -1,8 +1,8 @@
-"""What `_row_groups.parquet` looks like: one line per row group, files in order, and a description in its footer.
+"""The format of `_row_groups.parquet`: one line per row group, in file order, and a description in the footer.
 
-Columns: those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each
-described leaf column; ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat one. Bounds are null and null
-counts -1 where unknown. Files without row groups stand in the description.
+The columns are those of `BASE`; ``stored:<leaf>`` and ``decoded:<leaf>``, the compressed and decompressed bytes of each
+described leaf column; and ``min:<field>``, ``max:<field>`` and ``nulls:<field>`` of each flat field. Unknown bounds are
+null, and unknown null counts are -1. Files without row groups are listed in the description.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ INDEX_NAME = "_row_groups.parquet"
 METADATA_KEY = b"parquetry.row_groups.v1"
 BASE = pa.schema(
     [
-        pa.field("file", pa.string(), nullable=False),  # path below the directory that holds the index
+        pa.field("file", pa.string(), nullable=False),  # path relative to the index's directory
         pa.field("size_bytes", pa.int64(), nullable=False),
-        pa.field("mtime_ns", pa.int64(), nullable=False),  # 0 where the file system has none
+        pa.field("mtime_ns", pa.int64(), nullable=False),  # 0 if the file system has no times
         pa.field("group", pa.int32(), nullable=False),
         pa.field("rows", pa.int64(), nullable=False),
         pa.field("compressed_bytes", pa.int64(), nullable=False),
-        pa.field("tag", pa.string(), nullable=False),  # ETag, generation; empty where the store has none, and local
+        pa.field("tag", pa.string(), nullable=False),  # ETag or generation; empty if there is none, and for local files
     ]
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDescription:
-    """What an index knows.
+    """What an index describes.
 
     Attributes:
         fields: the described fields, by dotted path.
         leaves: the Parquet leaf columns of these fields.
-        exact: for each field with statistics, whether its bounds are values that it holds.
-        unbounded: fields with statistics whose bounds are unknown, because a file has a type that does not widen to
-            the first one.
-        complete: whether ``fields`` are all that any file has.
+        exact: for each field with statistics, whether its bounds are values that occur in it.
+        unbounded: fields with statistics but unknown bounds, because a file has a type that does not widen to the
+            first file's type.
+        complete: whether no file has fields other than ``fields``.
         empty: ``(relative path, size, mtime_ns, tag)`` of each file without row groups.
-        schemas: ``(relative path, serialised Arrow schema)`` of the first file with each schema that occurs.
+        schemas: ``(relative path, serialized Arrow schema)`` of the first file with each distinct schema.
     """
 
     fields: tuple[str, ...]
@@ -57,7 +57,7 @@ class IndexDescription:
     schemas: tuple[tuple[str, str], ...]
 
     def covers(self, names: Sequence[str]) -> bool:
-        """Whether all that the footers say about these fields is in the index."""
+        """Whether the index has everything that the footers say about these fields."""
         return self.complete or all(name in self.fields for name in names)
 
     def leaves_of(self, names: Sequence[str]) -> list[str]:
@@ -65,7 +65,7 @@ class IndexDescription:
         return [leaf for leaf in self.leaves if belongs(leaf, names)]
 
     def to_bytes(self) -> bytes:
-        """The form in which the footer holds it: CRC-32 in 8 hex digits, then JSON (pages have their own checksums)."""
+        """The form stored in the footer: CRC-32 in 8 hex digits, then JSON. (Pages have checksums of their own.)"""
         text = json.dumps({name: getattr(self, name) for name in self.__slots__}).encode()
         return b"%08x" % zlib.crc32(text) + text
 
@@ -74,10 +74,10 @@ class IndexDescription:
         """The inverse of `to_bytes`.
 
         Raises:
-            ValueError, KeyError, TypeError: other bytes.
+            ValueError, KeyError, TypeError: the bytes are not a valid description.
         """
         if stored[:8] != b"%08x" % zlib.crc32(stored[8:]):
-            raise ValueError("the description does not have its checksum")
+            raise ValueError("the description does not match its checksum")
         value: dict[str, Any] = json.loads(stored[8:])
         return cls(
             fields=tuple(value["fields"]),
@@ -91,7 +91,7 @@ class IndexDescription:
 
 
 def schema_to_text(schema: pa.Schema) -> str:
-    """An Arrow schema as text."""
+    """Serializes an Arrow schema to text."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
 
 
@@ -101,7 +101,7 @@ def schema_from_text(text: str) -> pa.Schema:
 
 
 def index_schema(leaves: Sequence[str], bounds: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The columns of an index of these leaf columns, and of these fields with statistics."""
+    """The schema of an index with these leaf columns and these fields with statistics."""
     fields = list(BASE)
     for leaf in leaves:
         fields += [pa.field(f"{kind}:{leaf}", pa.int64(), nullable=False) for kind in ("stored", "decoded")]

@@ -1,7 +1,7 @@
-"""`write_index`: describes all row groups of a dataset in one small file, from their footers.
+"""`write_index` describes all row groups of a dataset in one small file, from their footers.
 
-In: a dataset's directory. Out: its `_row_groups.parquet`. Always holds: the file appears whole or not at all, and
-memory is bounded by some ten thousand row groups, however many there are.
+It writes `_row_groups.parquet` into the dataset's directory. The file appears complete or not at all, and memory is
+bounded by some ten thousand row groups, however many the dataset has.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ def write_index(
     storage_options: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> str:
-    """Writes the row-group index of the dataset in a directory, in place of an older one.
+    """Writes the row-group index of the dataset in a directory, replacing an older one.
 
-    Write it again whenever files came, went or changed: an index that does not fit the files is not used.
+    Write it again whenever files are added, removed or changed. An index that does not match the files is not used.
 
     Args:
         url: a directory.
         filesystem: a ``pyarrow.fs`` or fsspec file system to use instead of the URL's own.
         storage_options: arguments for fsspec.
-        columns: names or regexes of the fields to describe; ``None`` for all. Those left out are planned from footers.
+        columns: names or regexes of the fields to describe; ``None`` for all. Other fields are planned from footers.
 
     Returns:
         The path of the index on its file system.
 
     Raises:
-        DatasetError: no directory, no Parquet files in it, or a directory that cannot be written.
-        FieldNotFoundError: a pattern that matches no field of the first file.
+        DatasetError: the directory does not exist, has no Parquet files, or cannot be written.
+        FieldNotFoundError: a pattern matches no field of the first file.
     """
     listing = list_files(
         [os.fspath(url)], filesystem=filesystem, storage_options=dict(storage_options) if storage_options else None
@@ -68,7 +68,7 @@ def write_lines(
     columns: Sequence[str] | None,
     tables_of: Callable[[IndexLines], Iterator[pa.Table]],
 ) -> str:
-    """Writes the index whose lines ``tables_of`` makes, all files in their order; see `write_index`."""
+    """Writes an index of the lines that ``tables_of`` yields, for all files in order. See `write_index`."""
     root = listing.roots[0]
     if root == listing.files[0].path:
         raise DatasetError(f"row-group index of '{root}': expected a directory, got a file. Name its directory.")
@@ -107,7 +107,7 @@ def _write(listing: FileListing, path: str, lines: IndexLines, tables: Iterator[
 
 
 def _tables(listing: FileListing, lines: IndexLines) -> Iterator[pa.Table]:
-    from tqdm import tqdm  # readers of an index import this module too
+    from tqdm import tqdm  # imported here because readers of an index import this module
 
     progress = tqdm(
         desc="indexing row groups", total=len(listing.files), leave=False, delay=_PROGRESS_AFTER_S, unit="file"
@@ -122,7 +122,7 @@ def _tables(listing: FileListing, lines: IndexLines) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesFound:
-    """What some lines know beside their columns; it travels from the process that made them."""
+    """What was learned from some lines beyond their columns. The process that makes the lines sends it along."""
 
     extra: frozenset[str]
     unbounded: frozenset[str]
@@ -132,10 +132,10 @@ class LinesFound:
 
 
 class IndexLines:
-    """Makes the lines of an index, some files at a time, and gathers what its description says.
+    """Makes the lines of an index, some files at a time, and collects the contents of its description.
 
     Args:
-        first: the footer of the first file, which sets the columns.
+        first: the footer of the first file, which determines the columns.
         patterns: the fields to describe; ``None`` for all.
     """
 
@@ -156,7 +156,7 @@ class IndexLines:
         self.schema = index_schema(self._leaves, list(self._bounds.items()))
 
     def description(self) -> IndexDescription:
-        """What the lines so far know."""
+        """The description of the lines so far."""
         return IndexDescription(
             fields=tuple(name for name in self._fields if not any(belongs(leaf, (name,)) for leaf in self._extra)),
             leaves=tuple(self._leaves),
@@ -168,7 +168,7 @@ class IndexLines:
         )
 
     def found(self) -> LinesFound:
-        """What the lines so far know, for another object to `absorb`."""
+        """What was learned from the lines so far, for another object to `absorb`."""
         return LinesFound(
             extra=frozenset(self._extra),
             unbounded=frozenset(self._unbounded),
@@ -178,7 +178,7 @@ class IndexLines:
         )
 
     def absorb(self, found: LinesFound) -> None:
-        """Takes over what the lines of later files know."""
+        """Adds what another object learned from the lines of later files."""
         self._extra |= found.extra
         self._unbounded |= found.unbounded
         self._exact = {**found.exact, **self._exact}
@@ -217,7 +217,7 @@ class IndexLines:
         flat = [flat_columns(footer) for footer in footers]
         for name, arrow in self._bounds.items():
             stored = [found.get(name, arrow) for found in types]
-            if any(widen(kind, arrow) != arrow for kind in stored):  # bounds that are rounded are no bounds
+            if any(widen(kind, arrow) != arrow for kind in stored):  # rounded bounds are not valid
                 self._unbounded.add(name)
             of_group = [kind for kind, count in zip(stored, counts, strict=True) for _ in range(count)]
             columns |= self._statistics(footers, [found.get(name) for found in flat], name, of_group)

@@ -1,13 +1,13 @@
-"""Files that appear whole or not at all, and directories of them that stay within a limit.
+"""Files that appear complete or not at all, and cache directories of such files with a size limit.
 
-Everything that parquetry writes for later follows these rules:
+Everything that parquetry writes to keep follows these rules:
 
-- A file (or a directory of files) is written under a hidden name beside its own, ``.parquetry-<32 hex digits>``, and
-  then moved. Where a limit holds, the name ends in ``-<bytes>``: the room that is set aside for it.
-- On a local disk its writer holds a lock on it. A killed writer holds none, so the next one in that directory removes
-  what it left; where there are no locks (object stores), once nothing was written for a day.
-- The directory of a `KeptFiles` has a lock file. Room is made and set aside under that lock, so a limit holds for all
-  processes together, unfinished files included.
+- A file (or directory) is written under a hidden name next to its final one, ``.parquetry-<32 hex digits>``, and then
+  moved. If the directory has a limit, the name ends in ``-<bytes>``, the space reserved for the file.
+- On a local disk, the writer holds a lock on the hidden file. A killed writer loses its lock, so the next writer in the
+  directory removes the leftovers. Without locks (object stores), they are removed after a day without writes.
+- The directory of a `KeptFiles` has a lock file. Space is freed and reserved under that lock, so the limit holds across
+  processes and includes unfinished files.
 """
 
 from __future__ import annotations
@@ -37,37 +37,39 @@ Value = TypeVar("Value")
 
 _LOGGER = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
-_UNFINISHED_BEFORE = ".new-"  # in directories of kept files, by earlier versions
+_UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 _LOCK = ".lock"
 _MINUTE_NS = 60 * 10**9
 _DAY_NS = 24 * 3_600 * 10**9
 _CHECKSUM_BYTES = 16
-_MORE_SHARE = 64  # who makes room removes 1/64 of the files more, so that not every file needs a look at all of them
+_MORE_SHARE = 64  # removes 1/64 more files than necessary, so that not every new file needs a scan of the directory
 _REFUSED = (OSError, NotImplementedError, pa.ArrowException)
 UNREADABLE = (
     *(ValueError, TypeError, LookupError, ArithmeticError, AttributeError, EOFError, RuntimeError, OSError),
     *(pa.ArrowException, struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What parsers raise for bytes that are damaged; of kept files, which are then made again."""
+"""The exceptions that parsers raise for damaged bytes. A damaged kept file is made again."""
 
 
 def cache_root() -> Path:
-    """The directory for what parquetry keeps between runs: ``$PARQUETRY_CACHE_DIR``, or the user's cache directory."""
+    """The directory for data kept between runs: ``$PARQUETRY_CACHE_DIR``, or parquetry's folder in the user's cache."""
     chosen = os.environ.get("PARQUETRY_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("parquetry"))
 
 
 def unfinished_name() -> str:
-    """A new hidden name for what is being written."""
+    """A new hidden name for a file or directory that is being written."""
     return f".parquetry-{uuid.uuid4().hex}"
 
 
 @contextlib.contextmanager
 def whole_file(path: str, filesystem: pafs.FileSystem | None = None) -> Iterator[str]:
-    """Gives a hidden path to write to; the file gets its name, in place of an older one, if the block ends well.
+    """Yields a hidden path to write to, and renames the file to ``path`` unless the block raises.
+
+    An older file is replaced.
 
     Args:
-        filesystem: where the path lies; ``None`` for this machine.
+        filesystem: the file system of the path; ``None`` for local files.
     """
     filesystem = filesystem or pafs.LocalFileSystem()
     remove_leftovers(filesystem, posixpath.dirname(path))
@@ -76,21 +78,21 @@ def whole_file(path: str, filesystem: pafs.FileSystem | None = None) -> Iterator
 
 
 def claim(descriptor: int) -> int:
-    """Locks an open file or directory that is being written; ends with the descriptor, or with this process."""
+    """Locks an open file or directory that is being written, until the descriptor is closed or the process ends."""
     with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
 def release(descriptor: int) -> None:
-    """Unlocks and closes; a process that was forked meanwhile would hold the lock of a file that is only closed."""
+    """Unlocks and closes a descriptor. Closing alone is not enough: a forked process would still hold the lock."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)
 
 
 def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
-    """Removes what killed writers left in a directory; does nothing where the file system refuses."""
+    """Removes what killed writers left in a directory. Ignores errors of the file system."""
     with contextlib.suppress(*_REFUSED):
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
         for info in filesystem.get_file_info(pafs.FileSelector(directory, allow_not_found=True)):
@@ -104,13 +106,14 @@ def remove_leftovers(filesystem: pafs.FileSystem, directory: str) -> None:
 
 
 class KeptFiles:
-    """The files of one kind in one directory; thread-safe, and any number of processes may use the directory.
+    """A cache of files of one kind in one directory. Thread-safe; any number of processes may share the directory.
 
     Args:
-        directory: made when it is first needed. Other files in it are left alone.
-        suffix: how the names end, after 32 hex digits.
-        max_bytes, max_files: of all files together; those not used for longest make room. ``None`` for no limit.
-        spare_s: files used in the last ``spare_s`` seconds stay, even if the limits are passed.
+        directory: created when first needed. Other files in it are left alone.
+        suffix: the end of each file name, after 32 hex digits.
+        max_bytes, max_files: limits for all files together. The least recently used files are removed to make room.
+            ``None`` for no limit.
+        spare_s: files used in the last ``spare_s`` seconds are never removed, even if a limit is exceeded.
         mode: the permissions of new files.
     """
 
@@ -134,15 +137,15 @@ class KeptFiles:
         self._has_looked = False
 
     def path(self, digest: str) -> str:
-        """Where the file with this name is, or would be."""
+        """The path of the file with this name, whether or not it exists."""
         return os.path.join(self._directory, digest + self._suffix)
 
     def keep(self, digest: str, size_bytes: int, write: Callable[[str], object]) -> bool:
-        """Keeps a file, in place of an older one of this name; whether there was room for it.
+        """Adds a file, replacing an older one of this name. Returns whether there was room for it.
 
         Args:
-            size_bytes: what it takes on disk, at most.
-            write: writes the file to the path that it is given.
+            size_bytes: the most space that the file takes on disk.
+            write: writes the file to the path that it is called with.
 
         Raises:
             OSError: the directory cannot be read or written, or the disk is full. Nothing is left of the file.
@@ -160,12 +163,12 @@ class KeptFiles:
             write(hidden)
             now = time.time_ns()
             os.utime(hidden, ns=(now, now))  # the kernel's own stamps are too coarse to order files by
-            with self._locked():  # who looks at all files meanwhile could miss one that is moved
+            with self._locked():  # a concurrent directory scan could miss a file that is being moved
                 stack.close()
         return True
 
     def save(self, digest: str, content: bytes) -> None:
-        """Keeps bytes with their checksum, for `load`; on a full or read-only disk it only warns."""
+        """Adds a file of bytes with their checksum, for `load`. On a full or read-only disk it only logs a warning."""
         content = _checksum(content) + content
         try:
             self.keep(digest, len(content), lambda path: Path(path).write_bytes(content))
@@ -173,10 +176,10 @@ class KeptFiles:
             _LOGGER.warning("%s could not be kept: %s", self.path(digest), error)
 
     def load(self, digest: str, read: Callable[[bytes], Value]) -> Value | None:
-        """What ``read`` makes of the bytes that were saved, and notes that they were used.
+        """Returns ``read(bytes)`` for the bytes that were saved, and marks the file as used.
 
-        ``None`` if there are none, or if they are damaged: another checksum, or ``read`` raises one of the errors that
-        parsers raise (`UNREADABLE`).
+        Returns ``None`` if there is no such file, or if it is damaged: its checksum does not match, or ``read`` raises
+        one of the errors that parsers raise (`UNREADABLE`).
         """
         path = self.path(digest)
         try:
@@ -189,15 +192,15 @@ class KeptFiles:
         except UNREADABLE as error:
             _LOGGER.warning("%s: kept file is damaged (%s); making it again.", path, error)
             return None
-        with contextlib.suppress(OSError):  # of somebody else, or removed meanwhile
+        with contextlib.suppress(OSError):  # owned by another user, or removed in the meantime
             os.utime(path)
         return value
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """No other thread or process is in such a block of this directory: for `load`, a change, and `save`."""
+        """Excludes other threads and processes from such blocks on this directory: for `load`, a change, and `save`."""
         descriptor = None
-        with contextlib.suppress(OSError):  # a disk that is read-only, or has no locks
+        with contextlib.suppress(OSError):  # a disk that is read-only or has no locks
             os.makedirs(self._directory, exist_ok=True)
             descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -208,7 +211,7 @@ class KeptFiles:
                 release(descriptor)
 
     def clear(self) -> None:
-        """Removes the files, and the directory itself if nothing else is in it."""
+        """Removes the files, and the directory if nothing else is in it."""
         if not os.path.isdir(self._directory):
             return
         for name in os.listdir(self._directory):
@@ -220,16 +223,16 @@ class KeptFiles:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        """Holds the directory's lock file, whose content is the bytes of all files, or more."""
+        """Locks the directory's lock file, which stores an upper bound on the total bytes of all files."""
         while True:
             lock = os.open(os.path.join(self._directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                with contextlib.suppress(OSError):  # a file system without locks: limits hold nearly
+                with contextlib.suppress(OSError):  # without locks, limits hold approximately
                     fcntl.flock(lock, fcntl.LOCK_EX)
                 status = os.fstat(lock)
-                if not status.st_nlink:  # `clear` was faster
+                if not status.st_nlink:  # `clear` removed it
                     continue
-                if not status.st_size:  # for everybody who may write to the directory
+                if not status.st_size:  # everyone who may write to the directory may use it
                     with contextlib.suppress(OSError):
                         os.fchmod(lock, os.stat(self._directory).st_mode & 0o666)
                 yield lock
@@ -238,7 +241,7 @@ class KeptFiles:
                 release(lock)
 
     def _make_room(self, path: str, size_bytes: int, noted: int | None) -> int | None:
-        """Removes files until one more fits; the bytes of all files with it, or ``None`` if it cannot fit."""
+        """Removes files until one more fits. Returns the total bytes including it, or ``None`` if it cannot fit."""
         limit = math.inf if self._max_bytes is None else self._max_bytes
         most_files = math.inf if self._max_files is None else self._max_files
         if noted is not None and self._has_looked and self._max_files is None and noted + size_bytes <= limit:
@@ -261,9 +264,9 @@ class KeptFiles:
         return total
 
     def _look(self, replaced: str) -> tuple[int, int, list[tuple[int, int, str]]]:
-        """The bytes and the number of all files, and of each finished one: last use, bytes, path.
+        """Scans the directory. Returns total bytes, file count, and last use, bytes and path of each finished file.
 
-        Removes what killed writers left. The file that is about to be replaced makes room first.
+        Removes what killed writers left. The file that is about to be replaced counts as the least recently used.
         """
         total = files = 0
         found = []
@@ -272,7 +275,7 @@ class KeptFiles:
                 is_unfinished = _is_unfinished(entry.name)
                 if not is_unfinished and not self._name.fullmatch(entry.name):
                     continue
-                with contextlib.suppress(OSError):  # gone meanwhile, or somebody else's
+                with contextlib.suppress(OSError):  # removed in the meantime, or owned by another user
                     status = entry.stat()
                     size_bytes = status.st_size
                     if not is_unfinished:
@@ -293,7 +296,7 @@ def _checksum(content: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _moved(path: str, filesystem: pafs.FileSystem, name: str, *, mode: int) -> Iterator[str]:
-    """Gives the path of a file with a hidden name, which is moved to ``path`` if the block ends well, else removed."""
+    """Yields a hidden path. The file there is moved to ``path`` if the block succeeds, and removed otherwise."""
     hidden = posixpath.join(posixpath.dirname(path), name)
     owner = None
     if isinstance(filesystem, pafs.LocalFileSystem):
@@ -315,18 +318,18 @@ def _is_unfinished(name: str) -> bool:
 
 
 def _room_of(name: str, size_bytes: int) -> int:
-    """What an unfinished file will take; earlier versions did not count theirs."""
+    """The space reserved for an unfinished file. Earlier versions did not count theirs."""
     ours = _UNFINISHED.fullmatch(name)
     return max(size_bytes, int(ours["bytes"] or 0)) if ours else 0
 
 
 def _is_abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> bool:
     """Whether the writer of an unfinished local file or directory is gone."""
-    if quiet_ns < _MINUTE_NS and not is_directory:  # perhaps not locked yet
+    if quiet_ns < _MINUTE_NS and not is_directory:  # might not be locked yet
         return False
     try:
         owner = os.open(path, os.O_RDONLY if is_directory else os.O_RDWR)
-    except OSError:  # gone, or somebody else's
+    except OSError:  # removed, or owned by another user
         return False
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -340,7 +343,7 @@ def _is_abandoned(path: str, quiet_ns: int, *, is_directory: bool = False) -> bo
 
 
 def _quiet_ns(filesystem: pafs.FileSystem, info: pafs.FileInfo) -> int:
-    """How long nothing was written to a file, or below a directory; 0 where nothing tells."""
+    """The time since a file, or anything below a directory, was last written; 0 if unknown."""
     found = [info]
     if info.type == pafs.FileType.Directory:
         found += filesystem.get_file_info(pafs.FileSelector(info.path, recursive=True))

@@ -1,9 +1,9 @@
-"""The numbers of a column of lists, out of plain pages, without a look at where each list ends.
+"""Extracts the numbers of a list column from plain pages, without parsing where each list ends.
 
-In: the bytes of a column chunk of lists of numbers. Out: the bytes of its numbers, or ``None`` where only Arrow can
-tell. Always holds: pages account for every byte of the chunk, and no memory is set aside for more than the chunk may
-hold, whatever its headers say. Nulls and empty lists have no bytes here, so whoever
-knows the length of each list can tell from their sum whether a number is missing.
+The input is the bytes of a column chunk of lists of numbers. The output is the bytes of the numbers, or ``None`` if
+only Arrow can read the chunk. The pages must account for every byte of the chunk, and whatever the headers say, no more
+memory is allocated than the chunk may hold. Nulls and empty lists have no bytes in the output, so a caller that knows
+the list lengths can tell from their sum whether a number is missing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LENGTH = struct.Struct("<i")
 def list_numbers(
     chunk: np.ndarray, codec: pa.Codec | None, most_bytes: int, check: PageCheck | None = None
 ) -> list[np.ndarray] | None:
-    """The bytes of the numbers in each page of a chunk, uint8.
+    """Returns the bytes of the numbers in each page of a chunk, as uint8.
 
     Args:
-        chunk: its bytes, uint8. The column repeats on one level, and has no dictionary.
-        codec: what its pages are compressed by.
-        most_bytes: what its pages are no larger than together once they are decompressed.
-        check: which pages are held to their checksums; ``None``: none.
+        chunk: the bytes of the chunk, uint8. The column has one repetition level and no dictionary.
+        codec: the compression of the pages; ``None`` if they are not compressed.
+        most_bytes: an upper bound on the total decompressed size of the pages.
+        check: checks pages against their checksums; ``None`` skips this.
     """
     stored = MemoryBytes(chunk)
     view = stored.read(0, len(stored))
@@ -49,12 +49,12 @@ def list_numbers(
             pages.append(np.frombuffer(numbers, np.uint8))
             position = page.end
     except (IndexError, KeyError, TypeError, ValueError, OSError, struct.error):
-        return None  # no page header, or damaged: whatever it is, Arrow says so better
+        return None  # no page header, or damaged: Arrow has better error messages
     return pages
 
 
 def _numbers(chunk: memoryview, page: DataPage, codec: pa.Codec | None) -> memoryview | None:
-    """What follows the levels of a page."""
+    """The bytes after the levels of a page."""
     begin, size = page.begin, page.uncompressed_bytes
     if page.level_bytes is not None:
         levels = sum(page.level_bytes)
@@ -80,12 +80,12 @@ def _numbers(chunk: memoryview, page: DataPage, codec: pa.Codec | None) -> memor
 
 
 def _decompressed(data: memoryview, codec: pa.Codec, size: int) -> memoryview:
-    """What compressed bytes hold, up to one byte more than they should; `Codec.decompress` never tells how much came.
+    """Decompresses bytes, and stops one byte beyond ``size``. (`Codec.decompress` does not report the actual size.)
 
     Raises:
-        OSError: damaged.
+        OSError: the bytes are damaged.
     """
     if codec.name != "snappy":
         return memoryview(pa.CompressedInputStream(pa.BufferReader(data), codec.name).read_buffer(size + 1))
-    stated, _ = unsigned(data, 0)  # Snappy holds to it, and has no stream
+    stated, _ = unsigned(data, 0)  # Snappy enforces this size, and has no stream
     return memoryview(codec.decompress(data, size)) if stated == size else data[:0]

@@ -1,7 +1,7 @@
-"""Arrow columns in other shapes: members of structs as columns, several chunks as one array, rows by number.
+"""Reshapes Arrow columns: struct members as columns, several chunks as one array, rows by number.
 
-Always holds: 32-bit offsets never overflow. A column chunk may hold more than 2 GiB of text, which Arrow reads in
-several chunks; what puts chunks together uses the types with 64-bit offsets (`wide`).
+32-bit offsets never overflow here. A column chunk may hold more than 2 GiB of text, which Arrow reads as several
+chunks; code that joins chunks uses types with 64-bit offsets (`wide`).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import pyarrow.compute as pc
 
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
-    """The member of a struct, null where the struct is; or the keys or values of a map, as lists."""
+    """The member of a struct, null where the struct is null; or the keys or values of a map, as lists."""
     chunks = []
     for chunk in column.chunks:
         if pa.types.is_map(chunk.type):
             values = chunk.keys if part == "key" else chunk.items
             mask = chunk.is_null() if chunk.null_count else None
-            offsets = pa.array(chunk.offsets.to_numpy())  # a mask goes only beside offsets that are no slice themselves
+            offsets = pa.array(chunk.offsets.to_numpy())  # Arrow accepts no mask with sliced offsets
             chunks.append(pa.ListArray.from_arrays(offsets, values, mask=mask))
         else:
             chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
@@ -30,13 +30,13 @@ def _masked(chunk: pa.StructArray, part: str) -> pa.Array:
 
 
 def without_views(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Arrow can hardly compute with string views: they become large strings, with the same values."""
+    """Converts string and binary views to large strings and binaries, because few of Arrow's kernels support views."""
     views = column.type in (pa.string_view(), pa.binary_view())
     return column.cast(wide(column.type)) if views else column
 
 
 def wide(kind: pa.DataType) -> pa.DataType:
-    """The type of the same values with 64-bit offsets, which hold more than 2 GiB; without a dictionary."""
+    """The same type with 64-bit offsets, for more than 2 GiB of values, and without a dictionary."""
     if pa.types.is_dictionary(kind):
         return wide(kind.value_type)
     if pa.types.is_string(kind) or kind == pa.string_view():
@@ -49,12 +49,12 @@ def wide(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether the values are lists, of any of Arrow's kinds."""
+    """Whether the type is any of Arrow's list types."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def without_nulls(column: pa.ChunkedArray) -> np.ndarray:
-    """Which values are not null and, where they are lists, hold no null at any depth; bool."""
+    """Which values are not null and, if they are lists, contain no null at any depth; bool."""
     parts = [np.zeros(0, np.bool_)]
     for chunk in column.chunks:
         array = chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk
@@ -62,7 +62,7 @@ def without_nulls(column: pa.ChunkedArray) -> np.ndarray:
         owner = np.arange(len(array))
         while is_list(array.type):
             owner = np.repeat(owner, np.asarray(pc.list_value_length(array).fill_null(0)))
-            array = array.flatten()  # without what is hidden beneath null lists
+            array = array.flatten()  # leaves out values hidden beneath null lists
             if array.null_count:
                 whole[owner[np.asarray(array.is_null())]] = False
         parts.append(whole)
@@ -70,14 +70,14 @@ def without_nulls(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def widened(array: pa.Array) -> pa.Array:
-    """An array in its `wide` type; a dictionary may stand for more text than 32-bit offsets reach."""
+    """Casts an array to its `wide` type. A dictionary may expand to more text than 32-bit offsets can address."""
     if not pa.types.is_dictionary(array.type):
         return array if array.type == wide(array.type) else array.cast(wide(array.type))
     return pa.DictionaryArray.from_arrays(array.indices, widened(array.dictionary)).dictionary_decode()
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as one array; several chunks in their `wide` type, because together they may need it."""
+    """Returns a column as one array. Several chunks are joined in their `wide` type, because they may need it."""
     if not isinstance(column, pa.ChunkedArray):
         return column
     if column.num_chunks == 1:
@@ -87,9 +87,9 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def take_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
-    """Rows by number (int64); Arrow itself would put chunks of strings together in a type that may not hold them.
+    """Selects rows by number (int64). Arrow's own ``take`` may join chunks of strings in a type that overflows.
 
-    Rows that do not ascend come in the `wide` type where a column has several chunks.
+    If the numbers do not ascend, columns of several chunks are returned in their `wide` type.
     """
     columns = [
         column.take(rows) if column.num_chunks == 1 or column.type == wide(column.type) else _taken(column, rows)

@@ -1,7 +1,7 @@
-"""The headers of the pages that a column chunk consists of.
+"""Parses the page headers of a column chunk.
 
-In: the bytes of a chunk, and where a page begins. Out: what its header says of a data page.
-Source of the rules: the page headers of parquet.thrift, and the Thrift compact protocol that they are written in.
+It takes the bytes of a chunk and the offset of a page, and returns the header fields of a data page.
+Source of the rules: the page headers of parquet.thrift, and the Thrift compact protocol that encodes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _DATA_PAGE, _DATA_PAGE_V2 = 0, 3
 _PLAIN, _RLE = 0, 3
 _HEADER_BYTES = 512
 
-# What parquet.thrift numbers the fields of PageHeader, DataPageHeader and DataPageHeaderV2.
+# The field numbers of PageHeader, DataPageHeader and DataPageHeaderV2 in parquet.thrift.
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _CHECKSUM, _V1, _V2 = 1, 2, 3, 4, 5, 8
 _V1_VALUES, _V1_ENCODING, _V1_DEFINITION, _V1_REPETITION = 1, 2, 3, 4
 _V2_VALUES, _V2_NULLS, _V2_ENCODING, _V2_DEFINITION_BYTES, _V2_REPETITION_BYTES, _V2_COMPRESSED = 1, 2, 4, 5, 6, 7
@@ -25,17 +25,17 @@ class DataPage:
     """The header of a data page.
 
     Attributes:
-        begin: the first byte behind the header in the chunk.
-        end: the byte after the page's last.
-        uncompressed_bytes: what it takes when it is decompressed, levels included.
-        values: how many levels it has: one for each value, null, and list without values.
-        plain: whether values are stored as they are, and not by a dictionary or another encoding.
-        nulls: how many of the values are null; 0 where the header does not say.
-        level_bytes: the sizes of the repetition and definition levels, which then are not compressed; ``None`` where
-            levels carry their sizes and are compressed with the values.
-        run_lengths: whether the repetition and definition levels are in the encoding that is read here.
-        compressed: whether the values are, in a chunk that is.
-        checksum: CRC-32 of the bytes from ``begin`` to ``end``; ``None`` if the writer left it out.
+        begin: the offset in the chunk of the first byte after the header.
+        end: the offset after the page's last byte.
+        uncompressed_bytes: the decompressed size, including levels.
+        values: the number of levels: one for each value, null, and empty list.
+        plain: whether values have the PLAIN encoding (no dictionary, no other encoding).
+        nulls: the number of null values; 0 if the header does not say.
+        level_bytes: the sizes of the repetition and definition levels, if these are stored uncompressed; ``None`` if
+            the levels carry their own sizes and are compressed with the values.
+        run_lengths: whether the repetition and definition levels have the RLE encoding, the only one supported.
+        compressed: whether the values are compressed, if the chunk is.
+        checksum: CRC-32 of the bytes from ``begin`` to ``end``; ``None`` if the writer omitted it.
     """
 
     begin: int
@@ -51,11 +51,11 @@ class DataPage:
 
 
 def data_page(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> DataPage | None:
-    """The header of the page that begins at a position of a chunk; ``None`` if it is no data page inside the chunk.
+    """Parses the page header at a position of a chunk; ``None`` if it is not a data page that lies inside the chunk.
 
     Args:
-        read: gives the bytes of the chunk from one position to another.
-        size_bytes: of the chunk.
+        read: returns the bytes of the chunk from one position to another.
+        size_bytes: the size of the chunk.
 
     Raises:
         IndexError, KeyError, TypeError, ValueError: there is no page header.
@@ -81,10 +81,10 @@ def data_page(read: Callable[[int, int], memoryview], position: int, size_bytes:
 
 
 def page_checksum(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> tuple[int | None, int]:
-    """The CRC-32 that a page of any kind has (``None``: it has none), and where the next page begins.
+    """Returns the CRC-32 of a page of any kind (``None`` if it has none), and where the next page begins.
 
     Raises:
-        IndexError, KeyError, TypeError, ValueError: there is no page inside the chunk.
+        IndexError, KeyError, TypeError, ValueError: there is no page that lies inside the chunk.
     """
     header, begin = _page_header(read, position, size_bytes)
     end = begin + header[_COMPRESSED]
@@ -94,11 +94,11 @@ def page_checksum(read: Callable[[int, int], memoryview], position: int, size_by
 
 
 def _checksum(header: dict[int, Any]) -> int | None:
-    return header[_CHECKSUM] & 0xFFFFFFFF if _CHECKSUM in header else None  # Thrift has signed numbers alone
+    return header[_CHECKSUM] & 0xFFFFFFFF if _CHECKSUM in header else None  # Thrift integers are signed
 
 
 def _page_header(read: Callable[[int, int], memoryview], position: int, size_bytes: int) -> tuple[dict[int, Any], int]:
-    """A page header, and where it ends; as many bytes are read as it turns out to have."""
+    """Parses a page header. Returns it and where it ends. Reads more bytes until the header is complete."""
     size = _HEADER_BYTES
     while True:
         last = min(position + size, size_bytes)
@@ -119,10 +119,10 @@ _MOST_NESTED = 8
 
 
 def _struct(data: memoryview, position: int, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """A struct as a dict of its fields by number, and where it ends.
+    """Parses a struct. Returns a dict of its fields by number, and where it ends.
 
     Raises:
-        ValueError, IndexError: no struct in the compact protocol.
+        ValueError, IndexError: the bytes are not a struct in the compact protocol.
     """
     fields: dict[int, Any] = {}
     number = 0
@@ -141,7 +141,7 @@ def _struct(data: memoryview, position: int, depth: int = 0) -> tuple[dict[int, 
 
 def _value(data: memoryview, position: int, kind: int, depth: int) -> tuple[Any, int]:
     if depth > _MOST_NESTED:
-        raise ValueError("expected a page header, got structs and lists in each other")
+        raise ValueError("expected a page header, got structs and lists nested too deeply")
     if kind in (_TRUE, _FALSE):
         return kind == _TRUE, position
     if kind in _INTEGERS:
@@ -162,17 +162,17 @@ def _value(data: memoryview, position: int, kind: int, depth: int) -> tuple[Any,
             raise ValueError(f"expected a list, got {size} values in {len(data)} bytes")
         for _ in range(size):
             inner = head & 0x0F
-            skip = inner in (_TRUE, _FALSE)  # in a list, a bool is a byte of its own
+            skip = inner in (_TRUE, _FALSE)  # in a list, each bool takes a byte
             _, position = (None, position + 1) if skip else _value(data, position, inner, depth + 1)
         return None, position
     raise ValueError(f"expected a type of the compact protocol, got {kind}")
 
 
 def unsigned(data: memoryview, position: int) -> tuple[int, int]:
-    """A number in groups of seven bits, and where it ends.
+    """Parses an unsigned varint. Returns the number and where it ends.
 
     Raises:
-        ValueError, IndexError: no such number.
+        ValueError, IndexError: the bytes are not a varint of at most 64 bits.
     """
     result = shift = 0
     while True:

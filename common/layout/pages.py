@@ -1,8 +1,8 @@
-"""Where each value lies in the pages of a column chunk that is stored as plainly as Parquet can.
+"""Locates each value in the pages of a column chunk that is uncompressed, PLAIN-encoded and free of nulls.
 
-In: the bytes of a column chunk, in memory or in its file. Out: the first and last byte of every value, or ``None``
-where only Arrow can tell. Always holds: pages account for every byte and every value of the chunk, nothing is
-compressed, encoded or null; of what lies in a file, only the little between the values is read.
+It takes the bytes of a column chunk, in memory or in its file, and returns where every value begins and ends, or
+``None`` if only Arrow can read the chunk. The pages must account for every byte and every value of the chunk. From a
+file, it reads only the few bytes between the values.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .page_header import DataPage, data_page, unsigned
 
 _LENGTH = struct.Struct("<i")
 _PREFIX = _LENGTH.size
-_CHECKED_BYTES = 128 << 10  # at a time, so that they are still in the processor's cache
+_CHECKED_BYTES = 128 << 10  # per step, so that the bytes stay in the processor's cache
 
 
 class MemoryBytes:
-    """A chunk in memory: uint8."""
+    """A chunk in memory, as uint8."""
 
     def __init__(self, chunk: np.ndarray) -> None:
         self._chunk = chunk
@@ -44,7 +44,7 @@ class FileBytes:
     """A chunk in an open file.
 
     Args:
-        begin: its first byte there.
+        begin: the offset of the chunk in the file.
     """
 
     def __init__(self, descriptor: int, begin: int, size_bytes: int) -> None:
@@ -81,18 +81,18 @@ class FileBytes:
 def find_values(
     chunk: ChunkBytes, count: int, *, width: int | None, nullable: bool, check: PageCheck | None = None
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """The first byte of each value of a chunk, and the one after its last; int64 each.
+    """Returns the offsets of each value's first byte and of the byte after its last; int64 each.
 
     Args:
-        chunk: its bytes, uncompressed, without a dictionary.
-        count: its values.
-        width: of values of fixed length; ``None`` for values that carry their length.
+        chunk: the bytes of the chunk, uncompressed and without a dictionary.
+        count: the number of values in the chunk.
+        width: the byte width of fixed-length values; ``None`` for values that carry their length.
         nullable: whether a value may be null, so that pages begin with definition levels.
-        check: which pages are held to their checksums; ``None``: none.
+        check: checks pages against their checksums; ``None`` skips this.
 
     Returns:
-        ``None`` where the pages are of another kind, hold a null, do not account for all bytes and values, or do not
-        have their checksums.
+        The offsets, or ``None`` if the pages are of another kind, contain a null, do not account for all bytes and
+        values, or fail their checksums.
     """
     starts: list[np.ndarray] = []
     ends: list[np.ndarray] = []
@@ -112,7 +112,7 @@ def find_values(
             ends.append(first[1])
             position, found = end, found + values
     except (IndexError, KeyError, TypeError, ValueError, struct.error):
-        return None  # no page header: whatever it is, Arrow says so better
+        return None  # no page header: Arrow has better error messages
     if found != count:
         return None
     return np.concatenate([_NONE, *starts]), np.concatenate([_NONE, *ends])
@@ -122,7 +122,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _begin_of_values(chunk: ChunkBytes, page: DataPage, *, nullable: bool) -> int | None:
-    """Where the first value of a page begins; ``None`` for nulls and other kinds of pages."""
+    """Where the first value of a page begins; ``None`` if the page has nulls or is of another kind."""
     if not page.plain or page.nulls or page.values < 0:
         return None
     begin = levels = page.begin
@@ -142,7 +142,7 @@ def _begin_of_values(chunk: ChunkBytes, page: DataPage, *, nullable: bool) -> in
 
 
 def _all_defined(levels: memoryview, count: int) -> bool:
-    """Whether definition levels of one bit (runs, or groups of eight) are all one."""
+    """Whether one-bit definition levels (runs, or groups of eight) are all 1."""
     position = found = 0
     while found < count:
         header, position = unsigned(levels, position)
@@ -167,12 +167,12 @@ def _fixed(begin: int, end: int, count: int, width: int) -> tuple[np.ndarray, np
 
 
 def _prefixed(chunk: ChunkBytes, begin: int, end: int, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Values that each follow their length (4 bytes, little-endian)."""
+    """Locates values that each follow their length (4 bytes, little-endian)."""
     if count == 0:
         return (_NONE, _NONE) if begin == end else None
     length = _length(chunk, begin, end)
     stride = _PREFIX + length
-    if length >= 0 and end - begin == count * stride:  # all as long as the first, perhaps
+    if length >= 0 and end - begin == count * stride:  # perhaps all are as long as the first
         starts = begin + stride * np.arange(count, dtype=np.int64)
         heads = chunk.heads(starts, _PREFIX)
         if (heads == heads[0]).all():

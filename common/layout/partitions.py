@@ -1,4 +1,4 @@
-"""Hive partition columns: the text of the directories, cast to the field's type, one value for each file."""
+"""Hive partition columns: one value per file, cast from the directory name to the field's type."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .files import DataFile, partition_of
 def partition_columns(
     files: Sequence[DataFile], schema: Unischema | None, stored: set[str]
 ) -> tuple[dict[str, pa.Array], list[UnischemaField]]:
-    """The value of every partition column for each file, and fields for columns that no schema declares.
+    """Returns the value of every partition column for each file, and fields for the columns no schema declares.
 
-    Directories above the dataset's root count only for columns that the schema declares. A column that the files
-    themselves hold is not a partition column.
+    Directories above the dataset's root count only for columns that the schema declares. A column that is stored in the
+    files is not a partition column.
 
     Raises:
-        DatasetError: a file without the directory of a partition column, or text that does not cast.
+        DatasetError: a file lacks the directory of a partition column, or the text does not cast to the type.
     """
     declared = set(schema.fields) if schema is not None else set()
     texts: dict[str, list[str | None]] = {}

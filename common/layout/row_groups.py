@@ -1,4 +1,4 @@
-"""`RowGroups`: one table of a dataset's row groups; `StoredFiles`: what reading one of them needs to know."""
+"""`RowGroups` is the table of a dataset's row groups; `StoredFiles` is the interface for reading one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
-    """One entry per row group: its file, its number in the file, and its rows (int64 arrays of one length)."""
+    """The file number, the number in that file, and the row count of each row group (int64 arrays of equal length)."""
 
     file: np.ndarray
     group: np.ndarray
@@ -34,29 +34,29 @@ class StoredFiles(Protocol):
 
     @property
     def filesystem(self) -> pafs.FileSystem:
-        """Where they lie."""
+        """The file system that holds the files."""
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """All of them, in order of their paths."""
+        """All files, in path order."""
 
     @property
     def row_groups(self) -> RowGroups:
-        """All row groups, in order of the files."""
+        """All row groups, in file order."""
 
     @property
     def table(self) -> Table | None:
-        """The snapshot that says how to read them, if they belong to a table."""
+        """The snapshot that says how to read the files; ``None`` if they do not belong to a table."""
 
     @property
     def verify(self) -> Verify:
-        """Which page checksums are compared."""
+        """Which page checksums are verified."""
 
     def footer(self, file: int) -> pq.FileMetaData:
-        """The footer of one file."""
+        """Returns the footer of one file."""
 
     def open(self, file: int) -> AbstractContextManager[pa.NativeFile]:
-        """One file, held to the version that was listed."""
+        """Opens one file and checks that it is the version that was listed."""
 
     def values_of(self, file: int) -> dict[str, str | None]:
-        """What a table says of every row of a file."""
+        """The column values that a table states for all rows of a file, as text."""

@@ -1,8 +1,8 @@
-"""What is special about Parquet files that Apache Spark wrote: INT96 time stamps, and dates in the old calendar.
+"""Handles the peculiarities of Parquet files written by Apache Spark: INT96 timestamps, and dates in the old calendar.
 
-In: footers. Out: the Arrow schema that holds every value, the options to read it with, and an error where values would
-be wrong. Always holds: a Spark time stamp has microseconds, so INT96 columns of Spark are read in microseconds, which
-reach from year 1 to 9999; nanoseconds, Arrow's own reading of INT96, wrap round outside of 1677 to 2262.
+For a footer, it returns the Arrow schema that represents every value and the options for reading it, and it raises an
+error where values would be wrong. Spark timestamps have microsecond precision, so Spark's INT96 columns are read as
+microseconds, which cover the years 1 to 9999. Arrow reads INT96 as nanoseconds, which overflow outside 1677 to 2262.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _VERSION_KEY = b"org.apache.spark.version"
 _ROW_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 _ZONE_KEY = b"org.apache.spark.timeZone"
 _LEGACY_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_GREGORIAN_DAY = -141_427  # 1582-10-15; before it, Spark 2 and the LEGACY modes of Spark 3 count Julian days
+_GREGORIAN_DAY = -141_427  # 1582-10-15; for earlier dates, Spark 2 and the LEGACY modes of Spark 3 write Julian days
 _SECONDS = 86_400
-_STANDARD_TIME_DAY = -25_567  # 1900-01-01; before it, the same modes and java.time do not agree on the offsets of zones
+_STANDARD_TIME_DAY = -25_567  # 1900-01-01; for earlier times, these modes and java.time disagree on zone offsets
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
-    """The Arrow schema of a file; INT96 columns of Spark in microseconds."""
+    """The Arrow schema of a file, with INT96 columns of Spark as microseconds."""
     schema = footer.schema.to_arrow_schema()
     if read_options(footer):
         columns = [column.with_type(_in_microseconds(column.type)) for column in schema]
@@ -35,7 +35,7 @@ def footer_schema(footer: pq.FileMetaData) -> pa.Schema:
 
 
 def read_options(footer: pq.FileMetaData) -> dict[str, Any]:
-    """The arguments for ``pyarrow.parquet.ParquetFile`` that go with `footer_schema`."""
+    """The arguments for ``pyarrow.parquet.ParquetFile`` that match `footer_schema`."""
     if not _by_spark(footer) or not any(
         footer.schema.column(number).physical_type == "INT96" for number in range(len(footer.schema))
     ):
@@ -44,7 +44,7 @@ def read_options(footer: pq.FileMetaData) -> dict[str, Any]:
 
 
 def refuse_old_calendar(footer: pq.FileMetaData, column: pa.ChunkedArray, name: str) -> None:
-    """Raises `DecodeError` for a column with dates that Spark counted in the hybrid Julian and Gregorian calendar."""
+    """Raises `DecodeError` if a column has dates that Spark wrote in the hybrid Julian and Gregorian calendar."""
     if not _has_old_calendar(footer):
         return
     zone = (footer.metadata or {}).get(_ZONE_KEY)
@@ -56,7 +56,7 @@ def refuse_old_calendar(footer: pq.FileMetaData, column: pa.ChunkedArray, name: 
 def _refuse(values: pa.Array, name: str, first_day: int) -> None:
     kind = values.type
     if pa.types.is_dictionary(kind):
-        return  # only strings are read so
+        return  # only strings are read as dictionaries
     if pa.types.is_date32(kind):
         low, limit = pc.min(values.view(pa.int32())).as_py(), _GREGORIAN_DAY
     elif pa.types.is_timestamp(kind):
@@ -78,7 +78,7 @@ def _refuse(values: pa.Array, name: str, first_day: int) -> None:
         day = "1582-10-15" if limit == _GREGORIAN_DAY or first_day == _GREGORIAN_DAY else "1900-01-01"
         raise DecodeError(
             f"field '{name}': expected {kind} from {day} on, because Spark wrote this file in its old calendar "
-            f"(LEGACY rebase mode, or Spark 2), got an earlier one. Write the file again with "
+            f"(LEGACY rebase mode, or Spark 2), got an earlier value. Write the file again with "
             "spark.sql.parquet.datetimeRebaseModeInWrite and int96RebaseModeInWrite set to CORRECTED, or leave the "
             "rows out."
         )
@@ -95,12 +95,12 @@ def _has_old_calendar(footer: pq.FileMetaData) -> bool:
         return True
     if not _by_spark(footer):
         return False
-    major = metadata.get(_VERSION_KEY, b"2").split(b".")[0]  # before 2.4.5 Spark left its version out
+    major = metadata.get(_VERSION_KEY, b"2").split(b".")[0]  # Spark before 2.4.5 omits its version
     return major.isdigit() and int(major) < 3
 
 
 def _in_microseconds(kind: pa.DataType) -> pa.DataType:
-    """The type with microseconds for nanoseconds, which in Spark's files only INT96 becomes."""
+    """Replaces nanoseconds with microseconds in a type. In Spark's files, only INT96 is read as nanoseconds."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return pa.timestamp("us", kind.tz)
     if pa.types.is_struct(kind):

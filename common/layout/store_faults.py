@@ -1,7 +1,7 @@
-"""`asking_again`: reads from a store that fails for a moment are made again, a little later each time.
+"""`asking_again` retries reads from a store that fails for a moment, with growing waits in between.
 
-In: a file system and a function that reads from it. Out: what the function gives. Always holds: it waits only for
-faults that pass by themselves (the store is busy, the connection broke), and raises any other error at once, as it is.
+It takes a file system and a function that reads from it, and returns what the function returns. It retries only
+transient faults (the store is busy, the connection broke) and raises any other error at once, unchanged.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
 ATTEMPTS = 8
-"""How often a read is made. The waits between are random, of up to 0.4 s, 0.8 s and so on to 10 s: half a minute."""
+"""The most attempts at a read. The waits are random, up to 0.4 s, 0.8 s and so on to 10 s: half a minute in total."""
 FEW_ATTEMPTS = 3
-"""The same where an answer was too short, as that of a damaged file is, and before a store has answered at all."""
+"""The most attempts if an answer was too short (the file may be damaged), or if the store has never answered."""
 FIRST_WAIT_S = 0.4
 _LONGEST_WAIT_S = 10.0
 ADVICE = "Check the network, the endpoint, the region, and how many requests the store allows."
 _BUSY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# What stores and their clients say, behind the name of the exception's class.
+# Matched against the name of the exception's class and the message of the store or its client.
 _BUSY = re.compile(
     r"slow.?down|too.?many.?requests|throttl|internal.?(server.?)?(error|failure)|service.?unavailable|bad.?gateway"
     r"|timed?.?out|network.?connection|connection.{0,20}(reset|refused|aborted|closed|lost)|broken.?pipe"
@@ -46,7 +46,7 @@ _QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")
 
 
 class StoreError(OSError):
-    """A fault of a store that has not passed; the caller says what was read."""
+    """A fault of a store that persisted. The caller adds what was read."""
 
 
 def asking_again(
@@ -58,26 +58,26 @@ def asking_again(
     size_bytes: int = 0,
     is_listing: bool = False,
 ) -> _T:
-    """Returns what ``read`` returns. Where the files are not local, it is called again after faults that pass.
+    """Returns what ``read`` returns. Unless the files are local, ``read`` is called again after transient faults.
 
-    A read that does not answer is such a fault: see `deadlines.answer_of`.
+    A read without an answer is such a fault; see `deadlines.answer_of`.
 
     Args:
-        place: what is read, in words.
-        most: how often it is called.
+        place: what is read, for messages.
+        most: the most times to call ``read``.
         size_bytes: how much it reads, which decides how long it may take.
         is_listing: whether it lists a directory, which may take minutes.
 
     Raises:
-        StoreError: the fault has not passed.
+        StoreError: the fault persists.
     """
     if is_local(filesystem):
         return read()
-    from tenacity import Retrying, retry_if_exception, wait_random_exponential  # only where there is a store
+    from tenacity import Retrying, retry_if_exception, wait_random_exponential  # imported only if there is a store
 
     def give_up(state: RetryCallState) -> NoReturn:
         error = _error_of(state)
-        raise StoreError(f"the store failed {state.attempt_number} times, at last with: {told(error)}") from error
+        raise StoreError(f"the store failed {state.attempt_number} times, most recently: {told(error)}") from error
 
     retrying = Retrying(
         retry=retry_if_exception(passes),
@@ -90,12 +90,12 @@ def asking_again(
 
 
 def is_local(filesystem: pafs.FileSystem) -> bool:
-    """Whether the files lie on this machine, or where the system mounts them."""
+    """Whether the files are on a local or mounted disk."""
     return isinstance(without_subtrees(filesystem, "")[0], pafs.LocalFileSystem)
 
 
 def passes(error: BaseException) -> bool:
-    """Whether the error is of the store or of the way to it, so that asking again may help."""
+    """Whether the error is a fault of the store or the network, so that another attempt may succeed."""
     return _most_attempts(error) > 1
 
 
@@ -106,7 +106,7 @@ def told(error: BaseException) -> str:
 
 
 def _most_attempts(error: BaseException) -> int:
-    """How often a read that fails in this way is made."""
+    """The most attempts at a read that fails with this error."""
     for each in _causes(error):
         if isinstance(each, ParquetryError | StoreError | FileNotFoundError | PermissionError | MemoryError):
             return 1
@@ -125,9 +125,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> object:
-    """The status of an HTTP answer, where the libraries behind fsspec keep it."""
+    """The HTTP status code, which the libraries behind fsspec store in different places."""
     answer: Any = getattr(error, "response", None)
-    if isinstance(answer, dict):  # of botocore
+    if isinstance(answer, dict):  # botocore
         return answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
     places = ((error, "status"), (error, "code"), (answer, "status_code"))
     return next((found for each, name in places if isinstance(found := getattr(each, name, None), int)), None)
@@ -135,7 +135,7 @@ def _status(error: BaseException) -> object:
 
 def _error_of(state: RetryCallState) -> BaseException:
     error = None if state.outcome is None else state.outcome.exception()
-    assert error is not None  # it is asked of calls that failed
+    assert error is not None  # only called after failures
     return error
 
 

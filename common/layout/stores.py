@@ -1,7 +1,8 @@
-"""Which store a file system is: what tells two of them apart where their paths are equal.
+"""Names the store behind a file system, to tell stores with equal paths apart.
 
-In: a ``pyarrow.fs`` file system. Out: a text that is the same in every process for the same store, made of its kind and
-of where it is (host, endpoint, account, root), never of credentials, which change while the store stays the same.
+It takes a ``pyarrow.fs`` file system and returns a text that is the same in every process for the same store. The text
+depends on the kind and location of the store (host, endpoint, account, root) and never on credentials, which change
+while the store stays the same.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.
 
 
 def store_of(filesystem: pafs.FileSystem) -> str:
-    """The name of a store; empty if nothing tells it from others of its kind, so that nothing may be kept about it."""
+    """The name of a store; empty if it cannot be told from others of its kind, so nothing about it may be cached."""
     try:
         if isinstance(filesystem, pafs.SubTreeFileSystem):
             base = store_of(filesystem.base_fs)
@@ -34,12 +35,12 @@ def store_of(filesystem: pafs.FileSystem) -> str:
             fs = fsspec_of(filesystem)
             return f"python {_pickled(handler)}" if fs is None else f"fsspec {_digest(_described(fs))}"
         return " ".join([filesystem.type_name, *_settings(filesystem)])
-    except Exception:  # whatever a foreign class raises when it is asked what it is
+    except Exception:  # foreign classes may raise anything
         return ""
 
 
 def fsspec_of(filesystem: pafs.FileSystem) -> Any:
-    """The fsspec file system behind a wrapped one; ``None`` for others."""
+    """The fsspec file system that a pyarrow file system wraps; ``None`` if it wraps none."""
     if not isinstance(filesystem, pafs.PyFileSystem):
         return None
     handler = filesystem.handler
@@ -47,7 +48,7 @@ def fsspec_of(filesystem: pafs.FileSystem) -> Any:
 
 
 def without_subtrees(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileSystem, str]:
-    """The file system that holds a path, and the path there."""
+    """Unwraps ``SubTreeFileSystem``: returns the base file system and the path in it."""
     while isinstance(filesystem, pafs.SubTreeFileSystem):
         path = posixpath.join(filesystem.base_path, path.lstrip("/"))
         filesystem = filesystem.base_fs
@@ -57,7 +58,7 @@ def without_subtrees(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileS
 def _settings(filesystem: pafs.FileSystem) -> list[str]:
     if filesystem.type_name == "local":
         return []
-    (given,) = filesystem.__reduce__()[1]  # what it was made with: a dict
+    (given,) = filesystem.__reduce__()[1]  # its constructor arguments: a dict
     found = {
         name: value for name, value in given.items() if name in _PLACES or name.endswith(("_authority", "_scheme"))
     }

@@ -1,8 +1,8 @@
-"""`Table`: an explicit list of files, with what a table format says about them, as plain data.
+"""`Table`: a resolved snapshot of a table as plain data.
 
-What a snapshot of a Delta or Iceberg table is, once resolved: files, partition values, deleted rows, and for each
-column where files hold it. It compares, hashes, and goes to JSON, so that every process reads the same snapshot.
-`TableSource` is what the makers in `tables/` give.
+It holds an explicit list of files with everything that a table format such as Delta or Iceberg says about them:
+partition values, deleted rows, and where each column is stored in the files. It can be compared, hashed, and converted
+to JSON, so that every process reads the same snapshot. The functions in `tables/` return a `TableSource`.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ EQUALITY: Literal["equality"] = "equality"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumn:
-    """One column (a leaf; the members of a struct are columns of their own).
+    """One leaf column of a table; the members of a struct are separate columns.
 
     Attributes:
-        name: its name in the table, dotted for members.
-        arrow: its type in the table; files may hold a narrower one.
-        nullable: whether rows may have no value.
+        name: the name in the table, dotted for members.
+        arrow: the type in the table; files may store a narrower one.
+        nullable: whether values may be null.
         ids: Parquet field ids from the top-level column down to the leaf.
-        names: for each of those levels the names that a file may use, where it is not found by ids.
-        partition: its values come from the file list, never from the files.
+        names: for each of those levels, the names that a file may use if the column is not found by ids.
+        partition: whether the values come from the file list instead of the files.
         default: the value (as text) in files that lack the column; ``None`` = null.
-        field: the field that it becomes where that is more than its type tells (an image).
-        in_files: each value is a file of its own; the table's one file is a `manifest`, which lists them.
+        field: the field for this column, if its Arrow type is not enough to infer it (an image).
+        in_files: whether each value is a file of its own; the table's only file is then a `manifest` that lists them.
     """
 
     name: str
@@ -56,8 +56,8 @@ class TableColumn:
     in_files: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
-        more = {"in_files": True} if self.in_files else {}  # the digests of other tables stay as they were
+        """Returns a JSON object."""
+        more = {"in_files": True} if self.in_files else {}  # leaves the digests of other tables unchanged
         return {
             **more,
             "name": self.name,
@@ -89,16 +89,16 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDeletes:
-    """Where it is written which rows of some files are deleted.
+    """A record of deleted rows of some files.
 
     Attributes:
         kind: ``"bitmap"`` (a deletion vector: a roaring bitmap of row numbers), ``"positions"`` (a Parquet file of file
-            names and row numbers), ``"equality"`` (a Parquet file of values; rows that have them are deleted).
-        path: of the file, on the file system of the data; empty for an inline bitmap.
+            names and row numbers), or ``"equality"`` (a Parquet file of values; rows with these values are deleted).
+        path: the path of the file on the data's file system; empty for an inline bitmap.
         inline: the bytes of an inline bitmap, base64.
-        offset, size_bytes: the place of a bitmap in its file.
-        count: how many rows a bitmap deletes.
-        columns: the columns that an equality compares.
+        offset, size_bytes: the position and size of a bitmap in its file.
+        count: the number of rows that a bitmap deletes.
+        columns: the columns that an equality delete compares.
     """
 
     kind: Literal["bitmap", "positions", "equality"]
@@ -110,7 +110,7 @@ class RowDeletes:
     columns: tuple[TableColumn, ...] = ()
 
     def to_json(self) -> list[Any]:
-        """A JSON list, because there may be many."""
+        """Returns a JSON list, which is compact, because there may be many."""
         columns = [column.to_json() for column in self.columns]
         return [self.kind, self.path, self.inline, self.offset, self.size_bytes, self.count, columns]
 
@@ -134,10 +134,10 @@ class TableFile:
     """One data file of a table.
 
     Attributes:
-        version: the one that was listed. A format that promises that its files never change leaves the store empty.
-        location: what delete files call it; empty if no delete file names it.
-        values: ``(column, text)``: partition columns, and columns that the file itself lacks.
-        deletes: numbers of the `Table.deletes` that concern it.
+        version: the version that was listed. Its store is empty for formats that never change a file.
+        location: the name that delete files use for it; empty if no delete file names it.
+        values: ``(column, text)`` pairs for partition columns and for columns that the file itself lacks.
+        deletes: the indices in `Table.deletes` of the deletes that apply to it.
     """
 
     version: FileVersion
@@ -147,16 +147,16 @@ class TableFile:
 
     @property
     def path(self) -> str:
-        """On the file system."""
+        """The path on the file system."""
         return self.version.path
 
     @property
     def size_bytes(self) -> int:
-        """As the table says."""
+        """The size that the table states."""
         return self.version.size_bytes
 
     def to_json(self) -> list[Any]:
-        """A JSON list, because there may be many."""
+        """Returns a JSON list, which is compact, because there may be many."""
         values = [list(pair) for pair in self.values]
         return [self.version.to_json(), self.location, values, list(self.deletes)]
 
@@ -172,17 +172,17 @@ class TableFile:
         )
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, so that the digest is kept
+@dataclass(frozen=True, kw_only=True)  # no slots, so that the digest can be cached
 class Table:
     """A snapshot of a table.
 
     Attributes:
         kind: the format, such as ``"delta"``.
-        root: the directory of the table on its file system; what the names of files are relative to.
-        identity: what the format knows the table by, wherever it lies.
-        version: of the snapshot.
-        refused: ``(column, reason)`` for those that cannot be read.
-        labels: ``(column, names)`` of columns whose integers stand for classes.
+        root: the directory of the table on its file system; file names are relative to it.
+        identity: the format's own ID of the table, independent of its location.
+        version: the version of the snapshot.
+        refused: ``(column, reason)`` pairs for columns that cannot be read.
+        labels: ``(column, names)`` pairs for columns of class numbers.
     """
 
     kind: str
@@ -197,13 +197,13 @@ class Table:
 
     @property
     def is_manifest(self) -> bool:
-        """Whether its one file lists files that hold values; it lies on this machine, and its content names it."""
+        """Whether the only file is a manifest of files that hold values. It is local and named after its content."""
         return any(column.in_files for column in self.columns)
 
     @cached_property
     def digest(self) -> str:
-        """What tells this snapshot from all others, wherever the table lies."""
-        files = () if self.is_manifest else self.files  # `identity` says what is in it
+        """A digest that identifies this snapshot, independent of the table's location."""
+        files = () if self.is_manifest else self.files  # `identity` covers a manifest's content
         text = json.dumps(
             [
                 [self.kind, self.identity, self.version],
@@ -218,7 +218,7 @@ class Table:
         return hash(self.digest)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object."""
+        """Returns a JSON object."""
         return {
             "kind": self.kind,
             "root": self.root,
@@ -256,10 +256,10 @@ def _name(table: Table, path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSource:
-    """A snapshot of a table, and how its files are reached.
+    """A snapshot of a table, and how to access its files.
 
     Attributes:
-        filesystem: where the files are; ``None`` = the URL's own.
+        filesystem: the file system of the files; ``None`` = the URL's own.
     """
 
     url: str
@@ -268,12 +268,12 @@ class TableSource:
 
 
 def sorted_files(table: Table) -> Table:
-    """The table with its files in the order of their paths, as every dataset has them."""
+    """The table with its files in path order, as in every dataset."""
     return replace(table, files=tuple(sorted(table.files, key=lambda file: file.path)))
 
 
 def import_package(name: str, *, extra: str, what: str) -> ModuleType:
-    """An optional package, or an error that names the extra to install."""
+    """Imports an optional package. Raises `DatasetError`, with the extra to install, if it is missing."""
     try:
         return import_module(name)
     except ImportError as error:

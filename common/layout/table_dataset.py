@@ -1,4 +1,4 @@
-"""A `Table` as the layout sees it: its files as a listing, its columns as fields, its values as partition columns."""
+"""Presents a `Table` as a dataset: its files as a listing, its columns as fields, its values as partition columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .table_read import locate, parse_values
 
 
 def table_listing(url: str, table: Table, *, filesystem: object, storage_options: dict[str, Any] | None) -> FileListing:
-    """The files of the table, in the order of their paths; nothing is looked up but local files, which costs little."""
+    """The files of the table, in path order. Only local files are looked up, which is cheap."""
     found = table_filesystem(url, table, filesystem=filesystem, storage_options=storage_options)
     root = table.root.rstrip("/") + "/"
     files = [
@@ -38,16 +38,16 @@ def table_listing(url: str, table: Table, *, filesystem: object, storage_options
 def table_filesystem(
     url: str, table: Table | None, *, filesystem: object, storage_options: dict[str, Any] | None
 ) -> pafs.FileSystem:
-    """Where the data files of a dataset lie."""
+    """The file system of a dataset's data files."""
     if table is not None and table.is_manifest:
         return pafs.LocalFileSystem()
     return resolve(url, filesystem=filesystem, storage_options=storage_options)[0]
 
 
 def _on_store(filesystem: pafs.FileSystem, version: FileVersion) -> FileVersion:
-    """The version that a table means; of a local file, the one that is there now."""
+    """The file version that a table refers to; for a local file, the current version."""
     if version.store or version.plan:
-        return version  # as it was listed
+        return version  # complete as listed
     now = None
     if isinstance(filesystem, pafs.LocalFileSystem):
         now = current_version(filesystem, version.path)
@@ -55,7 +55,7 @@ def _on_store(filesystem: pafs.FileSystem, version: FileVersion) -> FileVersion:
 
 
 def describe_table(dataset: StoredFiles, table: Table) -> tuple[Unischema, dict[str, str], dict[str, pa.Array]]:
-    """The schema, the columns that cannot become tensors, and for each partition column its value in every file."""
+    """Returns the schema, the columns that cannot become tensors, and each partition column's values by file."""
     declared = _declared(dataset)
     fields: list[UnischemaField] = []
     refused = dict(table.refused)
@@ -77,7 +77,7 @@ def _inferred(column: TableColumn) -> UnischemaField:
 
 
 def _declared(dataset: StoredFiles) -> Unischema | None:
-    """What `write_dataset` wrote into the files that became a table: its codecs are known from there alone."""
+    """The schema that `write_dataset` stored in files that became a table. Only this schema has the codecs."""
     if not dataset.files:
         return None
     footer, where = dataset.footer(0), dataset.files[0].path

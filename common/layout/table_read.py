@@ -1,7 +1,7 @@
-"""Reading a table's columns out of its files: by field id or by the name that the file uses, in the table's own type.
+"""Reads a table's columns from its files, located by field id or by the name in the file, in the table's own types.
 
-In: a row group and `TableColumn` values. Out: an Arrow table with one column for each, under its name in the table.
-Always holds: a column that the file lacks has the table's value for it, and a value that does not fit is an error.
+It takes a row group and `TableColumn` values, and returns an Arrow table with one column for each, under its name in
+the table. A column that the file lacks gets the table's value for it. A value that does not fit its type is an error.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FIELD_ID = b"PARQUET:field_id"
 
 
 def locate(arrow: pa.Schema, column: TableColumn, *, where: str = "") -> tuple[str, ...] | None:
-    """The names that lead to a column in a file of this schema; ``None`` if the file lacks it.
+    """The path of names to a column in a file with this schema; ``None`` if the file lacks the column.
 
     Raises:
-        DatasetError: a column that is known by field ids alone, in a file without any.
+        DatasetError: the column can be found only by field ids, and the file has none.
     """
     members: Iterable[pa.Field] = arrow
     by_id = bool(column.ids) and any(_id_of(member) is not None for member in arrow)
     if not by_id and not column.names:
         raise DatasetError(
-            f"{where}: expected a Parquet file with field ids, which column '{column.name}' is found by, got none. "
+            f"{where}: expected a Parquet file with field ids, which column '{column.name}' requires, got none. "
             "Write the table again, or give it a name mapping."
         )
     path: list[str] = []
@@ -59,11 +59,11 @@ def _id_of(field: pa.Field) -> int | None:
 
 
 def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableColumn]) -> pa.Table:
-    """Some columns of one row group.
+    """Reads some columns of one row group.
 
     Raises:
-        DatasetError: a file that cannot be read, or is not as the table says; names file and row group.
-        SchemaError: a file that lacks a column without which there is no row.
+        DatasetError: a file cannot be read or contradicts the table. The message names the file and row group.
+        SchemaError: a file lacks a required column.
     """
     groups = dataset.row_groups
     number = int(groups.file[row_group])
@@ -81,9 +81,9 @@ def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableCo
         row_group,
         choose,
         pre_buffer=True,
-        advice="The file is damaged, or was removed since (by VACUUM, or by expiring snapshots). Use a later version "
+        advice="The file is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version "
         "of the table.",
-        coerce_int96_timestamp_unit="us",  # what tables have; nanoseconds would wrap round outside 1677 to 2262
+        coerce_int96_timestamp_unit="us",  # as in tables; nanoseconds would overflow outside 1677 to 2262
     )
     try:
         for name in held.column_names:
@@ -108,7 +108,7 @@ def read_columns(dataset: StoredFiles, row_group: int, columns: Sequence[TableCo
 
 
 def _selected(path: tuple[str, ...], arrow: pa.Schema) -> tuple[str, ...]:
-    """The part of a path that selects columns: a map is read whole."""
+    """The part of a path that selects columns. Maps are always read whole."""
     kind: pa.DataType = pa.struct(list(arrow))
     for depth, part in enumerate(path):
         if pa.types.is_map(kind):
@@ -135,16 +135,16 @@ def _in_type(column: pa.ChunkedArray, wanted: TableColumn, place: str) -> pa.Chu
 
 
 def parse_value(text: str | None, column: TableColumn) -> pa.Scalar:
-    """A value of the file list in its column's type.
+    """Casts a value of the file list to its column's type.
 
     Raises:
-        DatasetError: text that does not cast.
+        DatasetError: the text does not cast to the type.
     """
     return parse_values([text], column)[0]
 
 
 def parse_values(texts: Sequence[str | None], column: TableColumn) -> pa.Array:
-    """Values of the file list in their column's type; bytes are written as Latin-1 text."""
+    """Casts values of the file list to their column's type. Bytes are written as Latin-1 text."""
     try:
         if pa.types.is_binary(column.arrow) or pa.types.is_fixed_size_binary(column.arrow):
             return pa.array([None if text is None else text.encode("latin-1") for text in texts], column.arrow)
@@ -160,12 +160,12 @@ def parse_values(texts: Sequence[str | None], column: TableColumn) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
         raise DatasetError(
             f"column '{column.name}': expected values of type {column.arrow} in the table's file list: {error}. "
-            "Deselect the field, or mend the table."
+            "Deselect the field, or repair the table."
         ) from error
 
 
 def _instants(texts: pa.Array, wanted: pa.TimestampType) -> pa.Array:
-    """Time stamps; without an offset they are UTC."""
+    """Parses timestamps; those without an offset are UTC."""
     plain = pc.replace_substring_regex(texts, r"(Z|[+-]00:?00)$", "")
     naive = plain.cast(pa.timestamp(wanted.unit))
     return naive if wanted.tz is None else pc.assume_timezone(naive, "UTC").cast(wanted)

@@ -1,4 +1,4 @@
-"""Writing datasets: rows or columns in, Parquet files that describe themselves out."""
+"""Writes rows or columns as self-describing Parquet datasets."""
 
 from .writer import DatasetWriter, write_dataset
 

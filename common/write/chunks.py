@@ -1,4 +1,4 @@
-"""Taking rows and columns from the caller in pieces small enough to encode at once."""
+"""Splits the caller's rows and columns into pieces that are small enough to encode at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCALARS = frozenset({int, float, bool, type(None)})
 
 
 def owned_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with copies of whatever the caller could still change: rows wait, and a caller may reuse its buffers."""
+    """Copies the mutable values of a row, because rows are buffered and the caller may reuse its arrays."""
     return {name: value if type(value) in _SCALARS else _owned(value) for name, value in row.items()}
 
 
@@ -32,7 +32,7 @@ def _owned(value: object) -> Any:
 
 
 def raw_bytes(value: object) -> int:
-    """About how many bytes a value takes; good enough to bound what waits."""
+    """The approximate size of a value in bytes, good enough to limit the buffer."""
     if type(value) in _SCALARS:
         return 8
     if isinstance(value, list | tuple):
@@ -43,7 +43,7 @@ def raw_bytes(value: object) -> int:
 
 
 def column_chunks(columns: Mapping[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """The columns in pieces of at most `CHUNK_ROWS` rows and about `CHUNK_BYTES` bytes."""
+    """Yields the columns in pieces of at most `CHUNK_ROWS` rows and about `CHUNK_BYTES` bytes."""
     sliceable = {name: column if _is_sliceable(column) else list(column) for name, column in columns.items()}
     start = 0
     while start < count:

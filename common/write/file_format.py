@@ -1,7 +1,7 @@
-"""How the columns of a schema lie in a Parquet file: Arrow schema and writer options.
+"""How the columns of a schema are stored in a Parquet file: Arrow schema and writer options.
 
-Pure functions of the schema. Encoded columns (images, arrays) get no dictionary and no statistics, because neither
-helps with bytes that are all different; what is compressed already is not compressed again.
+All functions are pure. Encoded columns (images, arrays) get no dictionary and no statistics, because neither helps if
+all values differ. Data that is already compressed is not compressed again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_BATCH_ROWS = 1024
 
 
 def arrow_schema(schema: Unischema, *, without: Collection[str] = ()) -> pa.Schema:
-    """The schema of the files: every field but those ``without``, and the JSON of all of them as metadata."""
+    """The schema of the files: every field except ``without``, and the JSON of all fields as metadata."""
     columns = [
         pa.field(field.name, field.storage.arrow_type(field), field.nullable)
         for field in schema
@@ -31,10 +31,10 @@ def arrow_schema(schema: Unischema, *, without: Collection[str] = ()) -> pa.Sche
 
 
 def check_compression(compression: str | None) -> str:
-    """The name of the compression in lower case; ``None`` is ``"none"``.
+    """Returns the name of the compression in lower case; ``None`` becomes ``"none"``.
 
     Raises:
-        PipelineError: a name that Parquet does not have, or that this build of pyarrow cannot write.
+        PipelineError: Parquet has no such compression, or this build of pyarrow cannot write it.
     """
     name = "none" if compression is None else str(compression).lower()
     if name not in _COMPRESSIONS or (name != "none" and not pa.Codec.is_available(name)):
@@ -47,7 +47,7 @@ def writer_options(schema: Unischema, stored: pa.Schema, compression: str, first
 
     Args:
         stored: the file's Arrow schema.
-        first: the first row group of the file; the size of its values sets how many are written at once.
+        first: the first row group of the file; the size of its values determines how many are written at once.
     """
     plain = [path for column in stored if not schema[column.name].storage.coded for path in _leaf_paths(column)]
     return {
@@ -67,7 +67,7 @@ def _compression_of(field: UnischemaField, compression: str) -> str:
 
 
 def _leaf_paths(column: pa.Field) -> list[str]:
-    """The Parquet path of the column's values; each list adds two levels (Parquet's rules for LIST)."""
+    """The Parquet path of the column's values. Each list adds two levels (Parquet's rules for LIST)."""
     path, arrow = column.name, column.type
     while pa.types.is_list(arrow) or pa.types.is_large_list(arrow) or pa.types.is_fixed_size_list(arrow):
         path, arrow = f"{path}.list.element", arrow.value_type
@@ -75,7 +75,7 @@ def _leaf_paths(column: pa.Field) -> list[str]:
 
 
 def _batch_rows(first: pa.Table) -> int:
-    """The writer looks at the size of a page only after each batch; without this, 1024 big values would be one page."""
+    """The rows to write per batch. The writer checks the page size only between batches, so big values need fewer."""
     if not first.num_rows:
         return _MAX_BATCH_ROWS
     largest = max(column.nbytes for column in first.columns) // first.num_rows

@@ -1,7 +1,6 @@
 """The Parquet files of a dataset that is being written: one `Part` for each file, one `Partition` for each directory.
 
-Row groups come in, in order. Their files are named ``part-00000.parquet``, ``part-00001.parquet``, ... in the order in
-which they were begun.
+Row groups arrive in order. Files are named ``part-00000.parquet``, ``part-00001.parquet``, ... in order of creation.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from .file_format import writer_options
 from .row_groups import RowGroupBuffer, RowGroupLimit
 from .staging import Staging, storage_errors
 
-MAX_PARTS = 100_000  # five digits keep the names in order
+MAX_PARTS = 100_000  # with five digits, the names sort in order
 
 
 def checked_files(files: object) -> int:
     """The number of files as a plain integer.
 
     Raises:
-        PipelineError: out of range.
+        PipelineError: the number is out of range, or not an integer.
     """
     number = integer(files, least=1)
     if number is None or number >= MAX_PARTS:
@@ -37,7 +36,7 @@ def checked_files(files: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFormat:
-    """What all files of a dataset have in common; ``stored`` is the Arrow schema without partition columns."""
+    """The settings shared by all files of a dataset. ``stored`` is the Arrow schema without partition columns."""
 
     schema: Unischema
     stored: pa.Schema
@@ -46,7 +45,7 @@ class FileFormat:
 
 
 class Part:
-    """One Parquet file; opened at its first row group, because the size of the values sets how it is written."""
+    """One Parquet file. It is opened at its first row group, whose value sizes determine how it is written."""
 
     def __init__(self, staging: Staging, relative: str, file_format: FileFormat) -> None:
         self._staging = staging
@@ -58,7 +57,7 @@ class Part:
         self.row_groups = 0
 
     def write(self, rows: pa.Table) -> None:
-        """Writes the rows as one row group; no rows only make the file."""
+        """Writes the rows as one row group. If there are none, only creates the file."""
         with storage_errors("writing", f"{self._staging.root}/{self._relative}"):
             if self._writer is None:
                 options = writer_options(self._format.schema, self._format.stored, self._format.compression, rows)
@@ -80,23 +79,23 @@ class Part:
             finally:
                 if self._stream is not None:
                     self._stream.close()
-                self._writer = self._stream = None  # only the count is asked for from now on
+                self._writer = self._stream = None  # from now on, only the count is needed
 
     def abandon(self) -> None:
-        """Lets go of the file, which will be deleted. Idempotent; the file system may refuse without an error."""
+        """Closes the file, which will be deleted, and ignores errors of the file system. Idempotent."""
         with contextlib.suppress(DatasetError):
             self.close()
 
 
 class OpenParts:
-    """The files that are open at the same time, at most ``limit``; one more closes the one not used for longest."""
+    """The open files, at most ``limit``. Opening one more closes the least recently used."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._parts: OrderedDict[Part, None] = OrderedDict()
 
     def use(self, part: Part) -> None:
-        """Notes that ``part`` is about to be written."""
+        """Marks ``part`` as about to be written."""
         self._parts[part] = None
         self._parts.move_to_end(part)
         while len(self._parts) > self._limit:
@@ -109,16 +108,16 @@ class OpenParts:
         part.close()
 
     def abandon(self) -> None:
-        """Lets go of all files."""
+        """Closes all files, which will be deleted, and ignores errors of the file system."""
         while self._parts:
             self._parts.popitem()[0].abandon()
 
 
 class Partition:
-    """One directory: the rows that wait for their row group to be full, and the files that row groups are dealt to.
+    """One directory: the rows buffered for the next row group, and the files that row groups are dealt to.
 
     Args:
-        deal: how many files take row groups in turn.
+        deal: the number of files that row groups are dealt to in turn.
     """
 
     def __init__(
@@ -135,21 +134,21 @@ class Partition:
 
     @property
     def row_group_counts(self) -> dict[str, int]:
-        """The row groups written to each file, by its relative path."""
+        """The number of row groups written to each file, by relative path."""
         return {relative: part.row_groups for relative, part in self._begun.items()}
 
     @property
     def waiting_bytes(self) -> int:
-        """The encoded size of the rows that wait."""
+        """The encoded size of the buffered rows."""
         return self._buffer.size_bytes
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes rows in, and writes the row groups that became full."""
+        """Buffers rows, and writes the row groups that become full."""
         for rows in self._buffer.add(batch):
             self.write_row_group(rows)
 
     def write_row_group(self, rows: pa.Table) -> None:
-        """Writes one row group into the file whose turn it is."""
+        """Writes one row group to the file whose turn it is."""
         part = self._parts[self._turn]
         if part is None or part.closed:
             part = self._parts[self._turn] = self._begin_part()
@@ -158,7 +157,7 @@ class Partition:
         self._turn = (self._turn + 1) % len(self._parts)
 
     def finish_files(self) -> None:
-        """Writes the rows that wait as a shorter row group and closes the files; later rows begin new ones."""
+        """Writes the buffered rows as a shorter row group and closes the files. Later rows start new files."""
         if self._buffer.rows:
             self.write_row_group(self._buffer.take())
         for part in self._parts:

@@ -1,6 +1,6 @@
 """Hive partitions: which fields may be keys, and which directory each row belongs to.
 
-In comes a record batch with the key columns, out come batches without them, each with its directory, such as
+It splits a record batch into batches without the key columns, one per directory such as
 ``drive=a%20b/day=2024-02-29``. Rows keep their order within a directory.
 """
 
@@ -20,11 +20,11 @@ HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def check_partition_fields(schema: Unischema, partition_by: str | Sequence[str]) -> tuple[str, ...]:
-    """The names of the partition keys.
+    """Returns the names of the partition keys.
 
     Raises:
-        FieldNotFoundError: a name that the schema does not have.
-        SchemaError: a field that cannot be a directory name, a name given twice, or no field left for the files.
+        FieldNotFoundError: the schema has no such field.
+        SchemaError: a field cannot be a directory name, a name is given twice, or no field is left for the files.
     """
     names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
     for name in names:
@@ -54,17 +54,17 @@ def _check_key(field: UnischemaField) -> None:
 
 
 def null_directory(names: Sequence[str]) -> str:
-    """The directory of a row without any key; an empty dataset keeps its one file there."""
+    """The directory of rows whose keys are all null. It holds the only file of an empty dataset."""
     return "/".join(f"{name}={HIVE_NULL}" for name in names)
 
 
 def split_by_partition(
     batch: pa.RecordBatch, names: Sequence[str], *, first_row: int
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The batch's rows by directory, in order of first appearance; the directory is ``""`` without keys.
+    """Yields the batch's rows by directory, in order of first appearance. Without keys, the directory is ``""``.
 
     Raises:
-        EncodeError: text that is Hive's own name for null.
+        EncodeError: a text equals Hive's name for null.
     """
     if not names:
         yield "", batch

@@ -1,8 +1,8 @@
-"""The keys that Petastorm 0.8 to 0.13 looks for in ``_common_metadata``, so that it reads a dataset of ours.
+"""Writes the metadata that Petastorm 0.8 to 0.13 needs in ``_common_metadata`` to read a parquetry dataset.
 
-In: a schema, the row groups of each file, row-group indexes. Out: key-value metadata. The pickles (protocol 4) are
-assembled opcode by opcode: nothing of Petastorm or pyspark is imported, and no object is pickled. What Petastorm cannot
-read raises `SchemaError`.
+It converts a schema, the row groups of each file, and row-group indexes to key-value metadata. The pickles (protocol 4)
+are assembled opcode by opcode, so neither Petastorm nor pyspark is imported, and no object is pickled. Fields that
+Petastorm cannot read raise `SchemaError`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _ADVICE = "Store it with another codec, or write without petastorm_compatible=Tr
 
 
 def petastorm_schema(schema: Unischema) -> Unischema:
-    """The schema with codecs that Petastorm reads: arrays without a codec become ``.npy`` bytes.
+    """Returns the schema with codecs that Petastorm reads: arrays without a codec become ``.npy`` bytes.
 
     Raises:
-        SchemaError: a field that Petastorm cannot read.
+        SchemaError: Petastorm cannot read a field.
     """
     return Unischema(schema.name, [_readable(field) for field in schema])
 
@@ -71,9 +71,9 @@ def _readable(field: UnischemaField) -> UnischemaField:
         return field.replace(codec=NdarrayCodec())
     dtype = dtype_to_json(field.dtype)
     if dtype.startswith("timedelta"):
-        raise SchemaError(f"field '{name}': Petastorm has no time differences. Store it as an integer.")
+        raise SchemaError(f"field '{name}': Petastorm does not support time differences. Store it as an integer.")
     if dtype == "float16" and not codec.coded:
-        raise SchemaError(f"field '{name}': Petastorm's pyarrow reads no float16 columns. Store it as float32.")
+        raise SchemaError(f"field '{name}': Petastorm's pyarrow cannot read float16 columns. Store it as float32.")
     if isinstance(codec, CompressedImageCodec) and codec.image_codec == "webp":
         raise SchemaError(f"field '{name}': Petastorm reads PNG and JPEG images, got webp. {_ADVICE}")
     if isinstance(codec, ListCodec) and (len(field.shape) > 1 or is_string_like(field.dtype)):

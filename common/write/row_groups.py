@@ -1,7 +1,7 @@
-"""Cutting a stream of encoded rows into row groups.
+"""Cuts a stream of encoded rows into row groups.
 
-Batches go in, tables of one row group each come out. Where a cut falls depends on the rows alone, never on how they
-were batched.
+It takes batches and returns tables of one row group each. The cuts depend only on the rows, never on how they were
+batched.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SMALL_BYTES = 1 << 20
 class RowGroupLimit:
     """When a row group is full: at ``rows`` rows, or with the row that brings its encoded size to ``size_bytes``.
 
-    ``None`` is no limit. Encoded size is that of the Arrow values before Parquet's own encoding and compression.
+    ``None`` means no limit. The encoded size is that of the Arrow values, before Parquet's encoding and compression.
     """
 
     rows: int | None
@@ -32,10 +32,10 @@ class RowGroupLimit:
 
     @classmethod
     def of(cls, *, rows: int | None, size_bytes: int | None) -> RowGroupLimit:
-        """The user's limits; without any, 32 MiB or 65,536 rows, whichever comes first.
+        """Creates the user's limits. The default is 32 MiB or 65,536 rows, whichever comes first.
 
         Raises:
-            PipelineError: a limit below one.
+            PipelineError: a limit is less than 1, or not an integer.
         """
         for name, value in (("row_group_rows", rows), ("row_group_bytes", size_bytes)):
             if value is not None and integer(value, least=1) is None:
@@ -46,11 +46,11 @@ class RowGroupLimit:
 
 
 class RowGroupBuffer:
-    """Rows that wait for their row group to be full. Not thread-safe.
+    """Collects rows until they fill a row group. Not thread-safe.
 
     Attributes:
-        rows: how many rows wait.
-        size_bytes: their encoded size.
+        rows: the number of buffered rows.
+        size_bytes: the encoded size of the buffered rows.
     """
 
     def __init__(self, limit: RowGroupLimit) -> None:
@@ -60,7 +60,7 @@ class RowGroupBuffer:
         self.size_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> list[pa.Table]:
-        """Takes the rows in, and gives back the row groups that became full, in order."""
+        """Buffers rows, and returns the row groups that became full, in order."""
         full = []
         sizes = value_bytes(batch)
         ends = np.cumsum(sizes)
@@ -75,14 +75,17 @@ class RowGroupBuffer:
         return full
 
     def take(self) -> pa.Table:
-        """All rows that wait, as one row group; at least one must."""
+        """Removes all buffered rows and returns them as one row group. There must be at least one."""
         table = pa.concat_tables([piece for piece, _ in self._pieces])
         self._pieces = []
         self.rows = self.size_bytes = 0
         return table
 
     def _room(self, ends: np.ndarray) -> tuple[int, bool]:
-        """How many of the next rows (their encoded sizes added up in ``ends``) belong to this row group."""
+        """How many of the next rows belong to this row group, and whether they fill it.
+
+        ``ends`` is the cumulative encoded size of the rows.
+        """
         count = len(ends)
         is_full = False
         if self._limit.rows is not None and self._limit.rows - self.rows <= count:
@@ -97,8 +100,8 @@ class RowGroupBuffer:
         piece = pa.Table.from_batches([batch])
         self.rows += batch.num_rows
         self.size_bytes += size_bytes
-        # Many partitions give slivers of a few rows each, and every Arrow array costs some hundred bytes: slivers
-        # are joined pairwise, like the digits of a binary counter, so that each row is copied a few times at most.
+        # Many partitions produce slivers of a few rows each, and every Arrow array costs some hundred bytes. Slivers
+        # are joined pairwise, like the digits of a binary counter, so that each row is copied only a few times.
         while self._pieces and self._pieces[-1][1] <= size_bytes and self._pieces[-1][1] + size_bytes <= _SMALL_BYTES:
             previous, previous_bytes = self._pieces.pop()
             piece = pa.concat_tables([previous, piece]).combine_chunks()

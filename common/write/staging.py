@@ -1,15 +1,15 @@
-"""Files that nobody sees until all of them are there.
+"""Stages files so that they become visible together.
 
-`Staging` writes under one hidden name inside the target directory (readers skip names that begin with ``.``), and
-`commit` makes the files visible; `discard` removes them. A process that dies in between leaves the hidden name only,
-which the next writer to the target removes.
+`Staging` writes to a hidden directory inside the target directory (readers skip names that begin with ``.``). `commit`
+makes the files visible; `discard` removes them. A process that dies in between leaves only the hidden directory, which
+the next writer to the target removes.
 
-How `commit` does it:
+`commit` works as follows:
 
-- On a local disk, where the target holds nothing else, the hidden directory takes the target's place by ``rename``:
-  a reader sees no file or every file.
-- Elsewhere (object stores, mount points, a target that holds other hidden files) each file is moved to its final name
-  in writing order, the one opened last (``_common_metadata``) last; if a move fails, those before it are undone.
+- On a local disk, if the target holds nothing else, the hidden directory replaces the target by ``rename``. A reader
+  sees either no file or every file.
+- Elsewhere (object stores, mount points, a target with other hidden files), each file is moved to its final name in the
+  order of opening, so ``_common_metadata`` is moved last. If a move fails, the earlier ones are undone.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _WITHOUT_DIRECTORIES = frozenset({"s3", "gcs", "abfs"})
 
 
 class Staging:
-    """Owner of the hidden directory of one dataset that is being written. Not thread-safe.
+    """Owns the hidden directory of a dataset that is being written. Not thread-safe.
 
     Raises:
-        DatasetError: the target is a file, holds a dataset already, or cannot be written.
+        DatasetError: the target is a file, already holds a dataset, or cannot be written.
     """
 
     def __init__(self, filesystem: pafs.FileSystem, root: str) -> None:
@@ -58,7 +58,7 @@ class Staging:
         return self._root
 
     def open(self, relative: str) -> pa.NativeFile:
-        """A stream for a new file, whose final path will be ``relative`` to the target."""
+        """Opens a stream to a new file, whose final path in the target will be ``relative``."""
         path = _join(self._hidden, relative)
         with storage_errors("writing", _join(self._root, relative)):
             self._create_directory(posixpath.dirname(path))
@@ -67,7 +67,11 @@ class Staging:
         return stream
 
     def commit(self) -> None:
-        """Makes the files visible; they must be closed. Raises `DatasetError`, with nothing visible, if that fails."""
+        """Makes the files visible. They must be closed.
+
+        Raises:
+            DatasetError: the file system refused. None of the files is visible.
+        """
         with storage_errors("finishing", self._root):
             self._check_free()
             if not (self._is_local and _take_place(self._hidden, self._root)):
@@ -75,13 +79,13 @@ class Staging:
         self._end()
 
     def discard(self) -> None:
-        """Removes everything this object made; no effect after `commit`. Idempotent."""
+        """Removes everything this object created. Has no effect after `commit`. Idempotent."""
         if self._done:
             return
         with contextlib.suppress(OSError):
             self._filesystem.delete_dir(self._hidden)
         self._end()
-        with contextlib.suppress(OSError):  # somebody else may use them by now
+        with contextlib.suppress(OSError):  # another process may use them by now
             for directory in self._new_directories:
                 os.rmdir(directory)
 
@@ -134,7 +138,7 @@ class Staging:
 
 @contextlib.contextmanager
 def storage_errors(doing: str, path: str) -> Iterator[None]:
-    """Turns errors of a file system into `DatasetError`, which says what was done to which path."""
+    """Turns file system errors into a `DatasetError` that says what was being done to which path."""
     try:
         yield
     except ParquetryError:
@@ -146,7 +150,7 @@ def storage_errors(doing: str, path: str) -> Iterator[None]:
 
 
 def _take_place(hidden: str, root: str) -> bool:
-    """Puts the directory ``hidden``, which lies in ``root``, in the place of ``root``; whether that was possible."""
+    """Replaces ``root`` with the directory ``hidden`` inside it. Returns whether that was possible."""
     root = os.path.realpath(root)
     hidden = os.path.join(root, os.path.basename(hidden))
     aside = os.path.join(os.path.dirname(root), f".{os.path.basename(root)}-{os.path.basename(hidden)[1:]}")

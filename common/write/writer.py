@@ -1,8 +1,8 @@
-"""`DatasetWriter` and `write_dataset`: rows or columns in, a Parquet dataset that describes itself out.
+"""`DatasetWriter` and `write_dataset` write rows or columns as a self-describing Parquet dataset.
 
-Rows are encoded in chunks, cut into row groups, and written to hidden files, which become visible together when the
-writer closes; an error before that leaves no trace. Memory in use is bounded by the row groups being filled (256 MiB
-of them over all partitions, or one row group if that is larger), not by the dataset.
+Rows are encoded in chunks, cut into row groups, and written to hidden files that become visible together when the
+writer closes. An error before that leaves nothing behind. Memory use is bounded by the row groups being filled (256 MiB
+over all partitions, or one row group if that is larger), not by the size of the dataset.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ _NO_ROWS: Any = object()
 
 @public_methods_shorten
 class DatasetWriter:
-    """Writes one dataset; use it as a context manager. Not thread-safe.
+    """Writes one dataset. Use it as a context manager. Not thread-safe.
 
-    The dataset appears when the writer closes. An exception inside ``with``, a failed write, or `abort` removes
-    everything that was written, and leaves the directory as it was.
+    The dataset appears when the writer closes. An exception inside the ``with`` block, a failed write, or `abort`
+    removes everything that was written and restores the directory.
 
     Args:
         url: a directory that is empty or does not exist; see `layout.filesystem.resolve`.
-        schema: what a row is.
+        schema: the schema of the rows.
         row_group_rows: rows in each row group; the last one of a file may have fewer.
-        row_group_bytes: a row group ends with the row that brings its encoded size to this. With neither limit:
+        row_group_bytes: a row group ends with the row that brings its encoded size to this. If neither limit is given,
             32 MiB or 65,536 rows, whichever comes first.
-        partition_by: fields (text, integer, bool, ``datetime64[D]``) that become ``key=value`` directories. Rows that
-            come sorted by them give the fewest files.
-        files: how many files to write (in each partition). Where the number of rows is known, from `write_dataset` or
-            `expect_rows`, each file takes one contiguous part, and the files in order of path hold the rows in their
-            order; else row groups are dealt to the files in turn. There are never more files than row groups.
-        compression: of columns that are not compressed already: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``,
+        partition_by: fields (text, integer, bool, ``datetime64[D]``) that become ``key=value`` directories. Sort the
+            rows by these fields to get the fewest files.
+        files: how many files to write (in each partition). If the number of rows is known, from `write_dataset` or
+            `expect_rows`, each file holds one contiguous part, and path order is row order. Otherwise row groups are
+            dealt to the files in turn. There are never more files than row groups.
+        compression: for columns that are not already compressed: ``"zstd"``, ``"snappy"``, ``"gzip"``, ``"lz4"``,
             ``"brotli"`` or ``None``.
         filesystem: a pyarrow or fsspec file system to write to.
         storage_options: arguments for fsspec.
-        petastorm_compatible: writes Petastorm's keys too, so that Petastorm 0.8 to 0.13 reads the dataset. Arrays
-            without a codec become ``.npy`` bytes then.
+        petastorm_compatible: also writes Petastorm's keys, so that Petastorm 0.8 to 0.13 can read the dataset. Arrays
+            without a codec are then stored as ``.npy`` bytes.
 
     Raises:
-        DatasetError: the directory holds a dataset already, or cannot be written.
-        SchemaError: a partition field that cannot be one; a field that Petastorm cannot read, if it should.
-        PipelineError: an argument out of range.
+        DatasetError: the directory already holds a dataset, or cannot be written.
+        SchemaError: a field cannot be a partition key, or Petastorm cannot read it if ``petastorm_compatible``.
+        PipelineError: an argument is out of range.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class DatasetWriter:
         storage_options: Mapping[str, Any] | None = None,
         petastorm_compatible: bool = False,
     ) -> None:
-        convert: Any = getattr(type(schema), "to_parquetry", None)  # a schema of parquetry.common.petastorm
+        convert: Any = getattr(type(schema), "to_parquetry", None)  # set for schemas of parquetry.common.petastorm
         if convert is not None:
             schema = convert(schema)
         if not isinstance(schema, Unischema) or not len(schema):
@@ -122,16 +122,16 @@ class DatasetWriter:
 
     @property
     def schema(self) -> Unischema:
-        """What is written."""
+        """The schema of the dataset."""
         return self._schema
 
     def expect_rows(self, total: int) -> None:
-        """Says how many rows will come in all, so that each of the ``files`` takes one contiguous part of them.
+        """Announces the total number of rows, so that each of the ``files`` holds one contiguous part of them.
 
         Call it before the first row. Rows beyond ``total`` go to the last file.
 
         Raises:
-            PipelineError: rows were written already.
+            PipelineError: rows were already written.
         """
         self._check_open()
         if self._rows or self._waiting:
@@ -144,8 +144,8 @@ class DatasetWriter:
         """Writes one row. Values are copied, so the caller may reuse its arrays.
 
         Raises:
-            EncodeError: a value that does not fit its field; it may be of one of the rows before, which the message
-                names. The writer is aborted then.
+            EncodeError: a value does not fit its field. It may belong to an earlier row; the message names the row.
+                The writer is then aborted.
         """
         self._check_open()
         if not isinstance(row, Mapping):
@@ -160,7 +160,7 @@ class DatasetWriter:
             self._encode_waiting()
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes rows one after the other; never holds more of them than one chunk. Raises like `write`."""
+        """Writes rows one by one, holding at most one chunk of them in memory. Raises like `write`."""
         for row in rows:
             self.write(row)
 
@@ -168,7 +168,7 @@ class DatasetWriter:
         """Writes columns: arrays with a leading row axis, sequences, or Arrow arrays, all of one length.
 
         Raises:
-            EncodeError: unknown columns, different lengths, or a value that does not fit its field.
+            EncodeError: columns are unknown or differ in length, or a value does not fit its field.
         """
         self._check_open()
         self._encode_waiting()
@@ -177,10 +177,10 @@ class DatasetWriter:
                 self._store(encode_columns(self._schema, chunk, first_row=self._rows))
 
     def write_stored(self, table: pa.Table) -> None:
-        """Writes columns that are encoded already: one for each field, in the Arrow type that its codec stores.
+        """Writes columns that are already encoded: one per field, in the Arrow type that its codec stores.
 
         Raises:
-            EncodeError: a partition key that cannot be a directory's name.
+            EncodeError: the value of a partition key cannot be a directory name.
         """
         self._check_open()
         self._encode_waiting()
@@ -189,10 +189,10 @@ class DatasetWriter:
                 self._store({name: batch.column(name) for name in table.column_names})
 
     def flush(self) -> None:
-        """Encodes the rows that wait, so that an error in one of them is raised here; row groups stay as they would be.
+        """Encodes the buffered rows, so that an error in one of them is raised here. Does not affect row groups.
 
         Raises:
-            EncodeError: a value that does not fit its field.
+            EncodeError: a value does not fit its field.
         """
         self._check_open()
         self._encode_waiting()
@@ -201,13 +201,13 @@ class DatasetWriter:
         """Finishes the files and makes the dataset visible. Idempotent.
 
         Raises:
-            EncodeError: a value of the last rows that does not fit.
+            EncodeError: a value of the last rows does not fit its field.
             DatasetError: an earlier write failed, or the file system refused.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
             raise DatasetError(
-                f"dataset '{self._staging.root}': nothing was written, because a write failed before ({failure})"
+                f"dataset '{self._staging.root}': nothing was written, because an earlier write failed ({failure})"
             )
         if self._closed:
             return
@@ -221,7 +221,7 @@ class DatasetWriter:
         self._closed = True
 
     def abort(self) -> None:
-        """Removes everything that this writer wrote; no effect on a closed writer. Idempotent."""
+        """Removes everything that this writer wrote. Has no effect on a closed writer. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -239,7 +239,7 @@ class DatasetWriter:
 
     @contextlib.contextmanager
     def _aborting(self) -> Iterator[None]:
-        """A write that fails takes the whole dataset back, so that no caller can keep one with rows missing."""
+        """Aborts the whole dataset if a write fails, so that no caller can keep a dataset with missing rows."""
         try:
             yield
         except BaseException as error:
@@ -277,7 +277,7 @@ class DatasetWriter:
         return self._partitions[directory]
 
     def _bound_memory(self) -> None:
-        """Writes the largest unfinished row groups early where many partitions together hold too much."""
+        """Writes the largest unfinished row groups early if many partitions together buffer too much."""
         waiting = sum(partition.waiting_bytes for partition in self._partitions.values())
         while len(self._partitions) > 1 and waiting > MAX_WAITING_BYTES:
             largest = max(self._partitions.values(), key=lambda partition: partition.waiting_bytes)
@@ -313,15 +313,16 @@ def write_dataset(
     storage_options: Mapping[str, Any] | None = None,
     petastorm_compatible: bool = False,
 ) -> None:
-    """Writes a whole dataset; see `DatasetWriter` for the arguments and errors.
+    """Writes a whole dataset. See `DatasetWriter` for the other arguments and errors.
 
     Args:
-        rows: dicts from any iterable, which is streamed; or a mapping of columns. A sequence or columns with
-            ``files=n`` give ``n`` contiguous parts; an iterator, whose length nobody knows, is dealt by row groups.
+        rows: an iterable of dicts, which is streamed, or a mapping of columns. With ``files=n``, a sequence or columns
+            are split into ``n`` contiguous parts; the row groups of an iterator, whose length is unknown, are dealt to
+            the files in turn.
 
     Raises:
-        PipelineError: a data frame instead of rows; an argument out of range.
-        TypeError: no rows.
+        PipelineError: rows are a data frame, or an argument is out of range.
+        TypeError: no rows were given.
     """
     for given in (schema, rows):
         _refuse_data_frame(given)
@@ -358,6 +359,6 @@ def _refuse_data_frame(given: object) -> None:
     saves = method.get(kind, "pyarrow.parquet.write_table(frame, path)")
     raise PipelineError(
         f"write_dataset: expected a URL, a schema, and rows as dicts or a mapping of columns, got a {kind} "
-        f"{type(given).__name__}. As a mapping it is {{name: frame[name].to_numpy() for name in frame.{columns}}}. "
-        f"You may not need to write it so: {saves} writes what Pipeline(path) reads{reads}."
+        f"{type(given).__name__}. Pass {{name: frame[name].to_numpy() for name in frame.{columns}}} as a mapping. "
+        f"You may not need write_dataset: {saves} writes a file that Pipeline(path) reads{reads}."
     )

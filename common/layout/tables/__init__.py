@@ -1,1 +1,1 @@
-"""Tables and data frames of other libraries, as files with columns; see `Pipeline.from_delta` and its siblings."""
+"""Opens tables and data frames of other libraries; see `Pipeline.from_delta` and its siblings."""

@@ -1,7 +1,7 @@
 """Delta tables: the files, partition values, deletion vectors and column mapping of one version.
 
-In: a URI and a version. Out: a `TableSource`. Always holds: a feature of the table that would change rows, and is not
-known here, is an error. Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
+It takes a URI and a version, and returns a `TableSource`. A table feature that could change rows and is not supported
+here is an error. Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KNOWN_FEATURES = frozenset(
         "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        "variantType",  # columns of the type are refused one by one
+        "variantType",  # each column of this type is refused
         "variantType-preview",
         "variantShredding-preview",
     }
@@ -71,10 +71,10 @@ def open_delta(
     filesystem: object = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> TableSource:
-    """A version of a Delta table; ``None`` = the newest one now.
+    """Opens a version of a Delta table; ``None`` = the latest version now.
 
     Raises:
-        DatasetError: no such table or version, or a feature that cannot be honoured.
+        DatasetError: there is no such table or version, or the table has an unsupported feature.
     """
     text = os.fspath(uri)
     what = f"Delta table '{text}'"
@@ -123,7 +123,7 @@ def _check_features(what: str, protocol: ProtocolVersions) -> None:
 
 
 def _storage(uri: str, filesystem: object, storage_options: Mapping[str, str] | None) -> tuple[Any, str]:
-    """The file system of the data (``None`` = local), and the table's directory in it."""
+    """Returns the file system of the data (``None`` = local) and the table's directory in it."""
     if filesystem is not None:
         return resolve(uri, filesystem=filesystem)
     if "://" not in uri or uri.lower().startswith("file://"):
@@ -217,7 +217,7 @@ def _files(
                 version=FileVersion(
                     path=_path(what, add["path"], root),
                     size_bytes=add["size"],
-                    tag=f"delta={add.get('modificationTime') or 0}",  # copies of the table have other times
+                    tag=f"delta={add.get('modificationTime') or 0}",  # copies of the table have other file times
                 ),
                 values=tuple((name, values.get(key, values.get(name)) or None) for name, key in keys),  # '' is null
                 deletes=(len(deletes) - 1,) if vector else (),
@@ -231,14 +231,14 @@ def _key_of(column: TableColumn) -> str:
 
 
 def _path(what: str, text: str, root: str) -> str:
-    """The path of a data file: relative to the table, or absolute (in a shallow clone); percent-encoded."""
+    """Decodes the path of a data file: percent-encoded, relative to the table or absolute (in a shallow clone)."""
     if "://" not in text and not text.startswith(("/", "file:")):
         return posixpath.join(root, unquote(text))
     if root and (text.startswith("/") or text.lower().startswith("file:")):
         return local_path(text) if text.lower().startswith("file:") else unquote(text)
     raise DatasetError(
         f"{what}: expected data files below the table, got '{text}' (a shallow clone of a table elsewhere). "
-        "Read the table that it was cloned from, or make a deep clone."
+        "Read the table it was cloned from, or make a deep clone."
     )
 
 
@@ -261,5 +261,5 @@ def _vector(what: str, vector: Action, root: str) -> RowDeletes:
 
 
 def _from_z85(text: str) -> bytes:
-    """Z85 (https://rfc.zeromq.org/spec/32/) is base 85 of another alphabet; its texts have whole groups."""
+    """Decodes Z85 (https://rfc.zeromq.org/spec/32/): base 85 with another alphabet and without partial groups."""
     return base64.b85decode(text.translate(_TO_B85))

@@ -1,7 +1,7 @@
-"""The transaction log of a Delta table: which files make up a version, with partition values and deletion vectors.
+"""Reads the transaction log of a Delta table: the files of a version, with partition values and deletion vectors.
 
-In: the ``_delta_log`` directory. Out: the ``add`` actions that are alive at a version. Always holds: a log with a
-gap is an error. Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.md (action reconciliation, checkpoints).
+It takes the ``_delta_log`` directory and returns the ``add`` actions that are live at a version. A log with a gap is an
+error. Rules: https://github.com/delta-io/delta/blob/master/PROTOCOL.md (action reconciliation, checkpoints).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Action = Mapping[str, Any]
 
 
 def live_files(filesystem: pafs.FileSystem, root: str, version: int) -> list[Action]:
-    """The ``add`` actions of a version.
+    """Returns the live ``add`` actions of a version.
 
     Raises:
-        DatasetError: a log that cannot be read, or has a gap.
+        DatasetError: the log cannot be read, or has a gap.
     """
     directory = posixpath.join(root, "_delta_log") if root else "_delta_log"
     selector = pafs.FileSelector(directory)
@@ -53,15 +53,15 @@ def live_files(filesystem: pafs.FileSystem, root: str, version: int) -> list[Act
         name = f"{number:020d}.json"
         if name not in names:
             raise DatasetError(
-                f"Delta log {directory}: expected {name}, which version {version} is made of, found none. "
-                "The log was cleaned up; ask for a later version."
+                f"Delta log {directory}: expected {name}, which version {version} requires, found none. "
+                "The log was cleaned up. Use a later version."
             )
         _replay(alive, _read_commit(filesystem, posixpath.join(directory, name)))
     return list(alive.values())
 
 
 def _newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[str]] | None:
-    """The newest complete checkpoint up to a version, and its files."""
+    """The latest complete checkpoint up to a version, and its files."""
     found: dict[int, dict[Any, list[str]]] = defaultdict(lambda: defaultdict(list))
     for name in sorted(names):
         match = _CHECKPOINT.fullmatch(name)
@@ -76,7 +76,7 @@ def _newest_checkpoint(names: Iterable[str], version: int) -> tuple[int, list[st
 
 
 def _replay(alive: dict[tuple[str, str], Action], actions: Iterable[tuple[str, Action]]) -> None:
-    """Applies the actions of one commit: what it removes and what it adds are never the same file and vector."""
+    """Applies the actions of one commit, in any order: it never both adds and removes the same file and vector."""
     for kind, action in actions:
         key = (action["path"], vector_id(action.get("deletionVector")))
         if kind == "add":
@@ -86,7 +86,7 @@ def _replay(alive: dict[tuple[str, str], Action], actions: Iterable[tuple[str, A
 
 
 def vector_id(vector: Action | None) -> str:
-    """What tells deletion vectors apart."""
+    """The unique ID of a deletion vector."""
     if not vector:
         return ""
     return f"{vector['storageType']}{vector['pathOrInlineDv']}@{vector.get('offset') or 0}"
@@ -107,7 +107,7 @@ def _read_commit(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, 
     except DatasetError:
         raise
     except (OSError, ValueError) as error:
-        raise DatasetError(f"Delta log {path}: expected lines of JSON, got: {error}. Mend the table.") from error
+        raise DatasetError(f"Delta log {path}: expected lines of JSON, got: {error}. Repair the table.") from error
 
 
 def _read_checkpoint(filesystem: pafs.FileSystem, directory: str, name: str) -> Iterator[tuple[str, Action]]:
@@ -135,11 +135,11 @@ def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str,
                         yield kind, action
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(
-            f"Delta checkpoint {path}: expected a readable one, got: {error}. Mend the table."
+            f"Delta checkpoint {path}: expected a readable one, got: {error}. Repair the table."
         ) from error
 
 
 def _wanted(kind: str, schema: pa.Schema) -> list[str]:
-    """The members of an action that are needed; statistics are large, and the files' footers have them."""
+    """The members of an action to read. Statistics are left out: they are large, and the footers have them."""
     needed = ("path", "partitionValues", "size", "modificationTime", "deletionVector")
     return [f"{kind}.{member.name}" for member in schema.field(kind).type if member.name in needed]

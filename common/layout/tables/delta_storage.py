@@ -1,4 +1,4 @@
-"""`DeltaStorage`: the storage of a Delta table as deltalake reaches it, for this process and others."""
+"""`DeltaStorage`: access to a Delta table's storage through deltalake, from any process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Data frames of pandas and polars as Parquet in the cache directory, under a name made of their content.
+"""Stores pandas and polars data frames as Parquet in the cache directory, named after a hash of their content.
 
-In: a frame. Out: the path of a Parquet file that holds its rows. Always holds: the file appears whole or not at all,
-and equal frames give one file; those that nobody asked for in the last day go when there are too many.
+It takes a frame and returns the path of a Parquet file with its rows. The file appears complete or not at all, and
+equal frames share one file. If the directory grows too large, files not used within a day are deleted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _VERSION = 1
 
 
 def keep_pandas(frame: object) -> str:
-    """The file of a pandas data frame; its index is left out.
+    """Stores a pandas data frame, without its index, and returns the path.
 
     Raises:
-        DatasetError: not a data frame, or columns that Arrow has no type for.
+        DatasetError: the argument is not a data frame, or Arrow has no type for a column.
     """
     pandas = import_package("pandas", extra="frames", what="data frame")
     if not isinstance(frame, pandas.DataFrame):
         raise DatasetError(f"data frame: expected a pandas.DataFrame, got {type(frame).__name__}.")
     names = [name for name in frame.columns if not isinstance(name, str)]
     if names:
-        raise DatasetError(f"data frame: expected column names that are texts, got {names[:5]!r}. Rename them.")
+        raise DatasetError(f"data frame: expected column names that are strings, got {names[:5]!r}. Rename them.")
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -46,10 +46,10 @@ def keep_pandas(frame: object) -> str:
 
 
 def keep_polars(frame: object) -> str:
-    """The file of a polars ``DataFrame``, or of a ``LazyFrame``, which is collected.
+    """Stores a polars ``DataFrame``, or a ``LazyFrame`` after collecting it, and returns the path.
 
     Raises:
-        DatasetError: not a frame, or columns that Arrow has no type for.
+        DatasetError: the argument is not a frame, or Arrow has no type for a column.
     """
     polars = import_package("polars", extra="frames", what="data frame")
     if isinstance(frame, polars.LazyFrame):
@@ -66,10 +66,10 @@ def keep_polars(frame: object) -> str:
 
 
 def keep_table(table: pa.Table) -> str:
-    """The file of an Arrow table.
+    """Stores an Arrow table and returns the path.
 
     Raises:
-        DatasetError: duplicate names, no columns, or a directory that cannot be written.
+        DatasetError: there are no columns, names are duplicated, or the directory cannot be written.
     """
     if not table.num_columns or len(set(table.column_names)) < table.num_columns:
         raise DatasetError(f"data frame: expected columns with different names, got {table.column_names}.")
@@ -80,7 +80,7 @@ def keep_table(table: pa.Table) -> str:
     path = kept.path(digest)
     try:
         if os.path.exists(path):
-            with open(path, "rb") as file:  # notes the use; utime() would make it another version of the file
+            with open(path, "rb") as file:  # marks it as used; utime() would change the file's version
                 file.read(1)
         else:
             kept.keep(digest, table.nbytes, lambda hidden: _write(table, hidden))
@@ -93,7 +93,7 @@ def keep_table(table: pa.Table) -> str:
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Without views and dictionaries, which frames of equal values may differ in."""
+    """Removes views and dictionaries, because frames with equal values may differ in them."""
     columns = []
     for column in table.columns:
         kind = column.type
@@ -108,7 +108,7 @@ def _plain(table: pa.Table) -> pa.Table:
 
 
 def _digest(table: pa.Table) -> str:
-    """A name for names, types and values; how they are cut into chunks does not count."""
+    """A digest of column names, types and values, independent of chunking."""
     digest = hashlib.blake2b(f"{_VERSION} {len(table)} {table.num_columns}".encode(), digest_size=16)
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(f"\0{name}\0{column.type}\0".encode())

@@ -1,7 +1,7 @@
-"""Folders of Parquet files as Hugging Face lays them out: splits by file name, features in the Arrow schema's metadata.
+"""Parquet folders in the Hugging Face layout: splits by file name, features in the Arrow schema's metadata.
 
-In: a folder and a split. Out: a `TableSource`. Always holds: rows of different splits or configurations are mixed only
-when that is asked for. Layout: https://huggingface.co/docs/hub/datasets-file-names-and-splits.
+It takes a folder and a split, and returns a `TableSource`. Rows of different splits or configurations are never mixed
+unless the caller asks for it. Layout: https://huggingface.co/docs/hub/datasets-file-names-and-splits.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def open_huggingface(
     filesystem: object,
     storage_options: Mapping[str, Any] | None,
 ) -> TableSource:
-    """The files of a split, and the fields that their features describe.
+    """Opens the files of a split, with the fields that their features describe.
 
     Raises:
-        DatasetError: a folder, split or configuration that is not there, or is not the only one.
-        SchemaError: an ``image_shape`` that images cannot have.
+        DatasetError: a folder, split or configuration does not exist, or was not given although there are several.
+        SchemaError: images cannot have this ``image_shape``.
     """
     url = _pinned(os.fspath(path), storage_options) if filesystem is None else os.fspath(path)
     what = f"Hugging Face folder '{url}'"
@@ -85,7 +85,7 @@ def open_huggingface(
 
 
 def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
-    """A URL of the hub with the commit that its revision is now, so that every process reads the same files."""
+    """Pins a hub URL to the current commit of its revision, so that every process reads the same files."""
     if not url.startswith("hf://"):
         return url
     try:
@@ -109,7 +109,7 @@ def _pinned(url: str, storage_options: Mapping[str, Any] | None) -> str:
 
 
 def split_of(relative: str) -> str:
-    """The split that a file belongs to, by its path below the folder; ``train`` if nothing tells."""
+    """The split of a file, by its path below the folder; ``train`` if the path does not say."""
     *folders, name = relative.split("/")
     stem = posixpath.splitext(name)[0]
     shard = _SHARD.fullmatch(stem)
@@ -135,13 +135,13 @@ def _of_split(what: str, files: Iterable[DataFile], split: str | None) -> list[D
         name = name.strip()
         found = by_split.get(name) or by_split.get(_ALIASES.get(name, name))
         if found is None:
-            raise DatasetError(f"{what}: expected split to be of {sorted(by_split)}, got '{name}'.")
+            raise DatasetError(f"{what}: expected split= one of {sorted(by_split)}, got '{name}'.")
         chosen += found
     return chosen
 
 
 def _of_config(what: str, files: list[DataFile], config: str | None) -> list[DataFile]:
-    """The files of one configuration: a folder. ``data`` and folders named after a split are no configurations."""
+    """The files of one configuration, which is a folder. ``data`` and folders named after splits do not count."""
     by_config: dict[str, list[DataFile]] = {}
     for file in files:
         by_config.setdefault(_config_of(file.relative), []).append(file)
@@ -194,7 +194,7 @@ def _columns(
         feature = feature if isinstance(feature, dict) else {}
         if feature.get("_type") == "Image" and _holds_bytes(column.type):
             dims = ("H", "W", "C")[: len(image_shape)]
-            codec = CompressedImageCodec("png")  # every codec decodes all three formats; PNG refuses no pixel type
+            codec = CompressedImageCodec("png")  # every codec decodes all formats; PNG allows every pixel type
             yield TableColumn(
                 name=column.name,
                 arrow=pa.binary(),
@@ -230,7 +230,7 @@ def _leaves(column: pa.Field, above: TableColumn | None = None) -> Iterator[Tabl
 
 
 def _shaped(column: TableColumn, feature: Mapping[str, Any]) -> UnischemaField | None:
-    """The field of a feature that knows its shape (``Array2D``, a sequence of one length); ``None`` for all others."""
+    """The field of a feature with a known shape (``Array2D``, a fixed-length sequence); ``None`` for other features."""
     shape: tuple[int | None, ...]
     if re.fullmatch(r"Array[2-5]D", str(feature.get("_type"))):
         shape = tuple(feature["shape"])
@@ -241,5 +241,5 @@ def _shaped(column: TableColumn, feature: Mapping[str, Any]) -> UnischemaField |
     try:
         field = infer_field(column.name, pa.field(column.name, column.arrow, column.nullable))
     except SchemaError:
-        return None  # refused where it is selected, with its reason
+        return None  # refused with a reason when it is selected
     return field.replace(shape=shape) if len(field.shape) == len(shape) else None

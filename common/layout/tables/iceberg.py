@@ -1,7 +1,7 @@
-"""Iceberg tables: the data files of one snapshot, the deletes that concern them, and columns by field id.
+"""Iceberg tables: the data files of one snapshot, the deletes that apply to them, and columns by field id.
 
-In: a pyiceberg table and a snapshot. Out: a `TableSource`. Always holds: what would change rows and cannot be honoured
-is an error. Rules: https://iceberg.apache.org/spec/ (scan planning, column projection, delete formats).
+It takes a pyiceberg table and a snapshot, and returns a `TableSource`. An unsupported feature that could change rows is
+an error. Rules: https://iceberg.apache.org/spec/ (scan planning, column projection, delete formats).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def open_iceberg(
     catalog_options: Mapping[str, Any] | None = None,
     filesystem: object = None,
 ) -> TableSource:
-    """A snapshot of an Iceberg table; ``None`` = the current one now.
+    """Opens a snapshot of an Iceberg table; ``None`` = the snapshot that is current now.
 
     Raises:
-        DatasetError: no such table or snapshot, or a feature that cannot be honoured.
+        DatasetError: there is no such table or snapshot, or the table has an unsupported feature.
     """
     found = _load(table, catalog_options)
     what = f"Iceberg table {'.'.join(found.name())}"
@@ -84,12 +84,12 @@ def _load(table: object, catalog_options: Mapping[str, Any] | None) -> IcebergTa
     catalog, _, name = table.partition(".")
     try:
         return load_catalog(catalog, **dict(catalog_options or {})).load_table(name)
-    except Exception as error:  # catalogs are plug-ins, whose errors have no common root
+    except Exception as error:  # catalogs are plug-ins; their errors have no common base class
         raise DatasetError(f"{what}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def _snapshot(what: str, table: IcebergTable, snapshot_id: int | None) -> tuple[Snapshot | None, Schema]:
-    """The snapshot and its schema: the current schema, unless an older snapshot is asked for."""
+    """Returns the snapshot and its schema. Without ``snapshot_id``, these are the table's current ones."""
     if snapshot_id is None:
         return table.current_snapshot(), table.schema()
     snapshot = table.snapshot_by_id(snapshot_id)
@@ -101,7 +101,7 @@ def _snapshot(what: str, table: IcebergTable, snapshot_id: int | None) -> tuple[
 
 
 def _values(table: IcebergTable, schema: Schema, entry: Entry) -> tuple[tuple[str, str | None], ...]:
-    """The partition values that are column values, for files that lack the column (as files that Hive wrote do)."""
+    """The partition values that are column values, for files without that column (such as files written by Hive)."""
     from pyiceberg.transforms import IdentityTransform
 
     values = []
@@ -113,7 +113,7 @@ def _values(table: IcebergTable, schema: Schema, entry: Entry) -> tuple[tuple[st
 
 
 class _Storage:
-    """Where the files of a table are: the file system that pyiceberg uses for them, where it is one of Arrow's."""
+    """Locates the files of a table, on the file system that pyiceberg itself uses if that is one of Arrow's."""
 
     def __init__(self, what: str, table: IcebergTable, filesystem: pafs.FileSystem) -> None:
         self._what = what
@@ -124,13 +124,13 @@ class _Storage:
             self.filesystem = self._own(table.location())
 
     def path(self, location: str) -> str:
-        """The path of a file on the file system."""
+        """Converts the location of a file to a path on the file system."""
         if _scheme_of(location) != self._scheme and {_scheme_of(location), self._scheme} != {"", "file"}:
             raise DatasetError(
                 f"{self._what}: expected all files on one file system ({self._scheme or 'file'}), got '{location}'. "
                 "Rewrite its data files, or pass filesystem=."
             )
-        if self._scheme in ("", "file"):  # not a URL: a percent sign in it is one
+        if self._scheme in ("", "file"):  # not a URL: a percent sign is literal
             plain = location.removeprefix("file:")
             return os.path.abspath("/" + plain.lstrip("/") if plain != location else plain)
         if self._scheme in ("hdfs", "viewfs"):
@@ -138,7 +138,7 @@ class _Storage:
         return resolve(location, filesystem=self.filesystem)[1]
 
     def opened(self) -> pafs.FileSystem:
-        """The file system as Arrow's."""
+        """The file system, as an Arrow file system."""
         if self.filesystem is None:
             return pafs.LocalFileSystem()
         return resolve("/", filesystem=self.filesystem)[0]

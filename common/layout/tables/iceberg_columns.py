@@ -1,4 +1,4 @@
-"""Columns of an Iceberg schema: leaves with their field ids, and what older files may call them."""
+"""Columns of an Iceberg schema: leaves with their field ids, and the names that older files may use for them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def table_columns(
     what: str, schema: Schema, mapping: NameMapping | None
 ) -> tuple[list[TableColumn], list[tuple[str, str]]]:
-    """The columns, and those that cannot be read with the reason."""
+    """Returns the columns, and the columns that cannot be read with the reason."""
     names = {} if mapping is None else dict(_names_by_id(mapping))
     refused: list[tuple[str, str]] = []
     return list(_flatten(what, schema.fields, names, refused)), refused
 
 
 def column_of_id(schema: Schema, field_id: int) -> TableColumn | None:
-    """One column of a schema by its id; ``None`` if the schema has no such leaf."""
+    """Finds a column of a schema by field id; ``None`` if the schema has no such leaf."""
     columns, _ = table_columns("schema", schema, None)
     return next((column for column in columns if column.ids[-1] == field_id), None)
 
@@ -84,14 +84,14 @@ def _arrow_type(kind: IcebergType) -> pa.DataType:
 
 
 def _default(what: str, field: object, column: TableColumn) -> str | None:
-    """The value in files older than the column (tables of format 3)."""
+    """The column's value in files that are older than the column (tables of format 3)."""
     value = getattr(field, "initial_default", None)
     if value is None:
         return None
     if _is_bytes(column.arrow) and isinstance(value, str):
         raise DatasetError(
             f"{what}: column '{column.name}': expected no initial default of bytes, got {value!r}. Deselecting it does "
-            "not help; rewrite the table's data files, which writes the values out."
+            "not help. Rewrite the table's data files, which then contain the values."
         )
     return value if isinstance(value, str) else value_text(column, value)
 
@@ -101,7 +101,7 @@ def _is_bytes(arrow: pa.DataType) -> bool:
 
 
 def value_text(column: TableColumn, value: Any) -> str | None:
-    """A value of a partition as `layout.table_read.parse_values` reads it; time types are counts there."""
+    """Formats a partition value for `layout.table_read.parse_values`. Values of time types are integer counts."""
     arrow = column.arrow
     if value is None:
         return None

@@ -1,7 +1,8 @@
-"""Which delete files of an Iceberg snapshot concern which data file.
+"""Matches the delete files of an Iceberg snapshot to its data files.
 
-Rules (https://iceberg.apache.org/spec/#scan-planning): position deletes and deletion vectors concern data of their
-partition that is not newer; equality deletes data that is older, of their partition, or of all if they have none.
+Rules (https://iceberg.apache.org/spec/#scan-planning): position deletes and deletion vectors apply to data files of
+their partition that are not newer. Equality deletes apply to older data files of their partition, or of all partitions
+if they are unpartitioned.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ Key = tuple[int, tuple[Any, ...]]
 
 
 class DeleteIndex:
-    """The deletes of a snapshot, by what they concern.
+    """The deletes of a snapshot, indexed by the data files that they apply to.
 
     Args:
-        storage: gives paths and the file system; see `iceberg._Storage`.
+        storage: provides paths and the file system; see `iceberg._Storage`.
 
     Raises:
-        DatasetError: a delete file that cannot be honoured.
+        DatasetError: a delete file is not supported.
     """
 
     def __init__(self, what: str, table: IcebergTable, storage: Any, entries: list[Entry]) -> None:
@@ -67,11 +68,11 @@ class DeleteIndex:
 
     @property
     def all(self) -> tuple[RowDeletes, ...]:
-        """All of them; `of` gives numbers in it."""
+        """All deletes; `of` returns indices in this tuple."""
         return tuple(self._all)
 
     def of(self, entry: Entry) -> tuple[int, ...]:
-        """Those that concern a data file."""
+        """The indices of the deletes that apply to a data file."""
         candidates = [*self._named.get(entry.file.file_path, ()), *self._positions.get(_key(entry), ())]
         found = [place for sequence, place in candidates if sequence >= entry.sequence]
         equalities = [*self._equalities.get(None, ()), *self._equalities.get(_key(entry), ())]
@@ -99,7 +100,7 @@ class DeleteIndex:
         return RowDeletes(kind=EQUALITY, path=path, columns=tuple(sorted(found, key=lambda column: column.ids)))
 
     def _vectors(self, entry: Entry) -> Iterator[tuple[str, RowDeletes]]:
-        """The deletion vectors in a Puffin file, by the data file that each concerns."""
+        """Yields the deletion vectors in a Puffin file, each with the data file that it applies to."""
         path = self._storage.path(entry.file.file_path)
         try:
             footer = _puffin_footer(self._storage.opened(), path)
@@ -112,19 +113,19 @@ class DeleteIndex:
                             kind=BITMAP,
                             path=path,
                             offset=blob["offset"],
-                            size_bytes=blob["length"] - 8,  # without its length and checksum
+                            size_bytes=blob["length"] - 8,  # without the length and the checksum
                             count=int(properties["cardinality"]),
                         ),
                     )
         except (OSError, ValueError, KeyError, struct.error) as error:
             raise DatasetError(
                 f"{self._what}: expected deletion vectors in {entry.file.file_path}, got: {error!r}. "
-                "The file is damaged, or was removed since."
+                "The file is damaged, or has since been removed."
             ) from error
 
 
 def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:
-    """The footer of a Puffin file (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
+    """Reads a Puffin footer (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
     with filesystem.open_input_file(path) as file:
         end = file.size()
         size, flags, magic = struct.unpack("<II4s", file.read_at(12, end - 12))
@@ -142,7 +143,7 @@ def _format_of(entry: Entry) -> str:
 
 
 def _only_file(entry: Entry) -> str | None:
-    """The one data file that a position delete file names, if its bounds say that it is one."""
+    """The data file that a position delete file names, if its bounds show that there is only one."""
     lower = (entry.file.lower_bounds or {}).get(_PATH_FIELD)
     upper = (entry.file.upper_bounds or {}).get(_PATH_FIELD)
     return lower.decode() if lower and lower == upper else None
@@ -153,7 +154,7 @@ def _key(entry: Entry) -> Key:
 
 
 def _columns_ever(what: str, table: IcebergTable) -> list[TableColumn]:
-    """The columns of all schemas that the table had, the newest first: deletes may compare columns dropped since."""
+    """The columns of all schemas of the table, latest first: deletes may compare columns that were dropped since."""
     mapping = table.name_mapping()
     older = [schema for _, schema in sorted(table.schemas().items(), reverse=True)]
     return [column for schema in [table.schema(), *older] for column in table_columns(what, schema, mapping)[0]]

@@ -1,4 +1,4 @@
-"""The manifests of an Iceberg snapshot: its data files and delete files, with sequence numbers and partitions."""
+"""Reads the manifests of an Iceberg snapshot: data and delete files, with sequence numbers and partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class Entry:
 
     Attributes:
         file: pyiceberg's ``DataFile``.
-        partition: the values of its partition spec's fields.
+        sequence: the file's sequence number.
+        spec_id: the ID of its partition spec.
+        partition: the values of the fields of that spec.
     """
 
     file: DataFile
@@ -33,15 +35,15 @@ class Entry:
 
     @property
     def is_data(self) -> bool:
-        """Whether it holds rows (and not deletes)."""
+        """Whether the file holds rows rather than deletes."""
         return int(self.file.content) == 0
 
 
 def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
-    """Every file that is alive in the snapshot.
+    """Returns every live file of the snapshot.
 
     Raises:
-        DatasetError: manifests that cannot be read, or data files of a format other than Parquet.
+        DatasetError: the manifests cannot be read, or a data file is encrypted or not Parquet.
     """
     try:
         manifests = snapshot.manifests(io)
@@ -56,7 +58,7 @@ def read_entries(what: str, snapshot: Snapshot, io: FileIO) -> list[Entry]:
         kind = str(getattr(entry.file.file_format, "value", entry.file.file_format)).lower()
         if kind != "parquet" and (entry.is_data or kind != "puffin"):
             raise DatasetError(
-                f"{what}: expected files in Parquet, got {kind} ({entry.file.file_path}). Rewrite its data files."
+                f"{what}: expected Parquet files, got {kind} ({entry.file.file_path}). Rewrite the table's data files."
             )
         if entry.file.key_metadata is not None:
             raise DatasetError(f"{what}: expected files without encryption, got {entry.file.file_path}.")
@@ -67,7 +69,7 @@ def _entries(manifest: ManifestFile, io: FileIO) -> list[Entry]:
     return [
         Entry(
             file=entry.data_file,
-            sequence=entry.sequence_number or 0,  # tables of format 1 have none
+            sequence=entry.sequence_number or 0,  # tables of format 1 have no sequence numbers
             spec_id=manifest.partition_spec_id,
             partition=_as_tuple(entry.data_file.partition),
         )

@@ -1,7 +1,8 @@
-"""Folders of image files, with a folder for each class, as a table.
+"""Folders of image files, with one subfolder per class, as a table.
 
-In: a folder. Out: a `TableSource` whose one file is a manifest in the cache directory: it lists the images, which stay
-where they are. Always holds: equal folders give one manifest, and its name tells stores and versions of files apart.
+It takes a folder and returns a `TableSource` whose only file is a manifest in the cache directory. The manifest lists
+the images, which stay where they are. Equal folders share a manifest, and its name depends on the store and the file
+versions.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ MANIFEST = [
     pa.field("tag", pa.string()),
     pa.field("inode", pa.list_(pa.uint64())),
 ]
-"""What a manifest says of each file, beside its label; paths are below the folder."""
+"""The columns of a manifest besides the label. Paths are relative to the folder."""
 
 _LOGGER = logging.getLogger(__name__)
 _FORMATS = {".jpg": "jpeg", ".jpeg": "jpeg", ".png": "png", ".webp": "webp"}
@@ -43,7 +44,7 @@ _DIMS = ("H", "W", "C")
 _ROW_GROUP_ROWS = 128
 _MOST_BYTES = 4 << 30
 _KEPT_S = 24 * 3600
-_VERSION = 2  # before, a manifest said less of local files, and its name nothing of the store
+_VERSION = 2  # manifests of version 1 said less about local files, and their names did not depend on the store
 
 
 def open_image_folder(
@@ -55,12 +56,12 @@ def open_image_folder(
     filesystem: object,
     storage_options: Mapping[str, Any] | None,
 ) -> TableSource:
-    """The images below a folder: fields ``image``, ``label`` and ``path``.
+    """Opens the images below a folder, with the fields ``image``, ``label`` and ``path``.
 
     Raises:
-        DatasetError: a folder that is not there, without images, with images outside of class folders, or with folders
+        DatasetError: the folder does not exist, has no images, has images outside of class folders, or has subfolders
             that ``classes`` does not name.
-        SchemaError: an ``image_shape`` that images cannot have.
+        SchemaError: images cannot have this ``image_shape``.
     """
     url = os.fspath(path)
     what = f"image folder '{url}'"
@@ -101,7 +102,10 @@ def open_image_folder(
 
 
 def _image_field(formats: set[str], shape: tuple[int | None, ...], convert: bool | None) -> UnischemaField:
-    """With the codec of the files, if all are of one format that has such images; every codec decodes all formats."""
+    """The image field. It has the codec of the files if they share a format that supports such images, else PNG.
+
+    Every codec decodes all formats.
+    """
     field = UnischemaField(
         "image", "uint8", shape, CompressedImageCodec("png", convert=convert), dims=_DIMS[: len(shape)]
     )
@@ -115,7 +119,7 @@ def _format(name: str) -> str:
 
 
 def _images(what: str, filesystem: pafs.FileSystem, root: str) -> list[tuple[list[str], FileVersion]]:
-    """Every image with the parts of its path below the folder, in the order of these."""
+    """Every image with the parts of its path below the folder, sorted by these."""
     try:
         kind, _ = look(filesystem, root)
         files = versions_below(filesystem, root) if kind == pafs.FileType.Directory else []
@@ -134,11 +138,11 @@ def _images(what: str, filesystem: pafs.FileSystem, root: str) -> list[tuple[lis
             others.append("/".join(relative))
     if not images:
         raise DatasetError(
-            f"{what}: expected images ({', '.join(sorted(_FORMATS))}) in a folder for each class, found none among "
+            f"{what}: expected images ({', '.join(sorted(_FORMATS))}) in one folder per class, found none among "
             f"{len(files)} files."
         )
     if others:
-        _LOGGER.warning("%s: left out %d files that are no JPEG, PNG or WebP, such as %s", what, len(others), others[0])
+        _LOGGER.warning("%s: skipped %d files that are not JPEG, PNG or WebP, such as %s", what, len(others), others[0])
     return sorted(images, key=lambda image: image[0])
 
 
@@ -148,8 +152,8 @@ def _class_names(
     outside = next((relative[0] for relative, _ in images if len(relative) == 1), None)
     if outside is not None:
         raise DatasetError(
-            f"{what}: expected a folder for each class, found an image outside of them: '{outside}'. Move it into a "
-            "folder that is named after its class."
+            f"{what}: expected one folder per class, found an image outside of them: '{outside}'. Move it into a "
+            "folder named after its class."
         )
     found = sorted({relative[0] for relative, _ in images})
     if classes is None:
@@ -167,7 +171,7 @@ def _class_names(
 def _keep(
     what: str, images: Sequence[tuple[list[str], FileVersion]], labels: Sequence[int], place: str
 ) -> tuple[str, str]:
-    """The manifest's path and name; it is written unless it is there. ``place`` is the folder's, and its store's."""
+    """Writes the manifest unless it exists. Returns its path and name. ``place`` names the store and the folder."""
     columns = {
         "path": ["/".join(relative) for relative, _ in images],
         "size_bytes": [version.size_bytes for _, version in images],
@@ -183,7 +187,7 @@ def _keep(
     table = pa.table(columns, schema=pa.schema([*MANIFEST, pa.field("label", pa.int64())]))
     try:
         if os.path.exists(path):
-            with open(path, "rb") as file:  # notes the use
+            with open(path, "rb") as file:  # marks it as used
                 file.read(1)
         else:
             kept.keep(
