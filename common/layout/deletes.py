@@ -22,8 +22,10 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
+from .footers import remedy
 from .nested import one_array
 from .row_groups import StoredFiles
+from .store_faults import asking_again
 from .table import BITMAP, EQUALITY, POSITIONS, RowDeletes, Table, TableColumn
 from .table_read import locate, read_columns
 
@@ -92,20 +94,21 @@ class _DeleteReader:
         for place in file.deletes:
             item = self._table.deletes[place]
             if item.kind == BITMAP:
-                parts.append(_checked(item, partial(_bitmap, self._dataset, item)))
+                parts.append(_checked(self._dataset, item, partial(_bitmap, self._dataset, item)))
             elif item.kind == POSITIONS:
                 parts.append(self._positions(place).get(file.location, parts[0]))
         positions = np.unique(np.concatenate(parts))
         if len(positions) and not 0 <= positions[0] <= positions[-1] < self._rows_of_file[number]:
+            wrong = positions[0] if positions[0] < 0 else positions[-1]
             raise DatasetError(
                 f"file {file.path}: expected deleted rows among its {self._rows_of_file[number]} rows, got row "
-                f"{positions[-1]}. This is not the file that the table refers to."
+                f"{wrong}. This is not the file that the table refers to."
             )
         return positions
 
     def _read_positions(self, place: int) -> dict[str, np.ndarray]:
         item = self._table.deletes[place]
-        table = _checked(item, partial(_read_parquet, self._dataset, item, ["file_path", "pos"]))
+        table = _checked(self._dataset, item, partial(_read_parquet, self._dataset, item, ["file_path", "pos"]))
         paths = one_array(table.column("file_path"))
         encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False)
@@ -120,7 +123,7 @@ class _DeleteReader:
         tables = []
         for place in places:
             item = self._table.deletes[place]
-            held = _checked(item, partial(_read_parquet, self._dataset, item))
+            held = _checked(self._dataset, item, partial(_read_parquet, self._dataset, item))
             columns = []
             for column in item.columns:
                 path = locate(held.schema, column, where=f"delete file {item.path}")
@@ -135,14 +138,16 @@ class _DeleteReader:
         return pa.concat_tables(tables)
 
 
-def _checked(item: RowDeletes, read: Callable[[], Any]) -> Any:
+def _checked(dataset: StoredFiles, item: RowDeletes, read: Callable[[], Any]) -> Any:
+    """Reads deleted rows, again where the store fails for a moment."""
+    place = f"{item.kind} of deleted rows {item.path or '(inline)'}"
     try:
-        return read()
+        return asking_again(dataset.filesystem, read, place)
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
-        raise DatasetError(
-            f"{item.kind} of deleted rows {item.path or '(inline)'}: expected a readable one, got: {error}. It is "
-            "damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version of the table."
-        ) from error
+        damaged = (
+            "It is damaged, or has since been removed (by VACUUM or snapshot expiry). Use a later version of the table."
+        )
+        raise DatasetError(f"{place}: expected a readable one, got: {error}. {remedy(error, damaged)}") from error
 
 
 def _read_parquet(dataset: StoredFiles, item: RowDeletes, columns: list[str] | None = None) -> pa.Table:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 import pytest
 from builders import build
+from delta_tables import bitmap, framed
 from fsspec.implementations.memory import MemoryFile
 from memory_store import Store
 from processes import PATIENCE_S
@@ -17,7 +22,12 @@ from processes import PATIENCE_S
 from parquetry.common import Pipeline
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout import deadlines, store_faults
+from parquetry.common.layout.deletes import deleted_rows
+from parquetry.common.layout.file_versions import FileVersion
+from parquetry.common.layout.row_groups import RowGroups
 from parquetry.common.layout.store_faults import ATTEMPTS, FEW_ATTEMPTS, asking_again, passes, told
+from parquetry.common.layout.table import BITMAP, RowDeletes, Table, TableFile
+from parquetry.common.layout.tables.delta_log import live_files
 
 Fault = Callable[[], Exception]
 
@@ -115,7 +125,7 @@ def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
     store.faults = iter([BUSY["503"]] * 1000)
     with pytest.raises(DatasetError) as caught:
         list(_pipeline(store))
-    assert f"the store failed {ATTEMPTS} times, at last with: 503, url='https://store/part?...'" in str(caught.value)
+    assert f"the store failed {ATTEMPTS} times, most recently: 503, url='https://store/part?...'" in str(caught.value)
     assert "row group" in str(caught.value)
     assert "Check the network" in str(caught.value)
     assert "secret" not in str(caught.value) + caplog.text
@@ -189,6 +199,32 @@ def test_a_store_that_never_answers_is_an_error(store: FaultyStore, monkeypatch:
     answers = threading.Event()
     monkeypatch.setattr(deadlines, "SILENT_S", 0.01)
     store.faults = iter([lambda: OSError(f"answered: {answers.wait(PATIENCE_S)}")] * 1000)
-    with pytest.raises(DatasetError, match=r"failed 8 times, at last with: the store timed out: expected an answer"):
+    with pytest.raises(DatasetError, match=r"failed 8 times, most recently: the store timed out: expected an answer"):
         list(_pipeline(store))
     answers.set()
+
+
+def test_a_checkpoint_of_a_delta_table_is_read_again(store: FaultyStore) -> None:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"add": [{"path": f"{number}.parquet", "size": number} for number in range(3)]}), sink)
+    store.put_file_bytes("table/_delta_log/00000000000000000000.checkpoint.parquet", sink.getvalue().to_pybytes())
+    store.faults = iter([BUSY["503"]])
+    assert [file["path"] for file in live_files(_arrow(store), "table", 0)] == ["0.parquet", "1.parquet", "2.parquet"]
+    assert next(store.faults, "all") == "all"
+    store.faults = iter([BUSY["503"]] * 1000)
+    with pytest.raises(DatasetError, match=r"Delta checkpoint .*the store failed 8 times.*Check the network"):
+        live_files(_arrow(store), "table", 0)
+
+
+def test_deleted_rows_are_read_again(store: FaultyStore) -> None:
+    data = bitmap([1, 5])
+    store.put_file_bytes("table/vector.bin", framed(data))
+    item = RowDeletes(kind=BITMAP, path="table/vector.bin", offset=0, size_bytes=len(data), count=2)
+    file = TableFile(version=FileVersion(path="table/a.parquet", size_bytes=1), location="a.parquet", deletes=(0,))
+    table = Table(kind="delta", root="table", identity="", version="0", columns=(), files=(file,), deletes=(item,))
+    one = np.zeros(1, np.int64)
+    groups = RowGroups(file=one, group=one, rows=np.array([10]))
+    dataset: Any = SimpleNamespace(filesystem=_arrow(store), table=table, row_groups=groups)
+    store.faults = iter([BUSY["503"]])
+    assert deleted_rows(dataset)[0].tolist() == [1, 5]
+    assert next(store.faults, "all") == "all"

@@ -18,10 +18,12 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
+from ..footers import remedy
 from ..store_faults import asking_again
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})|\.([0-9a-fA-F-]{36}))?\.(parquet|json)")
 _ACTIONS = ("add", "remove", "sidecar")
+_ACTIONS_AT_ONCE = 10_000
 
 Action = Mapping[str, Any]
 
@@ -124,18 +126,22 @@ def _read_checkpoint(filesystem: pafs.FileSystem, directory: str, name: str) -> 
 
 
 def _read_parquet(filesystem: pafs.FileSystem, path: str) -> Iterator[tuple[str, Action]]:
-    try:
+    def read() -> pa.Table:
         with pq.ParquetFile(path, filesystem=filesystem, page_checksum_verification=True) as file:
             held = [kind for kind in _ACTIONS if kind in file.schema_arrow.names]
-            wanted = [column for kind in held for column in _wanted(kind, file.schema_arrow)]
-            for batch in file.iter_batches(columns=wanted):
-                for kind in held:
-                    column = batch.column(batch.schema.get_field_index(kind))
-                    for action in column.drop_null().to_pylist():
+            return file.read(columns=[column for kind in held for column in _wanted(kind, file.schema_arrow)])
+
+    place = f"Delta checkpoint {path}"
+    try:
+        table = asking_again(filesystem, read, place, is_listing=True)
+        for batch in table.to_batches(max_chunksize=_ACTIONS_AT_ONCE):
+            for kind in _ACTIONS:
+                if kind in batch.schema.names:
+                    for action in batch.column(kind).drop_null().to_pylist():
                         yield kind, action
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DatasetError(
-            f"Delta checkpoint {path}: expected a readable one, got: {error}. Repair the table."
+            f"{place}: expected a readable one, got: {error}. {remedy(error, 'Repair the table.')}"
         ) from error
 
 

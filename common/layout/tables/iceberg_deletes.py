@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.fs as pafs
 
 from ...errors import DatasetError
+from ..store_faults import asking_again
 from ..table import BITMAP, EQUALITY, POSITIONS, RowDeletes, TableColumn
 from .iceberg_columns import table_columns
 from .iceberg_manifests import Entry
@@ -126,10 +127,14 @@ class DeleteIndex:
 
 def _puffin_footer(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:
     """Reads a Puffin footer (https://iceberg.apache.org/puffin-spec/): magic, JSON, its size, flags, magic."""
-    with filesystem.open_input_file(path) as file:
-        end = file.size()
-        size, flags, magic = struct.unpack("<II4s", file.read_at(12, end - 12))
-        raw = file.read_at(size + 4, end - 16 - size)
+
+    def read() -> tuple[int, bytes, bytes]:
+        with filesystem.open_input_file(path) as file:
+            end = file.size()
+            size, flags, magic = struct.unpack("<II4s", file.read_at(12, end - 12))
+            return flags, magic, file.read_at(size + 4, end - 16 - size)
+
+    flags, magic, raw = asking_again(filesystem, read, f"Puffin file {path}")
     if magic != _MAGIC or raw[:4] != _MAGIC:
         raise ValueError("no Puffin footer")
     if flags & _COMPRESSED:

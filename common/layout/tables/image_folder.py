@@ -163,7 +163,7 @@ def _class_names(
     if unknown or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
         raise DatasetError(
             f"{what}: expected classes= to name each of its folders once, {found}, got {names}. "
-            f"Add {unknown or 'none'}."
+            + (f"Add {unknown}." if unknown else "Name each folder once.")
         )
     return [str(name) for name in names]
 
