@@ -1,6 +1,6 @@
-"""parquetry without a framework: schema, layout, selection, order, engine, sidecar.
+"""The framework-independent part of parquetry: schema, layout, selection, order, engine, sidecar.
 
-Names are imported when they are first used, so that a decode worker loads only what it needs.
+Names are imported on first use, so a decode worker loads only what it needs.
 """
 
 from __future__ import annotations

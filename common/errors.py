@@ -1,26 +1,26 @@
-"""Every error that parquetry raises on purpose, as one tree.
+"""All errors that parquetry raises deliberately, as one tree.
 
 ::
 
     ParquetryError
      ├─ SchemaError            a field, codec or type does not fit (also a ``ValueError``)
      │   ├─ FieldNotFoundError a name or regex matches no field (also a ``KeyError``)
-     │   └─ CodecUnavailableError  the library that a codec needs is not installed (also an ``ImportError``)
-     ├─ EncodeError            a value cannot be written as its field says (also a ``ValueError``)
-     ├─ DatasetError           the files are not there, or are not what they claim (also an ``OSError``)
-     ├─ DecodeError            stored bytes cannot be turned into the field's value (also a ``ValueError``)
-     ├─ NullValueError         a null met a field that has no policy for it (also a ``ValueError``)
-     ├─ PipelineError          stages that make no sense together, or an argument out of range (also a ``ValueError``)
+     │   └─ CodecUnavailableError  the library for a codec is not installed (also an ``ImportError``)
+     ├─ EncodeError            a value does not fit its field when it is written (also a ``ValueError``)
+     ├─ DatasetError           files are missing, or are not what they claim to be (also an ``OSError``)
+     ├─ DecodeError            stored bytes cannot be decoded to the field's value (also a ``ValueError``)
+     ├─ NullValueError         a field without a policy for nulls holds a null (also a ``ValueError``)
+     ├─ PipelineError          stages or arguments make no sense (also a ``ValueError``)
      │   └─ EmptySelectionError    nothing is left to read
      ├─ StateError             a saved state belongs to something else (also a ``ValueError``)
      ├─ TransformError         a user function failed or broke its declaration (also a ``RuntimeError``)
-     └─ SidecarError           a process of ours died or broke the protocol (also a ``RuntimeError``)
+     └─ SidecarError           a worker process died or broke the protocol (also a ``RuntimeError``)
 
-A message says what failed and where, what was expected, what was found, and what to do. Every error holds only its
-message, so it pickles and crosses processes unchanged.
+A message says what failed and where, what was expected, what was found, and what to do. An error holds only its
+message, so it can be pickled and crosses processes unchanged.
 
-`DecodeError`, `NullValueError` and `TransformError` that an iterator raises are those of one element (a row, or a
-batch): the next call of ``next()`` gives the element after it. After any other error an iterator has ended.
+When an iterator raises `DecodeError`, `NullValueError` or `TransformError`, only one element (a row or a batch) has
+failed, and the next call of ``next()`` returns the element after it. Any other error ends the iterator.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ from importlib import import_module
 
 
 class ParquetryError(Exception):
-    """Root of the tree; catch it to catch everything that parquetry raises on purpose.
+    """Root of the tree. Catch it to catch every error that parquetry raises deliberately.
 
     Attributes:
-        frames: the traceback of your own function that raised it, as text; another process shows it with the message.
+        frames: the traceback of your function that raised the error, as text. Other processes show it with the message.
     """
 
     frames = ""
-    ag_pass_through = True  # TensorFlow's autograph raises such errors as they are, and needs no frames of theirs
+    ag_pass_through = True  # makes TensorFlow's AutoGraph re-raise these errors unchanged
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class SchemaError(ParquetryError, ValueError):
-    """A field, codec or type that does not fit."""
+    """A field, codec or type does not fit."""
 
 
 class FieldNotFoundError(SchemaError, KeyError):
-    """A field name or regular expression that matches nothing."""
+    """A field name or regular expression matches nothing."""
 
 
 class CodecUnavailableError(SchemaError, ImportError):
-    """A codec whose library is not installed."""
+    """The library for a codec is not installed."""
 
 
 class EncodeError(ParquetryError, ValueError):
-    """A value that does not fit its field."""
+    """A value does not fit its field."""
 
 
 class DatasetError(ParquetryError, OSError):
-    """Files that are missing, unreadable, or not what they claim to be."""
+    """Files are missing, unreadable, or not what they claim to be."""
 
 
 class DecodeError(ParquetryError, ValueError):
-    """Stored bytes that do not decode to the field's value."""
+    """Stored bytes do not decode to the field's value."""
 
 
 class NullValueError(ParquetryError, ValueError):
-    """A null in a field that has no policy for nulls."""
+    """A field without a policy for nulls holds a null."""
 
 
 class PipelineError(ParquetryError, ValueError):
-    """Stages or arguments that make no sense."""
+    """Stages or arguments make no sense."""
 
 
 class EmptySelectionError(PipelineError):
@@ -83,23 +83,23 @@ class EmptySelectionError(PipelineError):
 
 
 class StateError(ParquetryError, ValueError):
-    """A state that belongs to another dataset, pipeline or version."""
+    """A state belongs to another dataset, pipeline or version."""
 
 
 class TransformError(ParquetryError, RuntimeError):
-    """A user function that raised, or returned something other than it declared."""
+    """A user function raised an error, or returned something other than it declared."""
 
 
 class SidecarError(ParquetryError, RuntimeError):
-    """A process of ours that died, or a message that breaks the protocol."""
+    """A worker process died, or a message breaks the protocol."""
 
 
 ELEMENT_ERRORS = (DecodeError, NullValueError, TransformError)
-"""What fails for one element alone: the iterator that raised it goes on with the next one."""
+"""Errors of a single element. The iterator that raised one continues with the next element."""
 
 
 def error_class(name: str) -> type[ParquetryError]:
-    """The class called ``name`` in this tree; `ParquetryError` for an unknown name (an error from a newer version)."""
+    """Returns the class ``name`` of this tree, or `ParquetryError` for an unknown name (from a newer version)."""
     found = globals().get(name)
     if isinstance(found, type) and issubclass(found, ParquetryError):
         return found
@@ -107,11 +107,11 @@ def error_class(name: str) -> type[ParquetryError]:
 
 
 def missing_package(error: ImportError, package: str, extra: str) -> str:
-    """The end of a message: that a package cannot be imported, and what installs it.
+    """Returns the end of a message that says that a package cannot be imported, and how to install it.
 
     Args:
-        error: what importing it raised; told as it is, unless the package is simply not there.
-        extra: the extra of parquetry that has the package.
+        error: the error from importing it. Its text is included, unless the package is not installed.
+        extra: the extra of parquetry that includes the package.
     """
     absent = isinstance(error, ModuleNotFoundError) and _top(error) == package
     why = "which is not installed" if absent else f"which cannot be imported ({error})"
@@ -120,16 +120,16 @@ def missing_package(error: ImportError, package: str, extra: str) -> str:
 
 @contextmanager
 def needs_framework(what: str, package: str, *, extra: str) -> Iterator[None]:
-    """Imports a framework; says which extra to install where it is missing. A broken one shows its own error.
+    """Imports a framework. If it is not installed, says which extra to install. A broken one raises its own error.
 
     Raises:
-        ModuleNotFoundError: it is not installed.
+        ModuleNotFoundError: the framework is not installed.
     """
     try:
         import_module(package)
         yield
     except ModuleNotFoundError as error:
-        if error.name != package:  # also a part of the framework, which a broken installation lacks
+        if error.name != package:  # a broken installation may lack a part of the framework
             raise
         raise ModuleNotFoundError(
             f"{what} needs {package}, which is not installed. Install it with: pip install 'parquetry[{extra}]'",
@@ -142,8 +142,8 @@ def _top(error: ImportError) -> str:
 
 
 def limit_reached(error: BaseException | None) -> str:
-    """Which limit of this process or machine an error, or the one that caused it, ran into, and what to do about it;
-    empty for any other error.
+    """Says which limit of this process or machine caused an error or its cause, and how to raise it. Returns an empty
+    string for any other error.
     """
     while error is not None:
         number = getattr(error, "errno", None)
@@ -153,16 +153,16 @@ def limit_reached(error: BaseException | None) -> str:
                 "65536 before you start Python, or use fewer workers."
             )
         if number == errno.ENFILE:
-            return "The machine has as many files open as it may (fs.file-max). Raise that, or end other programs."
+            return "The machine has reached its limit of open files (fs.file-max). Raise it, or end other programs."
         if isinstance(error, MemoryError) or number == errno.ENOMEM:
             return (
-                f"There is too little memory; this process may map {_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, "
+                f"There is not enough memory. This process may map {_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, "
                 "ulimit -v). Give it more, lower memory_limit=, or use fewer workers."
             )
         if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             return (
-                f"No further thread could be started; this user may have {_limit(resource.RLIMIT_NPROC)} (RLIMIT_NPROC,"
-                " ulimit -u; in a container its pids limit), and this process may map "
+                f"Cannot start a new thread. This user may have {_limit(resource.RLIMIT_NPROC)} threads (RLIMIT_NPROC,"
+                " ulimit -u, or a container's pids limit), and this process may map "
                 f"{_limit(resource.RLIMIT_AS)} bytes (RLIMIT_AS, ulimit -v). Raise the limit, or use fewer workers."
             )
         error = error.__cause__ or error.__context__

@@ -1,7 +1,7 @@
-"""What stays usable in a forked child: `cached_property`, `ForkLock`, and modules that are imported under `importing`.
+"""Keeps things usable in a forked child: `cached_property`, `ForkLock`, and imports inside `importing`.
 
 A fork copies every lock, but only the thread that forks. A lock that another thread held at that moment is never
-released in the child. ``DataLoader`` forks its workers, often beside threads that read.
+released in the child. ``DataLoader`` forks its workers, often while other threads are reading.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from functools import cached_property as cached_property  # noqa: TID251  # to type checkers it is that one
+    from functools import cached_property as cached_property  # noqa: TID251  # type checkers see the original
 else:
 
-    class cached_property(functools.cached_property):  # noqa: N801, TID251  # as the one that it replaces
+    class cached_property(functools.cached_property):  # noqa: N801, TID251  # named like the original
         """A property that is computed once, without a lock.
 
-        Before Python 3.12, ``functools.cached_property`` has one lock for all instances of a class. Two threads that
-        need the value at once may both compute it here; both get the one that was ready first.
+        Before Python 3.12, ``functools.cached_property`` has one lock for all instances of a class. Here, two threads
+        that need the value at once may both compute it, and both get the one that was ready first.
         """
 
         def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -37,7 +37,7 @@ else:
 
 
 class ForkLock:
-    """A lock that is free in a forked child, whoever held it in the parent. Use it with ``with``."""
+    """A lock that is free in a forked child, even if it was held in the parent. Use it with ``with``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class ForkLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock.locked():  # not in a child that was forked in between
+        if self._lock.locked():  # false in a child that was forked inside the block
             self._lock.release()
 
 
@@ -61,17 +61,17 @@ def _free_all() -> None:
         lock._lock = threading.Lock()
 
 
-_IMPORTS_WITHIN_S = 10.0  # a fork in the middle of an import may be what another import waits for
+_IMPORTS_WITHIN_S = 10.0  # not forever, as the import may itself wait for a fork
 _imports = threading.RLock()
 _forking = threading.local()
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Around an import in a thread that reads: forks wait for its end.
+    """Wraps an import in a reading thread, so that forks wait until the import is done.
 
-    Python has a lock for each module, held while the module is imported. In a child that was forked meanwhile, the same
-    import would wait forever.
+    Python holds a lock per module while the module is imported. In a child that was forked in the meantime, the same
+    import would hang forever.
     """
     with _imports:
         yield

@@ -1,7 +1,6 @@
-"""Work that takes long: `progress` and `pulse` show a bar, `in_parallel` works on many row groups until Ctrl-C.
+"""Long-running work: `progress` and `pulse` show a bar, and `in_parallel` runs a function on many row groups.
 
-The bar is made only once some time has passed: making one starts a thread, which would be in the way of processes that
-fork.
+The bar is created only after some time, because it starts a thread, which would interfere with processes that fork.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _Item = TypeVar("_Item")
 
 
 def progress(items: Iterable[_Item], what: str, total: int, *, unit: str) -> Iterator[_Item]:
-    """The items, with a bar on standard error from the moment that they take longer than `AFTER_S` seconds."""
+    """Yields the items, and shows a bar on standard error once they take longer than `AFTER_S` seconds."""
     begin = time.monotonic()
     bar = None
     try:
@@ -29,7 +28,7 @@ def progress(items: Iterable[_Item], what: str, total: int, *, unit: str) -> Ite
             if bar is not None:
                 bar.update()
             elif time.monotonic() - begin > AFTER_S:
-                from tqdm import tqdm  # not at the start of every process
+                from tqdm import tqdm  # imported only when needed
 
                 bar = tqdm(total=total, desc=what, initial=done, leave=False, unit=unit)
     finally:
@@ -39,9 +38,9 @@ def progress(items: Iterable[_Item], what: str, total: int, *, unit: str) -> Ite
 
 @contextmanager
 def pulse(what: str, log: logging.Logger) -> Iterator[None]:
-    """Says that something of unknown length begins, and how long it took.
+    """Reports the start of work of unknown length, and how long it took.
 
-    On a terminal that is a moving bar with the seconds so far, elsewhere two warnings in the log.
+    On a terminal, it shows a moving bar with the elapsed seconds. Otherwise, it logs two warnings.
     """
     begin = time.monotonic()
     if sys.stderr is None or not sys.stderr.isatty():
@@ -67,10 +66,10 @@ _running = threading.local()
 
 
 def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], what: str, threads: int) -> list[Result]:
-    """``function`` of each row group, in order.
+    """Calls ``function`` for each row group in threads, and returns the results in order. Ctrl-C stops it.
 
     Raises:
-        Whatever ``function`` raises; the other calls are cancelled then.
+        Whatever ``function`` raises. The other calls are then cancelled.
     """
     if len(row_groups) <= 1 or threads <= 1:
         return [function(row_group) for row_group in row_groups]
@@ -90,10 +89,10 @@ def in_parallel(function: Callable[[int], Result], row_groups: Sequence[int], wh
 
 
 def stop_if_cancelled() -> None:
-    """To be called between two calls of a user's function.
+    """Raises if the work of this thread was cancelled. Call it between calls of a user's function.
 
     Raises:
-        CancelledError: nobody waits any longer for what this thread does.
+        CancelledError: nobody waits for the result of this thread any more.
     """
     stopped = getattr(_running, "stopped", None)
     if stopped is not None and stopped.is_set():

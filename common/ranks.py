@@ -1,4 +1,4 @@
-"""Which rank this process is, as its launcher says in the environment."""
+"""Finds the rank of this process from the environment variables that its launcher sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TF_ROLES = ("chief", "master", "worker")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """One process among ``size``; ``source`` names the variables that say so."""
+    """One process among ``size``. ``source`` names the variables that define it."""
 
     size: int
     index: int
@@ -33,10 +33,10 @@ class Rank:
 
 
 def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
-    """The rank that a launcher has set, or ``None``.
+    """Returns the rank that a launcher has set, or ``None``.
 
     Raises:
-        PipelineError: variables that hold no valid rank.
+        PipelineError: the variables do not hold a valid rank.
     """
     for size_name, index_name in _VARIABLES:
         if size_name in environment and index_name in environment:
@@ -49,13 +49,13 @@ def rank_from_environment(environment: Mapping[str, str]) -> Rank | None:
 
 
 def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
-    """The given shard, or the launcher's; a given one that looks like a mistake is used, with a warning.
+    """Returns the given shard, or the launcher's. A given shard that looks wrong is used, but logs a warning.
 
-    Fewer shards than ranks are no mistake if they divide them: ranks that hold parts of one model read the same rows.
-    But shards counted by the local rank are one, as every machine then reads everything.
+    Fewer shards than ranks are fine if they divide the number of ranks: ranks that hold parts of one model read the
+    same rows. Shards numbered by the local rank are a mistake, because then every machine reads everything.
 
     Raises:
-        PipelineError: only one of the two is given, or none while no launcher says anything.
+        PipelineError: only one of the two is given, or neither is given and there is no launcher.
     """
     if (num_shards is None) != (index is None):
         raise PipelineError(f"shard: expected num_shards and index together, got {num_shards!r} and {index!r}.")
@@ -68,13 +68,13 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
                 + (
                     "neither."
                     if pod is None
-                    else f"JOB_COMPLETION_INDEX={pod} alone. Set WORLD_SIZE to the completions."
+                    else f"only JOB_COMPLETION_INDEX={pod}. Set WORLD_SIZE to the number of completions."
                 )
             )
         return found.size, found.index
     if found is not None and not _agree(found, num_shards, index, os.environ):
         _LOGGER.warning(
-            "shard: given shard %s of %s, but %s say %s of %s; using the given one.",
+            "shard: got shard %s of %s, but %s say %s of %s. Using the shard that was given.",
             index,
             num_shards,
             found.source,
@@ -111,7 +111,7 @@ def _rank(size: str, index: str, source: str) -> Rank:
 
 
 def _from_tpu_pod(environment: Mapping[str, str]) -> Rank:
-    """The rank of a host in a TPU pod, or in several slices of one job, with one process for each host."""
+    """Returns the rank of a host in a TPU pod, or in several slices of one job, with one process per host."""
     hosts = len(environment["TPU_WORKER_HOSTNAMES"].split(","))
     slices, number = environment.get("MEGASCALE_NUM_SLICES", "1"), environment.get("MEGASCALE_SLICE_ID", "0")
     worker, source = environment["TPU_WORKER_ID"], "TPU_WORKER_HOSTNAMES and TPU_WORKER_ID"
@@ -135,4 +135,4 @@ def _from_tf_config(text: str) -> Rank | None:
             before += count
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PipelineError(f"TF_CONFIG: expected TensorFlow's cluster description, got {text[:100]!r}.") from error
-    return None  # a parameter server or evaluator has no part of the data
+    return None  # a parameter server or evaluator reads no data

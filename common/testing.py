@@ -1,9 +1,9 @@
-"""The resumability oracle: `assert_resumable` restarts an iterator from every step and compares the rest to the run.
+"""The resumability oracle: `assert_resumable` restarts an iterator from every step and compares the rest of the run.
 
-In: a function that makes fresh iterators. It works with anything that has ``state_dict`` and ``load_state_dict``:
-iterators of a `Pipeline`, `ParquetPipe`, `ParquetNode`, ``StatefulDataLoader``. Elements may be nested dicts, lists
-and tuples of numpy arrays, `RaggedArray`, tensors of TensorFlow and PyTorch, strings and numbers; they are compared
-exactly, with their dtypes.
+It takes a function that makes fresh iterators, and works with anything that has ``state_dict`` and ``load_state_dict``:
+iterators of a `Pipeline`, `ParquetPipe`, `ParquetNode`, ``StatefulDataLoader``. Elements may be nested dicts, lists and
+tuples of numpy arrays, `RaggedArray`, TensorFlow and PyTorch tensors, strings and numbers. They are compared exactly,
+including dtypes.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ from .schema.ragged import RaggedArray
 
 
 class Resumable(Protocol):
-    """An iterator that can be stopped and gone on with."""
+    """An iterator that can be stopped and resumed."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Itself."""
+        """Returns itself."""
 
     def __next__(self) -> Any:
-        """The next element."""
+        """Returns the next element."""
 
     def state_dict(self) -> Any:
-        """How far it has come."""
+        """Returns the current position."""
 
     def load_state_dict(self, state: object) -> Any:
-        """Goes on where a state was taken."""
+        """Continues from where the state was taken."""
 
 
 def assert_resumable(make_iterator: Callable[[], Resumable], *, steps: int | None = None) -> None:
-    """Holds an iterator to its promise: a state taken at any step gives the rest, and taking it changes nothing.
+    """Asserts that a state from any step gives exactly the rest of the elements, and that taking it changes nothing.
 
-    The reference is one run in which no state is taken. A second run takes the state before every step and at the end,
-    twice each. Every state, after a round trip through pickle (as in a checkpoint), is loaded into a fresh iterator,
-    and the whole tail is compared; so is that of the state which this iterator gives before its first step.
-
+    The reference is one run without states. A second run takes the state twice before every step and at the end. Every
+    state goes through pickle, as in a checkpoint, and is loaded into a fresh iterator, whose remaining elements are
+    compared with the reference. The state that the restored iterator returns before its first step must restore the
+    same elements as well.
     Args:
-        make_iterator: gives a fresh iterator over the same elements; if its iterators shuffle anew each time, as
-            ``lambda: iter(pipeline)`` does, the loaded state must bring back the epoch that it was taken in.
-        steps: how many elements to look at, for endless or long iterators; ``None`` = all.
+        make_iterator: returns a fresh iterator over the same elements. If each iterator shuffles differently, as with
+            ``lambda: iter(pipeline)``, loading a state must restore the epoch in which it was taken.
+        steps: the number of elements to check, for endless or long iterators; ``None`` = all.
 
     Raises:
-        AssertionError: says after how many elements, and in which part of which element.
+        AssertionError: names the number of elements consumed, and the part of the element that differs.
     """
     first = make_iterator()
     start = _frozen(first.state_dict())
@@ -66,9 +66,9 @@ def assert_resumable(make_iterator: Callable[[], Resumable], *, steps: int | Non
 
 
 def assert_same(found: object, expected: object, where: str = "value") -> None:
-    """Raises `AssertionError`, naming the place, unless two elements are equal in structure, dtype, shape and value.
+    """Raises `AssertionError` and names the location if two elements differ in structure, dtype, shape or value.
 
-    NaN equals NaN. Masked arrays compare by mask, and by value where they are not masked.
+    NaN equals NaN. Masked arrays must have equal masks, and equal values where they are not masked.
     """
     if isinstance(expected, Mapping):
         assert isinstance(found, Mapping), f"{where}: expected a dict, got {type(found).__name__}"
@@ -102,7 +102,7 @@ def _frozen(state: object) -> bytes:
 def _states_of_a_run(
     make_iterator: Callable[[], Resumable], start: bytes, expected: list[Any], *, whole: bool
 ) -> list[bytes]:
-    """The state before every step and at the end of a run that must give ``expected`` all the same."""
+    """Returns the states before every step and at the end of a run, which must still give ``expected``."""
     iterator = make_iterator()
     iterator.load_state_dict(pickle.loads(start))
     states = []
@@ -110,12 +110,12 @@ def _states_of_a_run(
         iterator.state_dict()
         states.append(_frozen(iterator.state_dict()))
         found = list(itertools.islice(iterator, 1))
-        assert found, f"a run in which states are taken ended after {number} elements, expected {len(expected)}"
-        assert_same(found[0], element, f"element {number} of a run in which states are taken")
+        assert found, f"a run that takes states ended after {number} elements, expected {len(expected)}"
+        assert_same(found[0], element, f"element {number} of a run that takes states")
     states.append(_frozen(iterator.state_dict()))
     if whole:
         more = list(itertools.islice(iterator, 1))
-        assert not more, f"a run in which states are taken gave more than {len(expected)} elements"
+        assert not more, f"a run that takes states gave more than {len(expected)} elements"
     return states
 
 
@@ -128,7 +128,7 @@ def _compare_tail(iterator: Resumable, expected: list[Any], consumed: int, where
 
 
 def _as_array(value: object, where: str) -> np.ndarray:
-    """A scalar, an array, or the tensor of a framework as a numpy array; ragged and nested tensors as objects."""
+    """Converts a scalar, array, or framework tensor to numpy. Ragged and nested tensors become object arrays."""
     for method in ("to_list", "unbind"):  # tf.RaggedTensor, and torch's nested tensors
         if method == "to_list" or getattr(value, "is_nested", False):
             parts = getattr(value, method, None)
@@ -155,10 +155,10 @@ def _assert_same_arrays(found: np.ndarray, expected: np.ndarray, where: str) -> 
     assert found.dtype == expected.dtype, f"{where}: expected dtype {expected.dtype}, got {found.dtype}"
     assert found.shape == expected.shape, f"{where}: expected shape {expected.shape}, got {found.shape}"
     masked = isinstance(expected, np.ma.MaskedArray)
-    assert isinstance(found, np.ma.MaskedArray) == masked, f"{where}: one has nulls, the other has none"
+    assert isinstance(found, np.ma.MaskedArray) == masked, f"{where}: one has nulls and the other has none"
     if masked:
         mask = np.ma.getmaskarray(expected)
-        assert np.array_equal(np.ma.getmaskarray(found), mask), f"{where}: other values are null"
+        assert np.array_equal(np.ma.getmaskarray(found), mask), f"{where}: different values are null"
         found, expected = np.ma.filled(found, 0), np.ma.filled(expected, 0)
     if expected.dtype == object:
         for index in np.ndindex(expected.shape):

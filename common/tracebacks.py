@@ -1,9 +1,9 @@
-"""Tracebacks of errors that are the caller's: the caller's frames and the message, without the frames between.
+"""Shortens the tracebacks of the caller's errors to the caller's frames and the message.
 
-An error of `ParquetryError`'s tree says what is wrong and what to write instead, so where it was raised in here helps
-nobody. It loses parquetry's frames where it leaves a public method (`public_methods_shorten`, once for every class with
-verbs) or an iterator. Your own frames stay, also those of a function that parquetry called. Errors of any other class
-keep every frame. Iterating costs nothing for it; a verb, and a row asked for by number, cost one more call.
+An error of `ParquetryError`'s tree says what is wrong and what to write instead, so parquetry's own frames do not help.
+They are removed where the error leaves a public method (`public_methods_shorten`, once for every class with verbs) or
+an iterator. Your own frames stay, including those of functions that parquetry called. Errors of other classes keep all
+frames. This does not slow down iteration; a verb, and a row read by number, cost one more call.
 
 ``PARQUETRY_FULL_TRACEBACK=1`` in the environment keeps all frames.
 """
@@ -27,14 +27,14 @@ _DUNDERS = {"__init__", "__iter__", "__len__", "__getitem__", "__getitems__", "_
 
 
 def full_tracebacks() -> bool:
-    """Whether the environment asks for all frames."""
+    """Returns whether the environment asks for all frames."""
     return os.environ.get("PARQUETRY_FULL_TRACEBACK", "0") not in ("", "0")
 
 
 def shorten(error: BaseException) -> None:
-    """Takes parquetry's frames out of the traceback of ``error``, and of the errors that caused it, in place.
+    """Removes parquetry's frames from the traceback of ``error`` and of the errors that caused it, in place.
 
-    For an ``except`` clause that raises it again.
+    Call it in an ``except`` clause that re-raises the error.
     """
     if full_tracebacks():
         return
@@ -46,13 +46,13 @@ def shorten(error: BaseException) -> None:
             continue
         seen.add(id(each))
         frames = list(_frames(each.__traceback__))
-        if frames and _is_ours(frames[0].tb_frame):  # otherwise it was the caller's before it came here
+        if frames and _is_ours(frames[0].tb_frame):  # otherwise the error began outside parquetry
             each.__traceback__ = _linked(_kept(frames))
         pending += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
 
 
 def shortens(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """A public function whose errors leave it short; a wrong keyword argument says which one is near."""
+    """Wraps a public function to shorten its errors, and to suggest the right name for a wrong keyword argument."""
 
     @functools.wraps(function)
     def public(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -60,7 +60,7 @@ def shortens(function: Callable[_P, _T]) -> Callable[_P, _T]:
             return function(*args, **kwargs)
         except ParquetryError as error:
             shorten(error)
-            if sys.version_info < (3, 11):  # there a plain raise brings the frames back
+            if sys.version_info < (3, 11):  # there, a bare raise restores the frames
                 hidden = error.__suppress_context__
                 try:
                     raise error from error.__cause__
@@ -71,14 +71,14 @@ def shortens(function: Callable[_P, _T]) -> Callable[_P, _T]:
             near = _near_keyword(function, kwargs, error)
             if near is None:
                 raise
-        raise TypeError(near)  # out here its context is what the caller handles
+        raise TypeError(near)  # raised here, its context is the error that the caller handles
 
     return public
 
 
 def public_methods_shorten(cls: type[_T]) -> type[_T]:
-    """Does for every public method and property of a class, and of parquetry's classes below it, what `shortens` does
-    for a function; once for each class.
+    """Applies `shortens` to every public method and property of a class and of its base classes in parquetry, once per
+    class.
     """
     for base in cls.__mro__:
         if not base.__module__.startswith("parquetry.") or "_errors_are_short" in vars(base):
@@ -97,15 +97,15 @@ def public_methods_shorten(cls: type[_T]) -> type[_T]:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """`` Did you mean 'shuffle'?`` if one of the names is near, else nothing; for the end of a message."""
-    from difflib import get_close_matches  # only when something is wrong
+    """Returns `` Did you mean 'shuffle'?`` if a name is close, otherwise an empty string. Append it to a message."""
+    from difflib import get_close_matches  # needed only for errors
 
     near = get_close_matches(str(name), list(known), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def missing_key(error: Exception, given: object) -> str:
-    """What a row or batch has, where a function asked it for another key; for the end of a message."""
+    """Returns the keys of a row or batch if a function asked for a missing key. Append it to a message."""
     if not isinstance(error, KeyError) or not isinstance(given, Mapping) or len(error.args) != 1:
         return ""
     if error.args[0] in given:
@@ -114,7 +114,7 @@ def missing_key(error: Exception, given: object) -> str:
 
 
 def _near_keyword(function: Callable[..., object], given: Iterable[str], error: TypeError) -> str | None:
-    """The message for a keyword that ``function`` itself does not take, if another one is near."""
+    """Returns the message for a keyword that ``function`` itself does not accept, if another one is close."""
     called = error.__traceback__ is None or error.__traceback__.tb_next is None
     if not called or "unexpected keyword argument" not in str(error):
         return None
@@ -137,7 +137,7 @@ def _linked(frames: list[TracebackType]) -> TracebackType | None:
 
 
 def _kept(frames: Iterable[TracebackType]) -> list[TracebackType]:
-    """Neither parquetry's frames, nor those of the standard library that it called (of a thread pool, say)."""
+    """Drops parquetry's frames, and frames of the standard library that parquetry called (such as a thread pool's)."""
     kept = []
     after_ours = False
     for each in frames:
@@ -152,7 +152,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_of_python(filename: str) -> bool:
-    """Whether a file is of the standard library; packages that are installed stand in a folder below it."""
+    """Returns whether a file is in the standard library. Installed packages are in a folder below it."""
     if filename.startswith("<frozen "):
         return True
     below = filename.removeprefix(_LIBRARY)

@@ -116,7 +116,7 @@ class ClientLimits(PlainFields):
                     check_pattern(verb, pattern)
         seed = request.get("seed")
         if not (seed is None or (type(seed) is int and abs(seed) < 1 << 64)):
-            raise PipelineError(f"request: expected seed to be an integer of 64 bits, got {_short(seed)}.")
+            raise PipelineError(f"request: expected seed to be a 64-bit integer, got {_short(seed)}.")
 
     def check_element(self, element: Element) -> None:
         """Refuses batches that would not fit: those whose fields have fixed shapes that take more memory.

@@ -1,1 +1,1 @@
-"""What an iteration does, counted: who waits for whom, and where the time goes."""
+"""Counts what an iteration does: who waits for whom, and where the time goes."""

@@ -1,4 +1,4 @@
-"""Which stage of loading bounds it, and what to change: one answer for `LoaderStats` and for the command's `bench`."""
+"""Finds the stage that limits loading speed and what to change. Used by `LoaderStats` and the command's `bench`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Chain:
     """What is known about a chain of verbs.
 
     Attributes:
-        verbs: their names.
-        remote: whether its files lie beyond a network.
+        verbs: the names of the verbs.
+        remote: whether the files are on a remote store.
         costly: whether fields are costly to decode, as images are.
     """
 
@@ -25,7 +25,7 @@ class Chain:
 
 
 def bound_of(parts: Mapping[str, float]) -> str:
-    """The stage with the largest part of the time.
+    """Returns the stage that takes most of the time.
 
     >>> bound_of({"store": 0.2, "parquet": 1.0, "decode": 3.5})
     'decode'
@@ -34,22 +34,22 @@ def bound_of(parts: Mapping[str, float]) -> str:
 
 
 def advice(bound: str, chain: Chain) -> list[str]:
-    """What makes the stage faster that bounds a chain; the most useful first."""
+    """Returns ways to speed up the stage that limits a chain, the most useful first."""
     if bound == STORE:
-        cache = ["Keep what was read on a local disk: cache(directory)."]
-        faster = "Read fewer columns (select), or put the files on a faster disk or nearer store."
+        cache = ["Cache what is read on a local disk: cache(directory)."]
+        faster = "Read fewer columns (select), or move the files to a faster disk or a nearer store."
         return [*(cache if chain.remote and "cache" not in chain.verbs else []), faster]
     if bound == PARQUET:
-        return ["Read fewer columns (select), and see what parquetry lint says about row groups and compression."]
+        return ["Read fewer columns (select), and run parquetry lint to check row groups and compression."]
     if bound == DECODE:
-        found = ["Most of it is copying: read fewer columns (select), or make larger batches."]
+        found = ["Most of this is copying: read fewer columns (select), or make larger batches."]
         if chain.costly:
-            found = ["Decode fewer or smaller values: images are best stored at the size that training needs."]
+            found = ["Decode fewer or smaller values: store images at the size that you train on."]
         if chain.verbs & {"resize", "random_resized_crop"}:
-            found.append('interpolation="area" lets JPEGs be decoded no larger than needed.')
+            found.append('With interpolation="area", JPEGs are decoded no larger than needed.')
         return found
     if bound == UNEXPLAINED:
-        return ["A server, a busy processor or Python's interpreter lock may hold batches up: compare parquetry bench."]
+        return ["A server, a busy processor or Python's GIL may delay batches. Compare with parquetry bench."]
     if bound == HAND_OVER:
-        return ["Hand over less, and less often: fewer columns (select), smaller dtypes (cast), larger batches."]
-    return ["Store what the chain computes the same way each time: resized images, casts, encoded labels."]
+        return ["Hand over less data, less often: fewer columns (select), smaller dtypes (cast), larger batches."]
+    return ["Store what the chain computes to the same result each time: resized images, casts, encoded labels."]

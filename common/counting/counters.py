@@ -1,7 +1,7 @@
-"""`Counters`: what all threads and processes of an iteration count, each in its own row of one piece of memory.
+"""`Counters`: counts the work of all threads and processes of an iteration, each in its own row of shared memory.
 
-A row has one writer, so counting takes no lock; whoever wants to know adds the rows up. Work is counted for each job,
-row group or step, never for each row. `docs/protocol.md` has the layout, which the C++ op shares.
+Each row has one writer, so counting takes no lock, and readers add up the rows. Work is counted per job, row group or
+step, never per row. `docs/protocol.md` describes the layout, which the C++ op shares.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ MAGIC = 2026.0
 ROWS = 4096
 WIDTH = 32
 SIZE_BYTES = (1 + ROWS) * WIDTH * 8
-_PATH_AT = 64  # where the header has the trace's path
-_MAGIC, _USED, _PATH_BYTES = range(3)  # the numbers of the header
-_TOKEN = slice(32, 48)  # bytes of the header that tell these counters from all others
+_PATH_AT = 64  # the offset of the trace's path in the header
+_MAGIC, _USED, _PATH_BYTES = range(3)  # indices of the header's numbers
+_TOKEN = slice(32, 48)  # the bytes of the header that identify these counters
 
 
 class Count(enum.IntEnum):
-    """The numbers of a row. Times are seconds of threads that work side by side."""
+    """Indices of the numbers in a row. Times are in seconds, and those of parallel threads add up."""
 
-    OWNER = 0  # the process; 0: nobody
+    OWNER = 0  # the process ID, or 0 if the row is free
     ROWS = 1
     ELEMENTS = 2
     DELIVERED_BYTES = 3
@@ -45,19 +45,19 @@ class Count(enum.IntEnum):
     DECODE_S = 7
     TRANSFORM_S = 8
     HAND_OVER_S = 9
-    BLOCKED_S = 10  # what makes batches waited for what reads
+    BLOCKED_S = 10  # time that making batches waited for reading
     READ_BYTES = 11
     CACHE_HITS = 12
     CACHE_MISSES = 13
     FILTERED_ROWS = 14
     RETRIES = 15
     FAILED = 16
-    MEMORY_BYTES = 17  # not a sum over time: what is held now
-    BEGAN = 18  # on the clock of `time.perf_counter`
-    FIRST = 19  # when the first element was there
-    LAST = 20  # and the latest
+    MEMORY_BYTES = 17  # bytes held now, not a sum over time
+    BEGAN = 18  # start time, by `time.perf_counter`
+    FIRST = 19  # arrival of the first element
+    LAST = 20  # arrival of the latest element
     RESTARTS = 21
-    SKIPPED_DECODE = 22  # rows left out, by why
+    SKIPPED_DECODE = 22  # rows left out, by reason
     SKIPPED_NULL = 23
     SKIPPED_TRANSFORM = 24
 
@@ -67,13 +67,13 @@ SKIPPED = {
     "NullValueError": Count.SKIPPED_NULL,
     "TransformError": Count.SKIPPED_TRANSFORM,
 }
-"""What rows left out are counted as, by the class of their error."""
+"""The counter for rows left out, by the class of their error."""
 MOST_NOTED = 100
-"""Rows left out that are named."""
+"""The maximum number of left-out rows to record."""
 
 
 class Noted(NamedTuple):
-    """A row that was left out: the class of its error, and where it is; ``source`` counts the datasets of a mix."""
+    """A row that was left out: its error's class, and its location. ``source`` is the index of the dataset in a mix."""
 
     cause: str
     source: int
@@ -81,29 +81,29 @@ class Noted(NamedTuple):
     row: int
 
 
-_NOTE = slice(25, 30)  # of a row that names a row left out: when, why, source, row group, row
+_NOTE = slice(25, 30)  # in a row that records a left-out row: time, reason, source, row group, row
 _NOTE_TIME = 25
-_PART = slice(26, 29)  # of a row that counts what a part of an iteration left out: iteration, worker, workers
-_LEFT_BEFORE, _LEFT_OUT = 29, 30  # and how many rows that is: before this epoch's first, and in all
+_PART = slice(26, 29)  # in a row that counts for a part of an iteration: iteration, worker, workers
+_LEFT_BEFORE, _LEFT_OUT = 29, 30  # rows left out: before this epoch, and in total
 _NOW = {Count.MEMORY_BYTES}
 _LATEST = [Count.BEGAN, Count.FIRST, Count.LAST]
 _SUMMED = [count for count in Count if count not in (Count.OWNER, *_NOW, *_LATEST)]
 
-_guard = threading.RLock()  # a finaliser may count in the middle of taking a row
-_listing = threading.RLock()  # of those alive
+_guard = threading.RLock()  # reentrant: a finaliser may count while a row is taken
+_listing = threading.RLock()  # guards `_alive`
 _alive: weakref.WeakSet[Counters]
 
 
 class Counters:
-    """The counters of one iteration, or of the iterations of one dataset one after the other.
+    """The counters of one iteration, or of consecutive iterations of one dataset.
 
     Args:
-        descriptor: memory that processes share, of `SIZE_BYTES`, or shorter and new; it stays the caller's.
-            ``None``: this process's alone.
+        descriptor: shared memory of `SIZE_BYTES`, or shorter if new. The caller keeps ownership. ``None`` uses private
+            memory of this process.
 
     Raises:
         ValueError: the descriptor holds something else.
-        OSError: there is no room for the memory.
+        OSError: there is not enough space for the memory.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -123,7 +123,7 @@ class Counters:
             self.trace(tracing.spool())
 
     def share(self, descriptor: int) -> None:
-        """Moves to empty memory that processes share; before any other thread counts here."""
+        """Moves the counters to empty shared memory. Call this before any other thread counts here."""
         kept = self._memory[: (1 + int(self._numbers[_USED])) * WIDTH * 8]
         self._map(descriptor)
         self._memory[: len(kept)] = kept
@@ -135,7 +135,7 @@ class Counters:
             size = os.fstat(descriptor).st_size
             if size == 0:
                 os.ftruncate(descriptor, SIZE_BYTES)
-            elif size < SIZE_BYTES:  # no memfd but a file in /dev/shm: writing ends the process if that is full
+            elif size < SIZE_BYTES:  # a file in /dev/shm, not a memfd: without space, a write would kill the process
                 os.posix_fallocate(descriptor, 0, SIZE_BYTES)
             memory = mmap.mmap(descriptor, SIZE_BYTES)
             self._descriptor = os.dup(descriptor)
@@ -146,11 +146,11 @@ class Counters:
 
     @classmethod
     def at(cls, path: str, token: bytes) -> Counters:
-        """Those that another process has at a path, which may mean any other file by now.
+        """Opens the counters that another process has at a path. The path may refer to another file by now.
 
         Raises:
-            ValueError: something else is there; it is not written to.
-            OSError: nothing is there.
+            ValueError: another file is there. It is not modified.
+            OSError: there is no file.
         """
         descriptor = -1
         found = os.stat(path)
@@ -159,7 +159,7 @@ class Counters:
         try:
             header = os.pread(descriptor, _TOKEN.stop, 0) if descriptor >= 0 else b""
             if len(header) < _TOKEN.stop or header[:8] != struct.pack("d", MAGIC) or header[_TOKEN] != token:
-                raise ValueError("counters: expected memory that holds the counters asked for.")
+                raise ValueError("counters: expected memory that holds the requested counters.")
             return cls(descriptor)
         finally:
             if descriptor >= 0:
@@ -167,34 +167,34 @@ class Counters:
 
     @property
     def token(self) -> bytes:
-        """What tells these counters from all others."""
+        """The bytes that identify these counters."""
         return self._memory[_TOKEN]
 
     @property
     def descriptor(self) -> int | None:
-        """The memory's descriptor, for other processes."""
+        """The descriptor of the memory, for other processes."""
         return self._descriptor
 
     def bind(self) -> memoryview[float]:
-        """From now on this thread counts here; returns its row."""
+        """Makes this thread count here from now on, and returns its row."""
         row = self.row()
         _bound.row, _bound.counters = row, self
         return row
 
     def row(self) -> memoryview[float]:
-        """The row of this thread."""
+        """Returns this thread's row."""
         found = self._rows.get(threading.get_ident())
         return self._take_row() if found is None else found
 
     def begin(self) -> None:
-        """An epoch begins: `totals` counts from here."""
+        """Begins an epoch: `totals` counts from here."""
         table = self._table()
         table[table[:, _NOTE_TIME] == 0, _LEFT_OUT] = 0
         self._before = self._sums()
         self.row()[Count.BEGAN] = self._began = time.perf_counter()
 
     def waited(self, seconds: float, end: float) -> None:
-        """The consumer waited so long in all since it was told last, and got its latest element at ``end``."""
+        """Records how long the consumer waited since the last call. Its latest element arrived at ``end``."""
         row = self.row()
         if self._first <= self._began:
             self._first = row[Count.FIRST] = end
@@ -203,13 +203,13 @@ class Counters:
         row[Count.LAST] = end
 
     def totals(self) -> dict[Count, float]:
-        """All rows together, since the epoch began."""
+        """Returns the sums over all rows since the epoch began."""
         sums = self._sums()
         sums[_SUMMED] -= self._before[_SUMMED]
         return {count: float(sums[count]) for count in Count if count is not Count.OWNER}
 
     def note(self, cause: str, source: int, row_group: int, row: int) -> None:
-        """Names a row that was left out, unless enough of this epoch are."""
+        """Records a row that was left out, up to `MOST_NOTED` per epoch."""
         if cause not in SKIPPED or len(self._notes()) >= MOST_NOTED:
             return
         with self._locked():
@@ -221,10 +221,10 @@ class Counters:
                     place[at] = float(value)
 
     def count_left_out(self, what: Count, part: tuple[int, int, int], before: int, left_out: int) -> None:
-        """A part (iteration, worker, workers) leaves out one more row: ``left_out`` so far, ``before`` in other epochs.
+        """Counts one more left-out row of a part (iteration, worker, workers).
 
-        This process may be killed at any moment, and another one goes on from what is noted here. So both numbers are
-        stored right after each other.
+        ``left_out`` is the total so far, ``before`` the total of other epochs. If this process is killed, another one
+        continues from these numbers. So the count and the total are stored in immediate succession.
         """
         row = self.row()
         if row[_PART].tolist() != list(part) or row[_LEFT_BEFORE] != before:
@@ -234,14 +234,14 @@ class Counters:
         row[what], row[_LEFT_OUT] = row[what] + 1.0, float(left_out)
 
     def left_out(self, part: tuple[int, int, int]) -> tuple[int, int] | None:
-        """What was noted last of a part in this epoch, by whatever process: the same part may begin again elsewhere."""
+        """Returns a part's latest numbers in this epoch, from any process, since a part may restart in another one."""
         rows = self._table()
         counts = (rows[:, _NOTE_TIME] == 0) & (rows[:, _LEFT_OUT] > 0)
         mine = rows[counts & (rows[:, _PART] == part).all(axis=1)]
         return (int(mine[0, _LEFT_BEFORE]), int(mine[:, _LEFT_OUT].max())) if len(mine) else None
 
     def noted(self) -> list[Noted]:
-        """The first rows that were left out since the epoch began."""
+        """Returns the first rows that were left out since the epoch began."""
         causes = {count: cause for cause, count in SKIPPED.items()}
         rows = sorted(self._notes().tolist())[:MOST_NOTED]
         return [Noted(causes[Count(int(why))], *map(int, place)) for _, why, *place in rows]
@@ -256,7 +256,7 @@ class Counters:
         return np.frombuffer(self._memory, np.float64).reshape(-1, WIDTH)[1 : int(self._numbers[_USED]) + 1]
 
     def trace(self, path: str | None) -> None:
-        """Whoever counts here also appends its events to this file, or stops doing so."""
+        """Makes all threads and processes that count here append events to this file; ``None`` stops that."""
         encoded = (path or "").encode()[: WIDTH * 8 - _PATH_AT]
         self._numbers[_PATH_BYTES] = 0.0
         self._memory[_PATH_AT : _PATH_AT + len(encoded)] = encoded
@@ -264,7 +264,7 @@ class Counters:
 
     @property
     def traced(self) -> str | None:
-        """The file that events are appended to."""
+        """The file to which events are appended."""
         size = int(self._numbers[_PATH_BYTES])
         return self._memory[_PATH_AT : _PATH_AT + size].decode() if size else None
 
@@ -284,7 +284,7 @@ class Counters:
     def _take_row(self) -> memoryview[float]:
         with self._locked():
             number = self._free_row()
-            if number is None:  # thousands of threads: this one goes uncounted
+            if number is None:  # with thousands of threads, this one is not counted
                 row = memoryview(bytearray(WIDTH * 8)).cast("d")
             else:
                 row = self._numbers[number * WIDTH : (number + 1) * WIDTH]
@@ -294,7 +294,7 @@ class Counters:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else takes a row meanwhile."""
+        """Keeps other threads and processes from taking a row."""
         with _guard:
             if self._descriptor is not None:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
@@ -318,24 +318,24 @@ class Counters:
 
 
 class Gauge:
-    """What one object holds at the moment, as a part of what its iteration holds."""
+    """The bytes that one object holds now, as part of the total of its iteration."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._noted = 0.0
 
     def set(self, value: float) -> None:
-        """It holds this much now. May be called from any thread, one at a time."""
+        """Sets the current value. May be called from any thread, but not concurrently."""
         if value != self._noted:
             self._counters.row()[Count.MEMORY_BYTES] += value - self._noted
             self._noted = value
 
 
 class Tally:
-    """What a consumer was given; its counters are told a hundred times a second at most, because elements may be tiny.
+    """Counts what a consumer received. Updates the counters at most a hundred times a second, as elements may be tiny.
 
     Args:
-        waits: whether the time counts as well; not where somebody else waits for what this one makes.
+        waits: whether to count waiting time. Pass False if another consumer waits for these elements.
     """
 
     __slots__ = ("_counters", "_elements", "_handed_s", "_latest", "_rows", "_told", "_waited_s", "_waits")
@@ -346,7 +346,7 @@ class Tally:
         self._waited_s = self._handed_s = self._latest = self._told = 0.0
 
     def add(self, rows: int, elements: int, begin: float) -> None:
-        """Rows that came just now, in so many elements, and were waited for since ``begin``."""
+        """Counts rows that have arrived now in ``elements`` elements, after waiting since ``begin``."""
         self._latest = now = time.perf_counter()
         self._rows += rows
         self._elements += elements
@@ -355,13 +355,13 @@ class Tally:
             self.tell()
 
     def hand_over(self, begin: float) -> None:
-        """What came last was put into another form since ``begin``."""
+        """Counts the time since ``begin`` that it took to convert the latest element."""
         self._latest = time.perf_counter()
         self._waited_s += self._latest - begin
         self._handed_s += self._latest - begin
 
     def complete(self, totals: dict[Count, float]) -> None:
-        """Adds to totals what the counters were not told yet; for any thread, because nothing is written."""
+        """Adds to totals what the counters do not include yet. Any thread may call it, as it writes no counters."""
         if not self._elements:
             return
         totals[Count.ROWS] += self._rows
@@ -375,7 +375,7 @@ class Tally:
             totals[Count.LAST] = self._latest
 
     def tell(self) -> None:
-        """Brings the counters up to date."""
+        """Updates the counters."""
         if not self._elements:
             return
         row = self._counters.row()
@@ -407,7 +407,7 @@ _alive = weakref.WeakSet()
 
 @contextmanager
 def counting(counters: Counters | None) -> Iterator[None]:
-    """This thread counts here meanwhile; with ``None``, for whom it did before."""
+    """Makes this thread count here for the duration of the block. ``None`` changes nothing."""
     before = _bound.row, _bound.counters
     if counters is not None:
         counters.bind()
@@ -418,23 +418,23 @@ def counting(counters: Counters | None) -> Iterator[None]:
 
 
 def counters_here() -> Counters | None:
-    """Where this thread counts, for threads that work for it."""
+    """Returns the counters of this thread, for threads that work on its behalf."""
     return _bound.counters
 
 
 def add(what: Count, amount: float) -> None:
-    """Adds to a counter of this thread, if it counts for somebody."""
+    """Adds to a counter of this thread, if it has counters."""
     if _bound.row is not None:
         _bound.row[what] += amount
 
 
 def counted(what: Count) -> float:
-    """A counter of this thread so far."""
+    """Returns the current value of one of this thread's counters."""
     return 0.0 if _bound.row is None else _bound.row[what]
 
 
 def took(what: Count, begin: float, end: float | None = None, *, less: float = 0.0) -> None:
-    """Adds a stretch of time to a counter of this thread, but for ``less`` of it, and notes it in the trace."""
+    """Adds a time span minus ``less`` seconds to a counter of this thread, and records the span in the trace."""
     counters = _bound.counters
     if counters is None:
         return
@@ -450,9 +450,9 @@ def took(what: Count, begin: float, end: float | None = None, *, less: float = 0
 
 
 class Reading:
-    """A block that reads: what it computes is Parquet's time, what it sleeps is the store's.
+    """Times a block that reads: CPU time counts as Parquet time, sleep as store time.
 
-    A thread that could run but got no processor does not wait for the store; the system tells how long that was.
+    Time in which the thread could run but got no processor is not store time. Linux reports how long that was.
     """
 
     __slots__ = ("_begin", "_busy")
@@ -479,7 +479,7 @@ _LEAST_IDLE_S = 1e-3
 
 
 class _Delays:
-    """How long a thread waited for a processor, as Linux counts it."""
+    """The time that a thread waited for a processor, as Linux counts it."""
 
     def __init__(self) -> None:
         self._so_far_s = 0.0
@@ -489,7 +489,7 @@ class _Delays:
             weakref.finalize(self, os.close, self._file).atexit = False
 
     def newly(self) -> float:
-        """Since it was asked last; 0 where the system does not tell."""
+        """Returns the seconds since the last call, or 0 if the system does not report them."""
         if self._file is None:
             return 0.0
         try:
@@ -501,19 +501,19 @@ class _Delays:
 
 
 def _newly_delayed() -> float:
-    """How long this thread waited for a processor since it was asked last."""
+    """Returns the seconds that this thread waited for a processor since the last call."""
     if _bound.delays is None:
         _bound.delays = _Delays()
     return _bound.delays.newly()
 
 
 def longest_path_bytes() -> int:
-    """How long the path of a trace may be."""
+    """Returns the maximum length of a trace's path."""
     return WIDTH * 8 - _PATH_AT
 
 
 def all_counters() -> list[Counters]:
-    """Those of this process."""
+    """Returns all counters of this process."""
     with _listing:
         return list(_alive)
 
@@ -531,7 +531,7 @@ def _runs(process: int) -> bool:
 
 
 def _forget() -> None:
-    """In a forked child: rows belong to the threads of its parent."""
+    """Resets a forked child: the rows belong to its parent's threads."""
     global _guard, _listing, _bound
     _guard, _listing = threading.RLock(), threading.RLock()
     _bound = _Bound()

@@ -1,4 +1,4 @@
-"""`LoaderStats`: what an iteration did so far, and whether the loader or the model is slow."""
+"""`LoaderStats`: what an iteration has done so far, and whether the loader or the model is slow."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NO_NUMBERS = ("verdict", "why", "skipped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
-    """A row that ``on_error="skip"`` left out; of a window, its first row.
+    """A row that ``on_error="skip"`` left out. For a window, it is the first row.
 
     Attributes:
-        file: path of the file.
-        row_group, row: its row group in the file, and its number in that, from 0.
+        file: the path of the file.
+        row_group, row: the row group in the file, and the row in the row group, both from 0.
         cause: the class of the error that it caused.
     """
 
@@ -38,7 +38,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderStats:
-    """What one epoch of a loader did so far. Seconds of stages are summed over threads and processes.
+    """What one epoch of a loader has done so far. Seconds of stages are summed over threads and processes.
 
     >>> batches = iter(Pipeline("data/train").batch(64))  # doctest: +SKIP
     >>> for batch in batches: train(batch)  # doctest: +SKIP
@@ -46,30 +46,30 @@ class LoaderStats:
     model-bound: you waited for data 1 % of the time. The model is the slower side; loading faster would not help.
 
     Attributes:
-        verdict: ``"input-bound"``: the loader is slower than you; ``"store-bound"``: the same, because the disk or the
-            network is slow; ``"model-bound"``: you are slower than the loader; ``"too early"``: fewer than 10 elements,
-            or less than half a second.
+        verdict: ``"input-bound"`` means the loader is slower than you; ``"store-bound"`` the same, because the disk or
+            network is slow; ``"model-bound"`` means you are slower than the loader; ``"too early"`` means fewer than 10
+            elements or less than half a second.
         why: the reason, and what to change.
-        rows, elements: given so far; an element is a batch, or a row without ``batch()``.
-        startup_s: until the first element: planning, starting processes, loading the first row groups.
-        seconds: from the first element to the latest.
-        wait_s: of these, how long you waited for elements.
-        store_s: reading waited for the disk or the network.
-        parquet_s: row groups were read, decompressed and put into columns.
-        decode_s: values were decoded and gathered into batches.
-        transform_s: your functions ran, and the verbs that work on values.
-        hand_over_s: batches were put into the form or the memory that you get.
-        blocked_s: what makes batches waited for row groups.
+        rows, elements: delivered so far. An element is a batch, or a row without ``batch()``.
+        startup_s: time until the first element: planning, starting processes, loading the first row groups.
+        seconds: time from the first element to the latest.
+        wait_s: the part of ``seconds`` that you waited for elements.
+        store_s: time that reading waited for the disk or the network.
+        parquet_s: time for reading and decompressing row groups and building columns.
+        decode_s: time for decoding values and gathering them into batches.
+        transform_s: time in your functions, and in verbs that work on values.
+        hand_over_s: time for converting batches to the form or the memory that you get.
+        blocked_s: time that making batches waited for row groups.
         read_bytes: stored bytes that were read.
         delivered_bytes: bytes of the batches.
-        cache_hits, cache_misses: row groups that ``cache()`` had, and had not.
-        filtered_rows: rows of the row groups read that ``where``, ``ngram`` or a function left out.
-        retries: jobs that were made again because a worker process died or an element of them failed.
-        failed_elements: elements that raised an error and were passed over.
-        restarts: sidecars that were started again because one died.
+        cache_hits, cache_misses: row groups that were, and were not, in ``cache()``.
+        filtered_rows: rows in the row groups read that ``where``, ``ngram`` or a function left out.
+        retries: jobs that were repeated because a worker process died or one of their elements failed.
+        failed_elements: elements that raised an error and were skipped.
+        restarts: sidecars that were restarted after one died.
         skipped_decode, skipped_null, skipped_transform: rows that ``on_error="skip"`` left out because a value did not
-            decode, was a null that the consumer has no form for, or made a function fail.
-        memory_bytes: loaded row groups, and batches that wait for you, at this moment.
+            decode, was a null that the consumer cannot represent, or made a function fail.
+        memory_bytes: the current size of loaded row groups, and of batches that wait for you.
         skipped: the first hundred rows that were left out.
     """
 
@@ -104,9 +104,9 @@ class LoaderStats:
     def of(
         cls, totals: Mapping[Count, float], chain: Chain | None = None, skipped: Sequence[SkippedRow] = ()
     ) -> LoaderStats:
-        """The stats of counters; ``chain`` makes the advice better, ``skipped`` names rows that were left out."""
+        """Builds stats from counters. ``chain`` improves the advice, and ``skipped`` names rows that were left out."""
         began, first, last = totals[Count.BEGAN], totals[Count.FIRST], totals[Count.LAST]
-        begun = first > began  # else the times are those of an earlier epoch
+        begun = first > began  # otherwise the times are from an earlier epoch
         seconds = max(last - first, 0.0) if begun else 0.0
         wait = min(totals[Count.WAIT_S], seconds)
         parts = {
@@ -148,17 +148,17 @@ class LoaderStats:
 
     @property
     def skipped_rows(self) -> int:
-        """Rows that ``on_error="skip"`` left out."""
+        """The number of rows that ``on_error="skip"`` left out."""
         return self.skipped_decode + self.skipped_null + self.skipped_transform
 
     @property
     def rows_per_s(self) -> float:
-        """Rows per second since the first element, your own work included."""
+        """Rows per second since the first element, including your own work."""
         return self._after_first(self.rows)
 
     @property
     def elements_per_s(self) -> float:
-        """Elements per second since the first one, your own work included."""
+        """Elements per second since the first one, including your own work."""
         return self._after_first(self.elements)
 
     @property
@@ -168,38 +168,38 @@ class LoaderStats:
 
     @property
     def read_mb_per_s(self) -> float:
-        """Megabytes (1e6 bytes) read per second, from the very start: reading runs ahead."""
+        """Megabytes (1e6 bytes) read per second from the very start, because reading runs ahead."""
         total = self.startup_s + self.seconds
         return self.read_bytes / total / _MB if total else 0.0
 
     @property
     def wait_share(self) -> float:
-        """The part of the time that you waited for data, 0 to 1."""
+        """The share of the time that you waited for data, 0 to 1."""
         return self.wait_s / self.seconds if self.seconds else 0.0
 
     def _after_first(self, amount: float) -> float:
-        """The first element took the startup, not the time after it."""
+        """Returns a rate without the first element, whose time counts as startup."""
         if not self.seconds or not self.elements:
             return 0.0
         return amount * (self.elements - 1) / self.elements / self.seconds
 
     def to_json(self) -> dict[str, Any]:
-        """All attributes and rates, as a dict that ``json.dumps`` takes."""
+        """Returns all attributes and rates as a dict that ``json.dumps`` accepts."""
         values = {name: getattr(self, name) for name in ("verdict", "why", *self.numbers())}
         return {**values, "skipped": [asdict(row) for row in self.skipped]}
 
     def scalars(self) -> dict[str, float]:
-        """The numbers alone, rates included: what logs and metrics take."""
+        """Returns only the numbers, including rates, for logs and metrics."""
         return {name: getattr(self, name) for name in self.numbers()}
 
     @classmethod
     def numbers(cls) -> tuple[str, ...]:
-        """The names of all numbers, rates included."""
+        """Returns the names of all numbers, including rates."""
         rates = ("rows_per_s", "elements_per_s", "read_mb_per_s", "delivered_mb_per_s", "wait_share")
         return (*(each.name for each in fields(cls) if each.name not in _NO_NUMBERS), *rates)
 
     def to_prometheus(self, labels: Mapping[str, str] | None = None) -> str:
-        """The numbers and the verdict in Prometheus's text format: gauges, because an epoch begins at zero.
+        """Returns the numbers and the verdict in Prometheus's text format, as gauges because each epoch starts at zero.
 
         >>> print(batches.stats().to_prometheus({"split": "train"}))  # doctest: +SKIP
         # TYPE parquetry_rows gauge
@@ -215,7 +215,7 @@ class LoaderStats:
         return "\n".join(lines) + "\n"
 
     def line(self) -> str:
-        """One line: the verdict and the numbers that change most."""
+        """Returns one line with the verdict and the numbers that change most."""
         return (
             f"{self.verdict}: {self.rows_per_s:,.0f} rows/s, read {self.read_mb_per_s:,.1f} MB/s, "
             f"waited {self.wait_share:.0%}, {self.elements:,} elements"
@@ -252,15 +252,15 @@ class LoaderStats:
 def judge(
     elements: int, seconds: float, wait_s: float, parts: Mapping[str, float], chain: Chain
 ) -> tuple[Verdict, str]:
-    """Which side is slow, and why.
+    """Decides which side is slow, and why.
 
     Args:
-        elements, seconds: how many came, in how much time after the first.
+        elements, seconds: the number of elements, and the time since the first one.
         wait_s: how long the consumer waited in that time.
-        parts: the time of what makes batches, by stage.
+        parts: the time of each stage of making batches.
     """
     if elements < _ENOUGH_ELEMENTS or seconds < _ENOUGH_S:
-        return "too early", f"{elements} elements in {seconds:.1f} s tell little; ask again later."
+        return "too early", f"{elements} elements in {seconds:.1f} s are too few to judge; ask again later."
     share = wait_s / seconds
     waited = f"you waited for data {share:.0%} of the time."
     if share <= _LITTLE_WAIT:
@@ -277,12 +277,12 @@ _IN_WORDS = {
     DECODE: "decoding",
     WORK: "work on values",
     HAND_OVER: "handing batches over",
-    UNEXPLAINED: "in no stage that is counted",
+    UNEXPLAINED: "in no measured stage",
 }
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    """As Prometheus writes them."""
+    """Formats labels for Prometheus."""
 
     def escaped(value: object) -> str:
         return str(value).replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
@@ -292,7 +292,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _reading(totals: Mapping[Count, float]) -> dict[str, float]:
-    """How long making batches waited for reading, divided between the store and Parquet as reading itself was."""
+    """Splits the time that making batches waited for reading into store and Parquet, in proportion to their times."""
     store, parquet = totals[Count.STORE_S], totals[Count.PARQUET_S]
     share = totals[Count.BLOCKED_S] / ((store + parquet) or 1.0)
     return {STORE: share * store, PARQUET: share * parquet}

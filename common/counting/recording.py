@@ -1,4 +1,4 @@
-"""`trace`: what loaders did while a block ran, by thread and process, as a file for Perfetto or Chrome."""
+"""`trace`: records what loaders do while a block runs, by thread and process, as a file for Perfetto or Chrome."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from . import tracing
 from .counters import all_counters, longest_path_bytes
 from .tracing import ENVIRONMENT
 
-_tracing: int | None = None  # the process that a trace runs in, which a forked child is not
+_tracing: int | None = None  # the process that runs a trace; differs in a forked child
 
 
 @contextmanager
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Writes what all loaders of this process do meanwhile, in all of their processes, as a file that
-    https://ui.perfetto.dev and ``chrome://tracing`` show: loads, decodes, transforms, hand-overs, and your waits.
+    """Records what all loaders of this process do in the block, in all of their processes. The file opens in
+    https://ui.perfetto.dev and ``chrome://tracing`` and shows loads, decodes, transforms, hand-overs, and your waits.
 
     >>> with parquetry.trace("epoch.json"):  # doctest: +SKIP
     ...     for batch in loader: train(batch)
 
-    A TensorFlow iterator that began before the block is in it with what Python does for it only: begin your loop inside
-    the block. Processes that you start inside the block find the trace by the variable ``PARQUETRY_TRACE_SPOOL`` in
-    their environment, as a loader's workers do, and their loaders are in it, too. Start a process without the variable
-    to keep it out. A `trace` of its own takes it out as well.
+    For a TensorFlow iterator that began before the block, the trace holds only the work that Python does for it, so
+    start your loop inside the block. Processes that you start in the block, such as a loader's workers, find the trace
+    through the environment variable ``PARQUETRY_TRACE_SPOOL``, and their loaders are traced too. To keep a process out,
+    start it without the variable, or use another `trace` in it.
 
     Args:
-        path: the file to write, when the block ends; an error in the block does not keep it from that.
+        path: the file to write when the block ends, even if it ends with an error.
 
     Raises:
-        PipelineError: another trace runs, or the system's directory for temporary files has too long a name.
-        OSError: the file cannot be written, which is told at the beginning.
+        PipelineError: another trace is running, or the path of the temporary directory is too long.
+        OSError: the file cannot be written. This is raised at the beginning.
     """
     global _tracing
     if _tracing == os.getpid():
-        raise PipelineError("trace: expected no other trace in this process, got one that runs. End it first.")
+        raise PipelineError("trace: expected no other trace in this process, got one that is running. End it first.")
     with open(path, "w", encoding="utf-8") as target:
-        above = os.environ.get(ENVIRONMENT)  # of a process that started this one
+        above = os.environ.get(ENVIRONMENT)  # set if a traced process started this one
         descriptor, spool = tempfile.mkstemp(prefix="parquetry-trace-")
         os.close(descriptor)
         try:
@@ -67,17 +67,17 @@ def _follow(spool: str | None) -> None:
     if spool is None:
         os.environ.pop(ENVIRONMENT, None)
     else:
-        os.environ[ENVIRONMENT] = spool  # the C++ op reads it as well
+        os.environ[ENVIRONMENT] = spool  # the C++ op also reads it
     for counters in all_counters():
         counters.trace(spool)
 
 
 def _events(spool: str) -> Iterator[dict[str, Any]]:
-    """The events, and names for the threads and processes in them."""
+    """Yields the events, and name records for their threads and processes."""
     named: set[tuple[int, int]] = set()
     with open(spool, encoding="utf-8") as lines:
         for line in lines:
-            with suppress(ValueError):  # the disk was full
+            with suppress(ValueError):  # a line is incomplete if the disk was full
                 event = json.loads(line)
                 process, thread, name = event["pid"], event["tid"], event.pop("args")["thread"]
                 if (process, 0) not in named:

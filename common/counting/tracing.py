@@ -1,6 +1,6 @@
-"""Events of a trace: each thread appends one line for each job, row group or wait to one file, whole.
+"""Events of a trace. Each thread appends whole lines to one file, a line per job, row group or wait.
 
-A trace that nobody asked for costs a look at one number; `recording.trace` asks for one, and makes a file of the lines.
+Without a trace, this costs one look at a number. `recording.trace` starts a trace and converts the lines to a file.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _NAMES = {
     "HAND_OVER_S": "hand over",
     "BLOCKED_S": "wait for a row group",
 }
-_lock = threading.RLock()  # also for a finaliser in the middle of a note
-_open: tuple[str, int] | None = None  # the file that events go to now, and its descriptor
+_lock = threading.RLock()  # reentrant: a finaliser may run during `note`
+_open: tuple[str, int] | None = None  # the current file for events, and its descriptor
 
 
 def spool() -> str | None:
-    """The file that events of new counters go to while this process is traced."""
+    """Returns the file for the events of new counters while this process is traced."""
     return os.environ.get(ENVIRONMENT)
 
 
 def note(path: str, what: str, begin: float, end: float) -> None:
-    """Appends an event; of no effect where that fails."""
+    """Appends an event. Failures are ignored."""
     event = {
         "name": _NAMES.get(what, what),
         "ph": "X",
@@ -46,12 +46,12 @@ def note(path: str, what: str, begin: float, end: float) -> None:
 
 
 def is_open() -> bool:
-    """Whether this process holds a trace's file open."""
+    """Whether this process has a trace file open."""
     return _open is not None
 
 
 def close() -> None:
-    """Lets go of the file of a trace that has ended; another event opens it again."""
+    """Closes the file of a trace that has ended. The next event opens it again."""
     with _lock:
         _close()
 
@@ -73,7 +73,7 @@ def _close() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: another thread of its parent may have held the lock."""
+    """Resets a forked child: another thread of its parent may have held the lock."""
     global _lock
     _lock = threading.RLock()
     _close()

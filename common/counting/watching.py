@@ -1,4 +1,4 @@
-"""`watch`: the stats of a loader as one live line, while you iterate it; `observe`: as OpenTelemetry metrics."""
+"""`watch` shows a loader's stats as one live line while you iterate; `observe` exports OpenTelemetry metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SEARCHED = 1000
 
 
 class Watched(Generic[_Element]):
-    """A loader that shows how it is doing while it is iterated, see `watch`."""
+    """A loader that shows its stats while it is iterated; see `watch`."""
 
     def __init__(self, loader: Iterable[_Element]) -> None:
         self._loader = loader
@@ -30,7 +30,7 @@ class Watched(Generic[_Element]):
         stats = stats_of(iterator) or stats_of(self._loader)
         if stats is None:
             raise PipelineError(
-                f"watch: expected a pipeline or dataset of parquetry, or a loader over one, got "
+                f"watch: expected a parquetry pipeline or dataset, or a loader over one, got "
                 f"{type(self._loader).__name__}."
             )
         with _Line() as line:
@@ -45,11 +45,11 @@ class Watched(Generic[_Element]):
                 line.show(stats().line())
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # whatever it says of its length
+        return len(self._loader)  # type: ignore[arg-type]  # raises if the loader has no length
 
 
 def watch(loader: Iterable[_Element]) -> Watched[_Element]:
-    """Iterates a loader, and shows one line about it that is kept up to date: the verdict, rates, and your wait.
+    """Iterates a loader and shows one line that is kept up to date: the verdict, rates, and how long you waited.
 
     >>> loader = DataLoader(ParquetPipe("data/train").batch(64), batch_size=None)  # doctest: +SKIP
     >>> for batch in parquetry.watch(loader): train(batch)  # doctest: +SKIP
@@ -58,17 +58,17 @@ def watch(loader: Iterable[_Element]) -> Watched[_Element]:
     Nothing is shown without a terminal or a notebook.
 
     Args:
-        loader: a `Pipeline`, a dataset, pipe or node of parquetry, or a loader or dataset over one.
+        loader: a `Pipeline`, a parquetry dataset, pipe or node, or a loader or dataset over one.
 
     Raises:
-        PipelineError: something that reads no data of parquetry; when it is iterated.
+        PipelineError: the loader reads no parquetry data (raised when it is iterated).
     """
     return Watched(loader)
 
 
 def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
-    """The `stats` of a loader, or of the first thing of parquetry that it iterates; ``None`` if there is none."""
-    seen: dict[int, object] = {}  # kept alive, so that an id names one object
+    """Returns the `stats` method of a loader, or of the first parquetry object that it iterates, or ``None``."""
+    seen: dict[int, object] = {}  # keeps objects alive, so ids stay unique
     waiting: deque[Any] = deque([loader])
     while waiting and len(seen) < _SEARCHED:
         value = waiting.popleft()
@@ -78,7 +78,7 @@ def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
         if type(value).__module__.startswith("parquetry.") and callable(getattr(type(value), "stats", None)):
             found: Callable[[], LoaderStats] = value.stats
             return found
-        inputs = getattr(type(value), "_inputs", None)  # of tf.data
+        inputs = getattr(type(value), "_inputs", None)  # tf.data datasets have this
         waiting.extend(inputs(value) if inputs is not None else [])
         parts = value[:_SEARCHED] if isinstance(value, (list, tuple)) else getattr(value, "__dict__", {}).values()
         waiting.extend(part for part in parts if hasattr(part, "__dict__") or isinstance(part, (list, tuple)))
@@ -86,7 +86,7 @@ def stats_of(loader: object) -> Callable[[], LoaderStats] | None:
 
 
 class _Line:
-    """One line on the terminal, or in a notebook's output, that is written over."""
+    """One line that is updated in place on the terminal or in a notebook's output."""
 
     def __enter__(self) -> _Line:
         self._live: Any = None
@@ -116,28 +116,28 @@ class _Line:
 
 
 def observe(loader: object, attributes: Mapping[str, str] | None = None, *, meter: Any = None) -> None:
-    """Makes a loader's stats OpenTelemetry metrics: gauges ``parquetry.rows_per_s``, ``parquetry.wait_s`` and so on.
+    """Exports a loader's stats as OpenTelemetry metrics: gauges ``parquetry.rows_per_s``, ``parquetry.wait_s``, etc.
 
-    They are read whenever your meter provider exports, all at the same moment, until the loader is garbage.
+    Each export of your meter provider reads all of them at the same moment, until the loader is garbage-collected.
     The package ``opentelemetry-api`` must be installed.
 
     >>> pipe = ParquetPipe("data/train").batch(64)  # doctest: +SKIP
     >>> parquetry.observe(pipe, {"split": "train"})  # doctest: +SKIP
 
     Args:
-        loader: what you iterate, see `watch`; an iterator of a `Pipeline`, not the pipeline itself.
-        attributes: of every measurement.
-        meter: instead of the global meter named ``parquetry``.
+        loader: what you iterate; see `watch`. For a `Pipeline`, pass an iterator of it, not the pipeline itself.
+        attributes: the attributes of every measurement.
+        meter: the meter to use instead of the global meter named ``parquetry``.
 
     Raises:
-        PipelineError: something that reads no data of parquetry.
+        PipelineError: the loader reads no parquetry data.
         ImportError: OpenTelemetry is not installed.
     """
     stats = stats_of(loader)
     if stats is None:
         raise PipelineError(
-            f"observe: expected a dataset or iterator of parquetry, or a loader over one, got {type(loader).__name__}. "
-            "Of a Pipeline give the iterator: batches = iter(pipeline)."
+            f"observe: expected a parquetry dataset or iterator, or a loader over one, got {type(loader).__name__}. "
+            "For a Pipeline, pass the iterator: batches = iter(pipeline)."
         )
     try:
         from opentelemetry import metrics
@@ -156,7 +156,7 @@ def observe(loader: object, attributes: Mapping[str, str] | None = None, *, mete
 
 
 class _Snapshots:
-    """The numbers of a loader, taken once for all gauges of an export: a gauge that asks again begins the next one."""
+    """A loader's numbers, taken once for all gauges of an export. A gauge that asks again starts the next snapshot."""
 
     def __init__(self, stats: WeakMethod[Callable[[], LoaderStats]]) -> None:
         self._stats = stats
@@ -164,7 +164,7 @@ class _Snapshots:
         self._left: dict[str, float] = {}
 
     def take(self, name: str) -> float | None:
-        """A number that no gauge has had of this snapshot; ``None`` if there is none, or no loader any more."""
+        """Returns a number of the current snapshot, or ``None`` if there is no data or the loader is gone."""
         with self._lock:
             if name not in self._left:
                 stats = self._stats()

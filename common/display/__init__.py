@@ -1,1 +1,1 @@
-"""Values as people look at them: short texts, pictures, tables, and batches described or drawn."""
+"""Shows values to people: as short texts, images and tables. Describes and plots batches."""

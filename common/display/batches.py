@@ -1,8 +1,8 @@
-"""`describe` and `plot`: what a batch or a row holds, as a table of fields, dtypes and shapes, and as pictures.
+"""`describe` and `plot` show a batch or a row as a table of fields, dtypes and shapes, or as plots.
 
-In: what a pipeline gave, from any of its classes: dicts (nested ones too), tuples, arrays and tensors. Batches stay
-plain dicts, because pytrees (torch, JAX) treat any other class as a leaf; so a batch prints its arrays whole, and these
-functions look at it instead.
+They accept the output of every pipeline class: dicts (nested or flat), tuples, arrays and tensors. Batches are plain
+dicts because pytrees (torch, JAX) treat any other class as a leaf. A plain dict prints its whole arrays; these functions
+print a summary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SEARCHED = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDescription:
-    """One value of a batch or row: its place (``"label"``, ``"0.image"``), dtype, shape, and its first values."""
+    """One value of a batch or row: its path (``"label"``, ``"0.image"``), dtype, shape, and first values."""
 
     name: str
     dtype: str
@@ -39,7 +39,7 @@ class FieldDescription:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Description:
-    """What `describe` gives: prints as a table, in notebooks as one in HTML."""
+    """The result of `describe`. Prints as a text table, or as an HTML table in notebooks."""
 
     fields: tuple[FieldDescription, ...]
 
@@ -59,36 +59,37 @@ class Description:
 
 
 def describe(batch: object) -> Description:
-    """The fields of a batch or a row with dtype, shape and first values, instead of whole arrays.
+    """Summarizes a batch or a row: the dtype, shape and first values of each field.
 
         >>> describe({"id": np.arange(64), "image": np.zeros((64, 4, 5, 3), np.uint8)})
         field  dtype  shape          values
         id     int64  (64,)          0 1 2 3 ...
         image  uint8  (64, 4, 5, 3)  0 0 0 0 ...
 
-    It takes what `Pipeline`, `ParquetDataset`, `ParquetPipe` and the other classes give: numpy arrays, tensors of
-    TensorFlow and PyTorch, ragged values, texts, in dicts, nested dicts and tuples. Axes whose size differs from row to
-    row are ``None``.
+    Accepts the output of `Pipeline`, `ParquetDataset`, `ParquetPipe` and the other classes: numpy arrays, TensorFlow and
+    PyTorch tensors, ragged values and strings, in dicts, nested dicts and tuples. Axes whose size differs between rows
+    are shown as ``None``.
     """
     return Description(tuple(_described(name, value) for name, value in _leaves(batch)))
 
 
 def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8) -> Figure:
-    """Draws the first rows of a batch by matplotlib (extra ``plot``), one panel for each field; gives the figure.
+    """Plots the first rows of a batch with matplotlib (extra ``plot``), one panel per field. Returns the figure.
 
         >>> plot(next(iter(pipeline.batch(64))), ["image", "label"]).savefig("batch.png")  # doctest: +SKIP
 
-    Images are thumbnails, windows of images strips, one line for each row. Numbers are a bar for each row, lists and
-    windows of numbers a line for each row. Nulls stay blank. Texts, and arrays of more axes that are no images, are
-    left out; named, they are an error.
+    Images are shown as thumbnails, and windows of images as strips with one line per row. Numbers get one bar per row,
+    and lists and windows of numbers one line per row. Nulls stay blank. Strings, and arrays with more axes that are not
+    images, are skipped unless you name them in ``fields``, which is an error.
 
     Args:
-        batch: as `Pipeline.batch` gives it, in any class: the first axis of every field counts rows.
-        fields: which ones; ``None`` = all that can be drawn.
-        rows: how many rows.
+        batch: a batch as `Pipeline.batch` makes it, from any class. The first axis of every field is the batch axis.
+        fields: the fields to plot; ``None`` = all that can be plotted.
+        rows: the number of rows to plot.
 
     Raises:
-        PipelineError: no such field, one that cannot be drawn, or nothing that can; ``rows`` below 1; no batch.
+        PipelineError: a named field does not exist or cannot be plotted, no field can be plotted, ``rows`` is below 1,
+            or ``batch`` is not a batch.
         ImportError: matplotlib is not installed.
     """
     if rows < 1:
@@ -97,14 +98,14 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
     found = dict(_leaves(batch))
     missing = [name for name in wanted or () if name not in found]
     if missing:
-        raise PipelineError(f"plot: expected fields of {', '.join(found)}, got {missing[0]!r}.")
+        raise PipelineError(f"plot: expected fields among {', '.join(found)}, got {missing[0]!r}.")
     drawings = {name: _drawing(name, found[name], rows) for name in wanted or found}
     drawn = {name: drawing for name, drawing in drawings.items() if drawing is not None}
     if not drawn or (wanted is not None and len(drawn) < len(drawings)):
         refused = ", ".join(name for name in drawings if name not in drawn) or "none"
         raise PipelineError(
-            f"plot: expected a batch with images, numbers, or lists of numbers, got what cannot be drawn: {refused}. "
-            "Give a batch, as batch(n) makes it, and see describe(batch) for what it holds."
+            f"plot: expected a batch of images, numbers, or lists of numbers, got fields that cannot be drawn: {refused}. "
+            "Pass a batch made by batch(n). describe(batch) shows its contents."
         )
     try:
         from matplotlib.figure import Figure
@@ -112,7 +113,7 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
         raise ImportError(f"plot {missing_package(error, 'matplotlib', 'plot')}") from error
 
     class Drawn(Figure):
-        """Shown by a notebook whichever backend it has."""
+        """A figure that notebooks display with any matplotlib backend."""
 
         def _repr_png_(self) -> bytes:
             stream = io.BytesIO()
@@ -130,7 +131,7 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawing:
-    """What a panel shows: pixels, or a bar for each row, or a line for each row; ``height`` is in inches."""
+    """The content of a panel: pixels, one bar per row, or one line per row."""
 
     pixels: np.ndarray | None = None
     bars: np.ndarray | None = None
@@ -138,7 +139,7 @@ class _Drawing:
 
     @property
     def height(self) -> float:
-        """Of the panel; a sheet keeps its proportions."""
+        """The height of the panel in inches. Images keep their aspect ratio."""
         return 1.5 if self.pixels is None else min(8.0, 8 * self.pixels.shape[0] / self.pixels.shape[1])
 
     def draw(self, panel: Any) -> None:
@@ -154,7 +155,7 @@ class _Drawing:
 
 
 def _drawing(name: str, value: Any, rows: int) -> _Drawing | None:
-    """What to draw for the first rows of a field; ``None`` if nothing can be."""
+    """Returns what to draw for the first rows of a field, or ``None`` if they cannot be drawn."""
     first = _first(value, rows)
     values = [None if _is_null(each) else _with_gaps(each) for each in first]
     known = [each for each in values if each is not None and each.dtype.kind in "biufmM"]
@@ -179,7 +180,7 @@ def _is_null(value: Any) -> bool:
 
 
 def _with_gaps(value: Any) -> np.ndarray | None:
-    """A value as one array, with NaN for nulls inside it; ``None`` for a text, or lists that form no array."""
+    """Converts a value to one array, with NaN for nulls. Returns ``None`` for strings and for lists that are ragged."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         return np.ma.filled(value.astype(np.float64), np.nan)
     numbers = isinstance(value, list) and all(each is None or isinstance(each, int | float) for each in value)
@@ -197,7 +198,7 @@ def _is_image(value: np.ndarray) -> bool:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values in dicts and tuples, by their places."""
+    """Yields the path and value of each leaf in nested dicts and tuples."""
     if isinstance(value, Mapping):
         pairs: Iterator[tuple[Any, Any]] = iter(value.items())
     elif isinstance(value, tuple):
@@ -224,7 +225,7 @@ def _described(name: str, value: Any) -> FieldDescription:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a value without a dtype: text, bytes, or a list of them or of arrays."""
+    """Names the type of a value without a dtype: text, bytes, or a list of those or of arrays."""
     pending = [value]
     first = None
     while pending and first is None:
@@ -240,7 +241,7 @@ def _kind(value: Any) -> str:
 
 
 def _shape(value: Any) -> tuple[int | None, ...] | None:
-    """The shape, with ``None`` where rows differ; ``None`` for a single value without one."""
+    """The shape, with ``None`` for axes that differ between rows; or ``None`` for a scalar without a shape."""
     if isinstance(value, RaggedArray):
         axes = [value.shapes[:, axis] for axis in range(value.shapes.shape[1])]
         return (*value.lead, *(int(axis[0]) if len(axis) and (axis == axis[0]).all() else None for axis in axes))
@@ -258,7 +259,7 @@ def _shape(value: Any) -> tuple[int | None, ...] | None:
 
 
 def _values(value: Any) -> str:
-    """The first few values of all, flat."""
+    """The first few scalars in a value, as text."""
     if isinstance(value, str | bytes) or value is None:
         return short_text(value)
     flat = list(_single(value, _FIRST + 1))
@@ -267,7 +268,7 @@ def _values(value: Any) -> str:
 
 
 def _single(value: Any, count: int) -> Iterator[Any]:
-    """The first single values in a value, flat."""
+    """Yields the first ``count`` scalars in a value."""
     pending = [value]
     while pending and count:
         each = pending.pop(0)
@@ -288,7 +289,7 @@ def _rank(value: Any) -> int:
 
 
 def _first(value: Any, count: int) -> list[Any]:
-    """The first entries along the first axis; none of a single value."""
+    """The first entries along the first axis; empty for a scalar."""
     if getattr(value, "is_nested", False):
         return list(value.unbind()[:count])
     if _rank(value) == 0 or isinstance(value, str | bytes):
@@ -298,7 +299,7 @@ def _first(value: Any, count: int) -> list[Any]:
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """A value as one numpy array; ``None`` for a null, a text, or lists that form none."""
+    """Converts a value to one numpy array. Returns ``None`` for nulls, strings, and lists that are ragged."""
     if value is None or value is np.ma.masked or isinstance(value, str | bytes):
         return None
     if isinstance(value, RaggedArray | NestedArray | list):
@@ -307,7 +308,7 @@ def _as_array(value: Any) -> np.ndarray | None:
         return np.stack(known) if len(known) == len(entries) and len({each.shape for each in known}) == 1 else None
     if hasattr(value, "detach"):
         value = value.detach().cpu()
-        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # which numpy does not have
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value  # numpy has no bfloat16
     numpy = getattr(value, "numpy", None)
     found = np.asarray(numpy() if callable(numpy) else value)
     return found if found.dtype != object else None

@@ -1,6 +1,7 @@
-"""Images of any dtype and channels as RGB pixels, fitted into squares and laid out in lines.
+"""Converts images of any dtype and channel count to RGB, scales them to fit squares, and arranges them in a grid.
 
-In: values of fields. Out: uint8 arrays ``(H, W, 3)``. Values that are no bytes are scaled to the range that they have.
+The inputs are field values and the outputs are uint8 arrays ``(H, W, 3)``. Dtypes other than uint8 are scaled from the
+range of their values to 0..255.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from ..schema.element import OutputField
 
 GAP = 2
-"""Pixels between two images of a sheet."""
+"""The gap in pixels between two images on a sheet."""
 CHANNELS = (1, 3, 4)
 _GREY = 48
 
@@ -28,7 +29,7 @@ def is_image(output: OutputField) -> bool:
 
 
 def images_of(value: Any, output: OutputField) -> list[np.ndarray]:
-    """The images of a value: one, or one for each step of a window; a null is an empty one."""
+    """The images in a value: one, or one per step of a window. A null becomes a black pixel."""
     if value is None:
         return [np.zeros((1, 1, 3), np.uint8)]
     steps = [value] if output.window is None else [value[step] for step in range(len(value))]
@@ -38,7 +39,7 @@ def images_of(value: Any, output: OutputField) -> list[np.ndarray]:
 
 
 def as_rgb(image: np.ndarray) -> np.ndarray:
-    """uint8 ``(H, W, 3)`` of an image of any dtype and channels."""
+    """Converts an image of any dtype and channel count to uint8 ``(H, W, 3)``."""
     if image.ndim == 3 and image.shape[2] not in CHANNELS:
         image = image.transpose(1, 2, 0)
     if image.dtype != np.uint8:
@@ -53,7 +54,7 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
 
 
 def fitted(image: np.ndarray, size: int) -> np.ndarray:
-    """The image in the middle of a square, as large as fits."""
+    """Scales an image to fit a square of ``size`` pixels, and centers it."""
     from PIL import Image
 
     height, width = image.shape[:2]
@@ -78,7 +79,7 @@ def laid_out(lines: Sequence[Sequence[np.ndarray]], tile: int) -> np.ndarray:
 
 
 def data_url(pixels: np.ndarray) -> str:
-    """A picture (uint8 ``(H, W, 3)``) as the URL of a PNG, for a page that loads nothing."""
+    """Encodes an image (uint8 ``(H, W, 3)``) as a PNG data URL, for self-contained pages."""
     from PIL import Image
 
     stream = io.BytesIO()

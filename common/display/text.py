@@ -1,5 +1,6 @@
-"""Values as people read them: in one short line, as HTML that stands alone (no script, every text escaped), and the
-names, dtypes and shapes of what a pipeline gives.
+"""Formats values for people: as one short line, or as self-contained HTML (no scripts, all text escaped).
+
+`leaves` maps the output names of a pipeline to the values in a row or batch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NUMBERS = 8
 
 
 def leaves(element: Element, value: Any) -> dict[str, Any]:
-    """The leaves of what a pipeline gives (a row or a batch, of dicts or tuples), by the names of its outputs."""
+    """Maps output names to the leaf values of a row or batch, which may nest dicts and tuples."""
     if element.form is not None:
         return dict(_in_form(element, element.form, value))
     return {output.name: reduce(operator.getitem, output.path, value) for output in element.outputs}
@@ -37,7 +38,7 @@ def _in_form(element: Element, form: Form, value: Any) -> Iterator[tuple[str, An
 
 
 def short_text(value: Any, letters: int = _LETTERS) -> str:
-    """A value in one short line: numbers and texts as they are, arrays by dtype, shape and first values.
+    """Formats a value as one short line: numbers and strings in full, arrays by dtype, shape and first values.
 
     >>> short_text(np.zeros((2, 3), np.float32))
     'float32 (2, 3) 0 0 0 0 0 0'
@@ -83,12 +84,12 @@ def _scalar_text(value: Any) -> str:
 
 
 def html_table(names: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
-    """A table of texts."""
+    """Returns an HTML table of escaped strings."""
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
 
 def note(text: str) -> str:
-    """A line of small print, or several."""
+    """Returns one or more lines of small print as HTML."""
     return f'<pre style="margin:.3em 0;font-size:12px;line-height:1.35;white-space:pre-wrap">{escape(text)}</pre>'

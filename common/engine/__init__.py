@@ -1,1 +1,1 @@
-"""How items are made: fetch encoded columns, gather, decode straight into the batch buffer, transform."""
+"""Makes items: fetches encoded columns, gathers rows, decodes straight into the batch buffer, and transforms."""

@@ -132,7 +132,7 @@ class EpochOrder:
         return start, start + self.stream_items(stream)
 
     def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Returns the rows before each segment, by which blocks are sized. Here each item counts as one row."""
+        """Returns the rows before each segment, which determine block sizes. Here each item counts as one row."""
         return position
 
     def block_segments(self, stream: int, block: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -63,7 +63,7 @@ def phases_of(weights: Weights | None, sources: int) -> tuple[Phase, ...]:
     never = [number for number in range(sources) if not any(phase.weights[number] for phase in phases)]
     if never:
         raise PipelineError(
-            f"mix: expected a schedule that draws each of {sources} pipelines at some time, got weights of 0 alone for "
+            f"mix: expected a schedule that draws each of {sources} pipelines at some time, got only weights of 0 for "
             f"{never}. Leave these pipelines out."
         )
     return phases
@@ -120,7 +120,7 @@ class MixView:
         return max([count for count in counts if count is not None], default=1)
 
     def resolve(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """As `positions.RowView.resolve`."""
+        """See `positions.RowView.resolve`."""
         source = np.empty(len(number), dtype=np.int64)
         local = np.empty(len(number), dtype=np.int64)
         block = number // _BLOCK

@@ -40,7 +40,7 @@ class WeightedDraws:
         return np.searchsorted(self._bounds, self._points(items), side="right") - 1
 
     def items_before(self, rows: np.ndarray) -> np.ndarray:
-        """How many items are drawn from the rows before each of ``rows`` (int64): near a guess, then by bisection."""
+        """Returns how many items are drawn from the rows before each of ``rows`` (int64). Guesses, then bisects."""
         sums: np.ndarray = self._bounds[rows]
         guess = np.ceil((sums - self._first) * (self._count / max(int(self._bounds[-1]), 1)))
         middle = np.clip(guess, 0, self._count).astype(np.int64)
@@ -60,10 +60,10 @@ class WeightedDraws:
 
 
 def weight_bounds(weights: np.ndarray) -> np.ndarray:
-    """The sums before each row and of all (int64 ``[rows + 1]``) of weights that are finite and not negative.
+    """Returns the sums of weights before each row, and the total (int64 ``[rows + 1]``). Weights are finite and >= 0.
 
-    Integers count as they are, if their sum allows. Others are scaled by a power of two, so that their shares stay the
-    same; what is then lost lies below 2^-61 of the sum.
+    Integer weights are used unchanged if their sum is small enough. Other weights are scaled by a power of two, which
+    preserves their shares. The rounding error is below 2^-61 of the sum.
     """
     if weights.dtype.kind == "f" or weights.sum(dtype=np.float64) >= 1 << _BITS:
         _, exponent = np.frexp(weights.max(initial=0.0))

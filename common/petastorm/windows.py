@@ -72,12 +72,12 @@ def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, sta
         return
     row_group, row = rows.locate(np.array([wrong]))
     raise DatasetError(
-        f"NGram: {loader.dataset.describe_row(int(row_group[0]), int(row[0]))}: expected time stamps in '{name}' that "
+        f"NGram: {loader.dataset.describe_row(int(row_group[0]), int(row[0]))}: expected timestamps in '{name}' that "
         f"do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. Write the data sorted by '{name}'."
     )
 
 
 def _stamps(name: str, chunks: list[pa.Array]) -> Stamps:
     if any(chunk.null_count for chunk in chunks):
-        raise DatasetError(f"NGram: expected time stamps in '{name}', got null. Leave such rows out with a predicate.")
+        raise DatasetError(f"NGram: expected timestamps in '{name}', got null. Leave such rows out with a predicate.")
     return stamps_of(pa.chunked_array(chunks) if chunks else pa.chunked_array([], pa.int64()), name)

@@ -1,7 +1,7 @@
-"""Predicates over one column that Arrow expressions cannot say: membership in lists, and hash splits.
+"""Predicates on one column that Arrow expressions cannot state: membership in lists, and hash splits.
 
-They are values (comparable, JSON), are evaluated on whole columns, and are given to ``where``. ``~`` inverts one. A
-null is in no list; for a split it is a value like any other, so that every row is in exactly one part.
+They are values (comparable, convertible to JSON) that you pass to ``where``, and are evaluated on whole columns. ``~``
+inverts one. A null is in no list. For a split, a null is a value like any other, so every row is in exactly one part.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class ColumnPredicate(PlainFields):
-    """Base: a condition on one field, evaluated on a whole stored column."""
+    """Base class: a condition on one field, evaluated on a whole stored column."""
 
     kind: ClassVar[str]
     field: str
@@ -46,15 +46,15 @@ class ColumnPredicate(PlainFields):
         return Inverted(self.field, self)
 
     def mask(self, column: pa.Array) -> np.ndarray:
-        """Which rows are wanted, bool ``[rows]``."""
+        """Returns which rows match, bool ``[rows]``."""
         raise NotImplementedError
 
     def on(self, field: str) -> ColumnPredicate:
-        """The same condition on another field."""
+        """Returns the same condition on another field."""
         return replace(self, field=field)  # type: ignore[type-var]  # subclasses are dataclasses
 
     def to_json(self) -> dict[str, Any]:
-        """``{"kind": ..., **parameters}``."""
+        """Returns ``{"kind": ..., **parameters}``."""
         names = self.__dataclass_fields__  # type: ignore[attr-defined]  # subclasses are dataclasses
         return {"kind": self.kind, **{name: getattr(self, name) for name in names}}
 
@@ -69,7 +69,7 @@ def predicate_from_json(value: dict[str, Any]) -> ColumnPredicate:
 
 @dataclass(frozen=True)
 class Contains(ColumnPredicate):
-    """Rows whose list holds any (or all) of some values."""
+    """Matches rows whose list holds any (or all) of some values."""
 
     kind: ClassVar[str] = "contains"
     field: str
@@ -79,7 +79,7 @@ class Contains(ColumnPredicate):
     def check(self) -> None:
         if not self.values or not all(isinstance(value, str | int | float | bool) for value in self.values):
             raise PipelineError(
-                f"contains('{self.field}'): expected one text, number or bool or more to look for, got {self.values!r}."
+                f"contains('{self.field}'): expected one or more strings, numbers or bools, got {self.values!r}."
             )
 
     def mask(self, column: pa.Array) -> np.ndarray:
@@ -88,7 +88,7 @@ class Contains(ColumnPredicate):
                 raise PipelineError(f"contains('{self.field}'): expected a field of lists, got {column.type}.")
             column = column.cast(pa.large_list(column.type.value_type))
         flat = column.flatten()
-        lengths = pc.list_value_length(column).fill_null(0)  # flatten() leaves out what is hidden beneath null lists
+        lengths = pc.list_value_length(column).fill_null(0)  # flatten() skips values under null lists
         owner = np.repeat(np.arange(len(column)), lengths.to_numpy(zero_copy_only=False))
         if pa.types.is_dictionary(flat.type):
             flat = flat.dictionary_decode()
@@ -109,10 +109,9 @@ class Contains(ColumnPredicate):
 
 @dataclass(frozen=True)
 class HashSplit(ColumnPredicate):
-    """Rows whose value of a field hashes into part ``index`` of ``fractions``.
+    """Matches rows whose value of a field hashes into part ``index`` of ``fractions``.
 
-    The hash depends on the value and the seed alone, so a row stays in its part whatever happens to the dataset's
-    files.
+    The hash depends only on the value and the seed, so a row stays in its part even if the dataset's files change.
     """
 
     kind: ClassVar[str] = "hash_split"
@@ -142,7 +141,7 @@ class HashSplit(ColumnPredicate):
 
 @dataclass(frozen=True)
 class Inverted(ColumnPredicate):
-    """Rows for which another predicate on the same field is false."""
+    """Matches rows for which another predicate on the same field is false."""
 
     kind: ClassVar[str] = "not"
     field: str
@@ -162,7 +161,7 @@ class Inverted(ColumnPredicate):
 
 
 def hash_column(column: pa.Array, seed: int) -> np.ndarray:
-    """A stable 64-bit hash of every value (uint64): splitmix64 for integers, BLAKE2b of a canonical text for others."""
+    """Returns a stable hash of every value (uint64): splitmix64 for integers, BLAKE2b of a canonical text otherwise."""
     if pa.types.is_integer(column.type) and column.null_count == 0:
         values = column.to_numpy(zero_copy_only=False)
         return _splitmix(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64), seed)
@@ -200,8 +199,8 @@ def _hash_value(value: object, seed: int) -> int:
 
 
 def _before_widening(value: object) -> Any:
-    """The integer or the day that a value is: a column may widen to floats, decimals or times, and no row may change
-    its part.
+    """Converts a value that is a whole number or a day to that. A column may be widened to floats, decimals or times,
+    and no row must change its part then.
     """
     if isinstance(value, float | decimal.Decimal) and math.isfinite(value) and value.as_integer_ratio()[1] == 1:
         number = int(value)
@@ -212,10 +211,10 @@ def _before_widening(value: object) -> Any:
 
 
 def contains(field: str, *values: object, every: bool = False) -> Contains:
-    """A predicate for ``where``: the list in ``field`` holds any of ``values`` (``every``: all of them)."""
+    """Returns a predicate for ``where``: the list in ``field`` holds any of ``values`` (``every``: all of them)."""
     return Contains(field, tuple(values), every)
 
 
 def hash_split(field: str, fractions: Sequence[float], index: int, seed: int | None = None) -> HashSplit:
-    """A predicate for ``where``: part ``index`` of a train/validation split by a field's hash (seed ``None`` is 0)."""
+    """Returns a predicate for ``where``: part ``index`` of a split by a field's hash. A seed of ``None`` means 0."""
     return HashSplit(field, tuple(fractions), index, 0 if seed is None else seed)

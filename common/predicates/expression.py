@@ -1,7 +1,7 @@
-"""Predicates: what a `pyarrow.compute.Expression` says, as a tree, as text, and as a mask over rows.
+"""Predicates: turns a `pyarrow.compute.Expression` into a tree, text, or a mask over rows.
 
-In comes an expression or DNF tuples, written over the schema's dotted names. Out comes a frozen tree for pruning, the
-columns that are read, a JSON form and a cache key, and the rows for which the predicate is true. A null is not true.
+Takes an expression or DNF tuples over the schema's dotted names. Returns a frozen tree for pruning, the columns to
+read, a JSON form, a cache key, and the rows for which the predicate is true. Null does not count as true.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COMPARE = {
     ">=": operator.ge,
 }
 _ASSOCIATIVE = ("and_kleene", "or_kleene")
-_MAX_DEPTH = 200  # keeps every walk over the tree far from Python's recursion limit
+_MAX_DEPTH = 200  # keeps recursion over the tree far below Python's limit
 _DNF = (
     "Write ('field', op, value), a list of them (all must hold), or a list of such lists (any must hold); "
     "op is one of == != < > <= >= in, not in."
@@ -40,7 +40,7 @@ _DNF = (
 
 @dataclass(frozen=True, slots=True)
 class FieldRef:
-    """A column; ``path`` has several parts where the expression reaches into a struct."""
+    """A column. ``path`` has several parts if the expression reaches into a struct."""
 
     path: tuple[str, ...]
 
@@ -59,20 +59,20 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An Arrow compute function; chains of ``and_kleene`` and of ``or_kleene`` are one call of many arguments."""
+    """A call of an Arrow compute function. Chains of ``and_kleene`` or ``or_kleene`` are one call with many args."""
 
     name: str
     args: tuple[Node, ...]
     options: tuple[tuple[str, pa.Scalar], ...] = ()
 
     def option(self, name: str) -> pa.Scalar | None:
-        """One field of the call's options, ``None`` if there is no such option."""
+        """Returns one field of the call's options, or ``None`` if there is no such option."""
         return dict(self.options).get(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """An expression that could not be looked into: it can be evaluated, and nothing is known about it."""
+    """An expression that could not be parsed. It can be evaluated, but nothing else is known about it."""
 
     expression: pc.Expression
 
@@ -81,21 +81,21 @@ Node = Call | FieldRef | Literal | Opaque
 
 
 def parse_expression(expression: pc.Expression) -> Node:
-    """The tree of an expression; `Opaque` where pyarrow's serialised form does not tell.
+    """Returns the tree of an expression, or `Opaque` if pyarrow's serialised form cannot be parsed.
 
-    pyarrow has no public introspection. An expression serialises as an Arrow IPC file whose schema metadata lists the
-    nodes in prefix order, with literals and options in the columns of its only batch (Arrow C++, ``expression.cc``,
+    pyarrow has no public introspection. A serialised expression is an Arrow IPC file whose schema metadata lists the
+    nodes in prefix order, and whose only batch holds literals and options in its columns (Arrow C++, ``expression.cc``,
     ``Serialize``).
     """
     try:
         batch = pa.ipc.open_file(_serialize(expression)).get_batch(0)
         return _build_tree(_metadata_pairs(batch.schema), batch)
-    except Exception:  # the form is pyarrow's own business: whatever goes wrong only costs the pruning
+    except Exception:  # the form is private to pyarrow; a failure costs only the pruning
         return Opaque(expression)
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and everything below it, in reading order."""
+    """Yields the node and all its descendants, in reading order."""
     pending = [node]
     while pending:
         current = pending.pop()
@@ -105,11 +105,11 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def field_names(expression: pc.Expression | Node, schema_names: Collection[str]) -> tuple[str, ...]:
-    """The dotted names of the columns that the expression reads, each once, in reading order.
+    """Returns the dotted names of the columns that the expression reads, without duplicates, in reading order.
 
     Raises:
-        FieldNotFoundError: a column that is not in ``schema_names``.
-        PipelineError: an expression that cannot be looked into.
+        FieldNotFoundError: a column is not in ``schema_names``.
+        PipelineError: the expression cannot be parsed.
     """
     names: dict[str, None] = {}
     for node in walk(_as_node(expression)):
@@ -123,19 +123,19 @@ def field_names(expression: pc.Expression | Node, schema_names: Collection[str])
 
 
 def as_expression(where: object) -> pc.Expression:
-    """An expression as it is, or one made of DNF tuples.
+    """Returns an expression unchanged, or builds one from DNF tuples.
 
     Raises:
-        PipelineError: neither of the two.
+        PipelineError: the value is neither of the two.
     """
     return where if isinstance(where, pc.Expression) else from_tuples(where)
 
 
 def from_tuples(filters: object) -> pc.Expression:
-    """The expression of filters in the form that ``pyarrow.parquet`` takes, with its meaning.
+    """Builds an expression from filters in the form of ``pyarrow.parquet``, with the same meaning.
 
     Raises:
-        PipelineError: filters of another form.
+        PipelineError: the filters have another form.
     """
     if _is_predicate(filters):
         return _predicate(filters)
@@ -146,16 +146,16 @@ def from_tuples(filters: object) -> pc.Expression:
 
 
 def expression_to_json(expression: pc.Expression) -> str:
-    """The expression as base64 text.
+    """Serialises the expression as base64 text.
 
     Raises:
-        PipelineError: an expression without a serialised form.
+        PipelineError: the expression cannot be serialised.
     """
     try:
         return base64.b64encode(_serialize(expression)).decode("ascii")
     except pa.ArrowException as error:
         raise PipelineError(
-            f"serialising predicate '{expression}': expected columns by name and functions of Arrow, got: {error}. "
+            f"serialising predicate '{expression}': expected columns by name and Arrow functions, got: {error}. "
             "Refer to columns by name, or use where(fn, fields=[...])."
         ) from error
 
@@ -164,7 +164,7 @@ def expression_from_json(text: str) -> pc.Expression:
     """The inverse of `expression_to_json`.
 
     Raises:
-        PipelineError: damaged text, or an expression that this pyarrow does not know.
+        PipelineError: the text is damaged, or this pyarrow does not know the expression.
     """
     try:
         return pc.Expression._deserialize(pa.py_buffer(base64.b64decode(text, validate=True)))
@@ -176,20 +176,20 @@ def expression_from_json(text: str) -> pc.Expression:
 
 
 def expression_key(expression: pc.Expression) -> str:
-    """Canonical text for hashing: equal expressions have equal keys, in every process.
+    """Returns canonical text for hashing: equal expressions have equal keys, in every process.
 
     Raises:
-        PipelineError: an expression without a serialised form.
+        PipelineError: the expression cannot be serialised.
     """
     node = parse_expression(expression)
     return f"opaque:{expression_to_json(expression)}" if isinstance(node, Opaque) else _node_text(node)
 
 
 def with_other_names(expression: pc.Expression, name_of: Callable[[str], str]) -> pc.Expression:
-    """The same expression over fields of other (dotted) names.
+    """Returns the same expression with other (dotted) field names.
 
     Raises:
-        PipelineError: an expression that cannot be looked into.
+        PipelineError: the expression cannot be parsed.
     """
     if isinstance(parse_expression(expression), Opaque):
         raise _opaque(expression)
@@ -212,20 +212,20 @@ def with_other_names(expression: pc.Expression, name_of: Callable[[str], str]) -
 
 
 def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
-    """Which rows of the table the expression is true for: bool ``(rows,)``; columns have dotted names.
+    """Returns the rows for which the expression is true: bool ``(rows,)``. The table's columns have dotted names.
 
-    A table without rows still has its types checked.
+    Types are checked even if the table has no rows.
 
     Raises:
-        FieldNotFoundError: a column that the table does not have.
-        PipelineError: an expression that Arrow refuses for these column types, or that is no condition.
+        FieldNotFoundError: the table lacks a column.
+        PipelineError: Arrow refuses the expression for these column types, or the expression is not a condition.
     """
     found = row_values(table, expression, condition=True)
     return np.asarray(found.fill_null(False).to_numpy(), dtype=np.bool_)
 
 
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
-    """The value of the expression for each row of the table; see `row_mask`. ``condition``: it must be a bool."""
+    """Returns the value of the expression for each row; see `row_mask`. With ``condition``, it must be a bool."""
     node = parse_expression(expression)
     source = table if isinstance(node, Opaque) else _nested_columns(table, node)
     try:
@@ -260,7 +260,7 @@ def _serialize(expression: pc.Expression) -> pa.Buffer:
 
 
 class _ArrowSchema(ctypes.Structure):
-    # The head of the Arrow C data interface's ArrowSchema.
+    # The first members of ArrowSchema in the Arrow C data interface.
     _fields_ = (("format", ctypes.c_char_p), ("name", ctypes.c_char_p), ("metadata", ctypes.c_void_p))
 
 
@@ -270,7 +270,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def _metadata_pairs(schema: pa.Schema) -> list[tuple[str, str]]:
-    """The key-value metadata in order; ``Schema.metadata`` is a dict and would lose the repeated keys."""
+    """Returns the key-value metadata in order. ``Schema.metadata`` is a dict and would lose repeated keys."""
     capsule = schema.__arrow_c_schema__()
     address = _ArrowSchema.from_address(_capsule_pointer(capsule, b"arrow_schema")).metadata
 
@@ -351,11 +351,11 @@ def _predicate(value: Any) -> pc.Expression:
             found = pc.field(name).isin(_members(operand, refuse))
             return found if op == "in" else ~found
         if op not in _COMPARE:
-            raise refuse("expected an operator of == != < > <= >= in, not in")
+            raise refuse("expected one of the operators == != < > <= >= in, not in")
         if operand is None:
             raise refuse("expected a value to compare with (nothing equals null; use pc.field(...).is_null())")
         if isinstance(operand, np.generic):
-            operand = pa.array(np.asarray([operand]))[0]  # pc.scalar() refuses a datetime64 of days
+            operand = pa.array(np.asarray([operand]))[0]  # pc.scalar() refuses datetime64[D]
         return _COMPARE[op](pc.field(name), pc.scalar(operand))
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise refuse(f"expected a value that Arrow can hold ({error})") from error
@@ -367,20 +367,20 @@ def _refuse_predicate(value: object, rule: str) -> PipelineError:
 
 def _members(operand: object, refuse: Callable[[str], PipelineError]) -> pa.Array:
     if isinstance(operand, (set, frozenset)):
-        operand = sorted(operand, key=lambda member: (str(type(member)), repr(member)))  # one order in every process
+        operand = sorted(operand, key=lambda member: (str(type(member)), repr(member)))  # same order in every process
     if not isinstance(operand, (list, tuple, range, np.ndarray, pa.Array, pa.ChunkedArray)):
         raise refuse("expected a list, tuple, set or array after 'in' and 'not in'")
     if isinstance(operand, pa.ChunkedArray):
         return operand.combine_chunks()
     if isinstance(operand, (list, tuple)) and operand and all(isinstance(member, np.generic) for member in operand):
-        operand = np.asarray(operand)  # pa.array() refuses a list of datetime64 of days
+        operand = np.asarray(operand)  # pa.array() refuses a list of datetime64[D]
     return operand if isinstance(operand, pa.Array) else pa.array(operand)
 
 
 def _fold(
     join: Callable[[pc.Expression, pc.Expression], pc.Expression], parts: Sequence[pc.Expression]
 ) -> pc.Expression:
-    """Joins in a balanced tree: pyarrow recurses over expressions, and filters may have thousands of parts."""
+    """Joins parts in a balanced tree. pyarrow recurses over expressions, and filters may have thousands of parts."""
     if len(parts) == 1:
         return parts[0]
     half = len(parts) // 2
@@ -395,7 +395,7 @@ def _node_text(node: Node) -> str:
     assert isinstance(node, Call)
     parts = [_node_text(arg) for arg in node.args]
     for name, value in node.options:
-        ordered = node.name == "is_in" and name == "value_set"  # a set: the order of its members says nothing
+        ordered = node.name == "is_in" and name == "value_set"  # a set, so the order of members does not matter
         parts.append(f"{name}={value.type}:{_scalar_text(value, as_set=ordered)}")
     return f"{node.name}({', '.join(parts)})"
 
@@ -416,7 +416,7 @@ def _scalar_text(value: pa.Scalar, *, as_set: bool = False) -> str:
 
 
 def _nested_columns(table: pa.Table, node: Node) -> pa.Table:
-    """The columns that the expression reads, with structs put together again where it reaches into one."""
+    """Returns the columns that the expression reads. Rebuilds a struct if the expression reaches into it."""
     field_names(node, table.column_names)
     tree: dict[str, Any] = {}
     for ref in (ref for ref in walk(node) if isinstance(ref, FieldRef)):
@@ -427,7 +427,7 @@ def _nested_columns(table: pa.Table, node: Node) -> pa.Table:
                 raise _ambiguous(ref)
         if isinstance(branch.setdefault(ref.path[-1], table.column(ref.name)), dict):
             raise _ambiguous(ref)
-    # A table of no columns has no rows either, so the row count of an expression of literals needs a column.
+    # A table without columns has no rows, so an expression of literals needs a column to have a row count.
     columns = {name: _column(branch) for name, branch in tree.items()}
     return pa.table(columns) if columns else pa.table({"": pa.nulls(table.num_rows)})
 
@@ -449,7 +449,7 @@ def _column(branch: pa.ChunkedArray | dict[str, Any]) -> pa.ChunkedArray:
 
 
 def _evaluate(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
-    from pyarrow import acero  # imports pandas where that is installed: only for those who filter by an expression
+    from pyarrow import acero  # imports pandas if installed, so only import it when needed
 
     rows = "#"
     while rows in table.column_names:
@@ -461,6 +461,6 @@ def _evaluate(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
             acero.Declaration("project", acero.ProjectNodeOptions([expression, pc.field(rows)], ["value", "row"])),
         ]
     )
-    result = plan.to_table(use_threads=False)  # callers run several of these in threads of their own
+    result = plan.to_table(use_threads=False)  # callers already use several threads
     row = result.column("row").to_numpy()  # acero promises no order
     return result.column("value") if (np.diff(row) == 1).all() else result.sort_by("row").column("value")

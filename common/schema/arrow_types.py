@@ -1,7 +1,7 @@
-"""Arrow types and fields: which Arrow type holds a dtype, and which field an Arrow column becomes.
+"""Arrow types and fields: the Arrow type that holds a dtype, and the field that an Arrow column becomes.
 
-`infer_field` is what gives a dataset without our metadata its schema. Columns that cannot become tensors raise here, at
-plan time, with the field's name, unless they are deselected.
+`infer_field` builds the schema of a dataset that has no parquetry metadata. A column that cannot become a tensor raises
+an error at plan time that names the field, unless it is deselected.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NUMBERS: dict[str, np.dtype[Any]] = {
         *("float16", "float32", "float64"),
     )
 }
-"""By Arrow's own name of the type: pyarrow's conversion needs pandas in older releases."""
+"""Keyed by Arrow's name of the type, because pyarrow's own conversion needs pandas in older releases."""
 
 
 def arrow_scalar_type(dtype: FieldDtype, *, field: str) -> pa.DataType:
-    """The Arrow type that stores one scalar of ``dtype``."""
+    """Returns the Arrow type that stores one scalar of ``dtype``."""
     if dtype is decimal.Decimal:
         return pa.decimal128(38, 18)
     assert isinstance(dtype, np.dtype)
@@ -44,17 +44,17 @@ def arrow_scalar_type(dtype: FieldDtype, *, field: str) -> pa.DataType:
             return pa.date32()
         if unit not in _UNITS:
             raise SchemaError(
-                f"dtype of field '{field}': Parquet stores time stamps in s, ms, us or ns (or days), got unit '{unit}'."
+                f"dtype of field '{field}': Parquet stores timestamps in s, ms, us or ns (or days), got unit '{unit}'."
             )
         return pa.timestamp(unit) if dtype.kind == "M" else pa.duration(unit)
     return pa.from_numpy_dtype(dtype)
 
 
 def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
-    """The field dtype of one value of an Arrow type.
+    """Returns the field dtype for one value of an Arrow type.
 
     Raises:
-        SchemaError: a type that cannot become a tensor element.
+        SchemaError: the type cannot become a tensor element.
     """
     if pa.types.is_dictionary(arrow):
         return scalar_dtype(arrow.value_type, field=field)
@@ -83,7 +83,7 @@ def scalar_dtype(arrow: pa.DataType, *, field: str) -> FieldDtype:
 
 
 def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int | None, ...], FieldDtype]:
-    """The shape and dtype of a column's values: lists add an axis, fixed-size lists one of known length."""
+    """Returns the shape and dtype of a column's values. A list adds an axis; a fixed-size list has a known length."""
     if isinstance(arrow, pa.FixedShapeTensorType):
         return tuple(arrow.shape), scalar_dtype(arrow.value_type, field=field)
     if isinstance(arrow, pa.BaseExtensionType):
@@ -98,7 +98,7 @@ def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int 
 
 
 def arrow_type_to_json(arrow: pa.DataType) -> str:
-    """An Arrow type as text: its schema message of one field, base64."""
+    """Serialises an Arrow type as text: the base64 schema message of a single field."""
     return base64.b64encode(pa.schema([pa.field("t", arrow)]).serialize().to_pybytes()).decode("ascii")
 
 

@@ -1,8 +1,8 @@
-"""Whether a value fits its field: the one gate in front of every codec.
+"""Checks that a value fits its field. Every value passes this check before a codec sees it.
 
-In comes any Python or numpy value, out comes the same value in the field's own dtype. A value passes only if it reads
-back equal; the one exception is a float (not an array of floats), which is rounded to the field's precision. Nothing
-wraps, truncates, or turns into a string.
+Takes any Python or numpy value and returns the same value in the field's dtype. A value is accepted only if it reads
+back equal. The one exception is a single float (not an array of floats), which is rounded to the field's precision.
+Values never wrap around, are never truncated, and never turn into strings.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .field import UnischemaField
 
 
 def check_value(field: UnischemaField, value: object) -> Any:
-    """The value in the field's own type; ``None`` and ``NaT`` become ``None`` where the field is nullable.
+    """Returns the value in the field's type. ``None`` and ``NaT`` become ``None`` if the field is nullable.
 
     Raises:
-        EncodeError: a null in a field that has none, another dtype, another shape, a number out of range.
+        EncodeError: a null in a field that is not nullable, a wrong dtype or shape, or a number out of range.
     """
     if value is None:
         _refuse_null(field, "None")
@@ -40,14 +40,14 @@ def check_value(field: UnischemaField, value: object) -> Any:
 def _check_encoded(field: UnischemaField, value: bytes | bytearray | memoryview) -> bytes:
     if isinstance(value, np.bytes_):
         raise EncodeError(
-            f"field '{field.name}': expected bytes, got {type(value).__name__}, which has lost the zeros at its end. "
-            "Put the images into a list, or into an array of dtype object."
+            f"field '{field.name}': expected bytes, got {type(value).__name__}, which drops trailing zero bytes. "
+            "Pass the images as a list or as an array of dtype object."
         )
     return bytes(value)
 
 
 def wrong_type(field: UnischemaField, value: object) -> EncodeError:
-    """The error for a value of another type than the field's."""
+    """Returns the error for a value whose type is not the field's."""
     shown = repr(value)
     shown = shown if len(shown) <= 60 else shown[:57] + "..."
     return EncodeError(
@@ -140,7 +140,7 @@ def _check_range(field: UnischemaField, low: int, high: int) -> None:
 
 
 def _check_time(field: UnischemaField, value: object) -> Any:
-    """The value as ``datetime64`` or ``timedelta64`` in the field's unit; an integer counts that unit."""
+    """Returns the value as ``datetime64`` or ``timedelta64`` in the field's unit. Integers count that unit."""
     moment = _moment(field, value)
     try:
         result = moment.astype(field.dtype)
@@ -162,10 +162,10 @@ def _moment(field: UnischemaField, value: object) -> Any:
         value = value.item()
     if isinstance(value, int) and not isinstance(value, bool):
         if not -(2**63) <= value < 2**63:
-            raise EncodeError(f"field '{field.name}': expected a count of {field.dtype} in 64 bits, got {value}.")
+            raise EncodeError(f"field '{field.name}': expected a 64-bit count of {field.dtype}, got {value}.")
         return np.int64(value).astype(field.dtype)
     if wanted == "M" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)  # numpy's time stamps are UTC
+        value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)  # numpy's timestamps are UTC
     if wanted == "M" and isinstance(value, datetime.date):
         return np.datetime64(value)
     if wanted == "m" and isinstance(value, datetime.timedelta):
@@ -187,7 +187,7 @@ def _check_array(field: UnischemaField, value: object) -> np.ndarray:
 
 
 def _check_string_array(field: UnischemaField, value: object) -> np.ndarray:
-    """Objects for a plain list column, because Arrow keeps every byte; fixed-width numpy strings for ``.npy`` bytes."""
+    """Returns objects for plain list columns (Arrow keeps every byte) and fixed-width strings for ``.npy`` bytes."""
     wanted = "S" if is_bytes(field.dtype) else "U"
     if isinstance(value, np.ndarray) and value.dtype.kind == wanted and field.dtype is not decimal.Decimal:
         return value if field.storage.coded else value.astype(object)
@@ -204,7 +204,7 @@ def _check_string_array(field: UnischemaField, value: object) -> np.ndarray:
     for text in texts:
         if text[-1:] in ("\0", b"\0"):
             raise EncodeError(
-                f"field '{field.name}': expected strings without a NUL at the end, which .npy cannot hold, "
+                f"field '{field.name}': expected strings without a trailing NUL, which .npy cannot store, "
                 f"got {text!r}. Use ListCodec()."
             )
     return np.array(texts, dtype=wanted).reshape(array.shape)
@@ -230,7 +230,7 @@ def _array_from_list(field: UnischemaField, value: object) -> np.ndarray:
         return found
     if found.dtype.kind not in "biufO" or found.dtype.kind == "b":
         raise wrong_type(field, value)
-    # Integers beyond 64 bits, and integers in a float field: rare, so one by one.
+    # Integers beyond 64 bits and integers in a float field are rare, so they are checked one by one.
     items = [_check_number(field, item) for item in _object_array(field, value).flat]
     return np.array(items, dtype=field.dtype).reshape(found.shape)
 

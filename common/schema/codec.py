@@ -1,7 +1,7 @@
 """`Codec`: the contract between a field's value and the Parquet column that holds it.
 
-A codec is an immutable value with a JSON form. It knows the Arrow type of its column, how to encode one checked value,
-and how to decode one stored value into an array that somebody else owns.
+A codec is an immutable value with a JSON form. It knows the Arrow type of its column, encodes one checked value, and
+decodes one stored value into an array that the caller owns.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from ..errors import ParquetryError, SchemaError
 from .plain import PlainFields
 
 DAMAGE = (ValueError, OSError, MemoryError, OverflowError, IndexError)
-"""What a codec may raise for bytes that are not what they should be."""
+"""The exceptions that a codec may raise for damaged bytes."""
 
 _REGISTRY: dict[str, type[Codec]] = {}
 
 
 class CodedField(Protocol):
-    """What a codec knows of the field that it stores; `UnischemaField` is one."""
+    """The parts of a field that a codec may use. `UnischemaField` implements this."""
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name, for messages."""
 
     @property
     def dtype(self) -> Any:
-        """Of one value."""
+        """The dtype of one value."""
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Of one value; ``None`` marks an axis of variable length."""
+        """The shape of one value; ``None`` marks an axis of variable length."""
 
     @property
     def nullable(self) -> bool:
-        """Whether a row may have no value."""
+        """Whether values may be missing."""
 
     @property
     def is_fixed(self) -> bool:
@@ -46,18 +46,18 @@ class CodedField(Protocol):
 
     @property
     def storage(self) -> Codec:
-        """The codec that stores it."""
+        """The codec that stores the field."""
 
 
 class Codec(PlainFields):
-    """Base of all codecs; subclasses are frozen dataclasses.
+    """Base class of all codecs. Subclasses are frozen dataclasses.
 
     Attributes:
         kind: the name in JSON.
-        coded: whether a stored value is a byte string that `decode` must turn into an array; otherwise the column holds
+        coded: whether a stored value is a byte string that must be decoded into an array; otherwise the column holds
             plain Arrow values (scalars, strings, lists).
-        costly: whether decoding costs far more than a copy (compressed images, zip), so that it pays to spread it.
-        takes_encoded: whether a row may be written as the ``bytes`` that are to be stored.
+        costly: whether decoding costs far more than a copy (compressed images, zip), so spreading it over workers pays.
+        takes_encoded: whether a row may hold the ``bytes`` to store instead of an array.
     """
 
     refusal: ClassVar[type[ParquetryError]] = SchemaError
@@ -73,58 +73,58 @@ class Codec(PlainFields):
 
     @property
     def frees_interpreter(self) -> bool:
-        """Whether nearly all of a costly decoding runs without the interpreter lock, so that threads are enough."""
+        """Whether costly decoding mostly runs without the GIL, so threads are enough."""
         return False
 
     @property
     def compound(self) -> bool:
-        """Whether a column of it has several parts (`engine.columns.batch.Compound`)."""
+        """Whether its columns have several parts (`engine.columns.batch.Compound`)."""
         return False
 
     def check_field(self, field: CodedField) -> None:
         """Raises `SchemaError` if this codec cannot hold the field's dtype and shape."""
 
     def arrow_type(self, field: CodedField) -> pa.DataType:
-        """The Arrow type of the stored column."""
+        """Returns the Arrow type of the stored column."""
         return pa.binary()
 
     def encode(self, field: CodedField, value: object) -> Any:
-        """The stored form of one value that is already known to fit the field (see `encoding.check_value`)."""
+        """Returns the stored form of one value that `encoding.check_value` has accepted."""
         raise NotImplementedError
 
     def shape_of(self, field: CodedField, data: memoryview) -> tuple[int, ...]:
-        """The shape of the stored value, read from its header; raises `DecodeError`-compatible ``ValueError``."""
+        """Reads the shape of the stored value from its header. Raises ``ValueError`` if the header is damaged."""
         raise NotImplementedError
 
     def check_stored(self, field: CodedField, data: memoryview) -> None:
-        """Raises ``ValueError``, which says what was found, unless a stored value's header fits the field."""
+        """Raises ``ValueError`` with a description of the value if a stored value's header does not fit the field."""
         shape = self.shape_of(field, data)
         if len(shape) != len(field.shape) or any(w not in (None, s) for w, s in zip(field.shape, shape, strict=True)):
             raise ValueError(f"a value of shape {shape}")
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
-        """Writes the value into ``out``, which has the value's shape and the field's dtype.
+        """Decodes the value into ``out``, which has the value's shape and the field's dtype.
 
         Raises:
-            ValueError: bytes that do not decode, or decode to another dtype or shape; the caller adds file and row.
+            ValueError: the bytes do not decode, or decode to another dtype or shape. The caller adds file and row.
         """
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:
-        """``{"kind": ..., **parameters}``."""
+        """Returns ``{"kind": ..., **parameters}``."""
         return {"kind": self.kind}
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any]) -> Codec:
-        """Builds the codec from the JSON form's parameters (without ``kind``)."""
+        """Builds the codec from the parameters in its JSON form (without ``kind``)."""
         return cls(**parameters)
 
 
 def codec_from_json(value: Mapping[str, Any]) -> Codec:
-    """The codec that `Codec.to_json` described.
+    """Returns the codec that `Codec.to_json` described.
 
     Raises:
-        SchemaError: a codec that this release does not know.
+        SchemaError: this release does not know the codec.
     """
     parameters = dict(value)
     kind = parameters.pop("kind", None)

@@ -1,6 +1,6 @@
-"""The codecs: scalar, list, ndarray, compressed ndarray, and raw tensor. Images have their own module.
+"""The codecs: scalar, list, ndarray, compressed ndarray, and raw tensor. Image codecs are in `images`.
 
-See `codec.Codec` for the contract and `docs/format.md` for the bytes.
+See `codec.Codec` for the contract and `docs/format.md` for the byte layout.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .dtypes import FieldDtype, delivered_dtype, dtype_to_json, is_string_like
 from .npy import NpyHeader, npy_array, npy_header
 
 _ZIP_MEMBER = "arr.npy"
-_NPY_HEAD_BYTES = (1 << 16) + 12  # more than the longest header
+_NPY_HEAD_BYTES = (1 << 16) + 12  # longer than any header
 _NO_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, LookupError, EOFError, NotImplementedError, RuntimeError)
 _FAMILIES = {"b": "number", "i": "number", "u": "number", "f": "number", "m": "duration", "M": "time"}
 
 
 def _family(dtype: FieldDtype) -> str:
-    """Dtypes of one family convert into each other, exactly or with an error."""
+    """Returns the family of a dtype. Dtypes of one family convert into each other, either exactly or with an error."""
     return _FAMILIES.get(dtype.kind, dtype.kind) if isinstance(dtype, np.dtype) else "decimal"
 
 
 def default_codec(field: CodedField) -> Codec:
-    """How a field without a codec is stored: plain Parquet up to one axis, raw or ``.npy`` bytes beyond."""
+    """Returns the default codec: plain Parquet for up to one axis, raw or ``.npy`` bytes for more."""
     if len(field.shape) == 0:
         return ScalarCodec()
     if len(field.shape) == 1:
@@ -52,7 +52,7 @@ class ScalarCodec(Codec):
     """One plain Parquet value per row.
 
     Args:
-        arrow: the stored Arrow type where the dtype's own is not the wanted one, such as
+        arrow: the stored Arrow type, if it should differ from the dtype's default, such as
             ``pa.decimal128(9, 2)`` for a ``Decimal`` or ``pa.int16()`` for a ``uint8``.
     """
 
@@ -91,26 +91,26 @@ class ScalarCodec(Codec):
 
 @dataclass(frozen=True)
 class ScaledDecimalCodec(ScalarCodec):
-    """A decimal column read as int64: the value times ten to the column's scale."""
+    """A decimal column that is read as int64: the value times ten to the power of the column's scale."""
 
     kind: ClassVar[str] = "scaled_decimal"
 
 
 @dataclass(frozen=True)
 class ListCodec(Codec):
-    """Plain Parquet lists, one level for each axis; what a 1-D field without a codec uses."""
+    """Plain Parquet lists with one level per axis. The default for 1-D fields."""
 
     kind: ClassVar[str] = "list"
     coded: ClassVar[bool] = False
 
     def check_field(self, field: CodedField) -> None:
         if len(field.shape) == 0:
-            raise SchemaError(f"codec of field '{field.name}': ListCodec expected one axis or more, got shape ().")
+            raise SchemaError(f"codec of field '{field.name}': ListCodec expected at least one axis, got shape ().")
 
     def arrow_type(self, field: CodedField) -> pa.DataType:
         result = arrow_scalar_type(field.dtype, field=field.name)
         for axis, length in reversed(list(enumerate(field.shape))):
-            # Parquet cannot read fixed-size lists of no elements back, and older pyarrow writes none that are null.
+            # Fixed-size lists of length 0 cannot be read back from Parquet, and older pyarrow cannot write null ones.
             variable = not length or (axis == 0 and field.nullable)
             result = pa.list_(result) if variable else pa.list_(result, length)
         return result
@@ -118,8 +118,8 @@ class ListCodec(Codec):
     def encode(self, field: CodedField, value: Any) -> Any:
         kind = value.dtype.kind
         if kind in "mM" and np.isnat(value).any():
-            raise ValueError("expected no NaT inside a list, got one; NdarrayCodec can store it")
-        if kind == "O" or value.dtype == "datetime64[D]":  # Arrow takes days only as dates
+            raise ValueError("expected no NaT inside a list, got one. NdarrayCodec can store it")
+        if kind == "O" or value.dtype == "datetime64[D]":  # Arrow accepts days only as dates
             return value.tolist()
         return _lists_of_rows(np.ascontiguousarray(value, dtype=value.dtype.newbyteorder("=")))
 
@@ -129,10 +129,11 @@ class ReadListCodec(ListCodec):
     """Lists as a pipeline reads them.
 
     Args:
-        nulls: what becomes of nulls inside them: ``"error"``; ``"fill"`` with ``value``; ``"flag"``: 0 there, and
-            flags beside the values; or ``"keep"``: Python lists with ``None`` for the rows that hold nulls.
-        value: what to fill with.
-        levels: how many levels of lists may differ in length; 0: values are arrays.
+        nulls: how nulls inside the lists are handled. ``"error"`` raises, ``"fill"`` replaces them by ``value``,
+            ``"flag"`` replaces them by 0 and adds flags beside the values, and ``"keep"`` returns Python lists with
+            ``None`` for the rows that hold nulls.
+        value: the value for ``"fill"``.
+        levels: the number of list levels that may differ in length; 0 if values are arrays.
     """
 
     kind: ClassVar[str] = "read_list"
@@ -146,13 +147,13 @@ class ReadListCodec(ListCodec):
 
 
 def _lists_of_rows(array: np.ndarray) -> Any:
-    """Nested lists down to 1-D arrays, which Arrow converts without a Python object for each element."""
+    """Returns nested lists of 1-D arrays, which Arrow converts without a Python object per element."""
     return array if array.ndim == 1 else [_lists_of_rows(part) for part in array]
 
 
 @dataclass(frozen=True)
 class NdarrayCodec(Codec):
-    """An array as ``.npy`` bytes (NPY 1.0): any shape, also variable, and arrays of strings."""
+    """An array stored as ``.npy`` bytes (NPY 1.0). Supports any shape, even a variable one, and arrays of strings."""
 
     kind: ClassVar[str] = "ndarray"
 
@@ -162,14 +163,14 @@ class NdarrayCodec(Codec):
         return stream.getvalue()
 
     def npy_bytes(self, data: memoryview) -> memoryview:
-        """The ``.npy`` bytes inside the stored value."""
+        """Returns the ``.npy`` bytes inside the stored value."""
         return data
 
     def header_of(self, data: memoryview) -> NpyHeader:
-        """What the header of a stored value says.
+        """Parses the header of a stored value.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no valid header.
         """
         return npy_header(data)
 
@@ -189,7 +190,7 @@ class NdarrayCodec(Codec):
         out[...] = array
 
     def decode_strings(self, field: CodedField, data: memoryview) -> np.ndarray:
-        """The array of a string field: dtype ``S`` or ``U``, shape as stored."""
+        """Returns the array of a string field: dtype ``S`` or ``U``, in the stored shape."""
         array = npy_array(self.npy_bytes(data))
         if array.dtype.kind not in "SU":
             raise ValueError(f"expected an array of strings, got {array.dtype}")
@@ -198,7 +199,7 @@ class NdarrayCodec(Codec):
 
 @dataclass(frozen=True)
 class CompressedNdarrayCodec(NdarrayCodec):
-    """An array as a zip file with one deflated member ``arr.npy``: what ``numpy.savez_compressed`` writes."""
+    """An array stored as a zip file with one deflated member ``arr.npy``, as ``numpy.savez_compressed`` writes it."""
 
     kind: ClassVar[str] = "compressed_ndarray"
     costly: ClassVar[bool] = True
@@ -206,7 +207,7 @@ class CompressedNdarrayCodec(NdarrayCodec):
     def encode(self, field: CodedField, value: object) -> bytes:
         stream = io.BytesIO()
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-            # A fixed date, so that equal arrays give equal bytes.
+            # The date is fixed so that equal arrays give equal bytes.
             member = zipfile.ZipInfo(_ZIP_MEMBER, date_time=(1980, 1, 1, 0, 0, 0))
             archive.writestr(member, super().encode(field, value), zipfile.ZIP_DEFLATED)
         return stream.getvalue()
@@ -220,7 +221,7 @@ class CompressedNdarrayCodec(NdarrayCodec):
             return _whole_npy(stream, *_npy_head(stream))
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
-        with _npy_in_zip(data) as stream:  # nothing is decompressed that does not fit
+        with _npy_in_zip(data) as stream:  # checks the header before it decompresses the array
             head, header = _npy_head(stream)
             if header.shape != out.shape or header.dtype.itemsize != out.itemsize:
                 raise ValueError(f"expected {out.dtype} {out.shape}, got {header.dtype} {header.shape}")
@@ -230,10 +231,10 @@ class CompressedNdarrayCodec(NdarrayCodec):
 
 @contextmanager
 def _npy_in_zip(data: memoryview) -> Iterator[IO[bytes]]:
-    """The member of a stored zip file, to be read.
+    """Opens the member of a stored zip file.
 
     Raises:
-        ValueError: it is none, or damaged.
+        ValueError: the bytes are not a zip file, or the file is damaged.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -247,7 +248,7 @@ def _npy_in_zip(data: memoryview) -> Iterator[IO[bytes]]:
 
 
 def _npy_head(stream: IO[bytes]) -> tuple[bytes, NpyHeader]:
-    """The first bytes of an ``.npy`` stream, which hold its header, and what it says."""
+    """Reads the first bytes of an ``.npy`` stream and returns them with the header that they hold."""
     head = stream.read(_NPY_HEAD_BYTES)
     return head, npy_header(memoryview(head), sys.maxsize)
 
@@ -255,14 +256,14 @@ def _npy_head(stream: IO[bytes]) -> tuple[bytes, NpyHeader]:
 def _whole_npy(stream: IO[bytes], head: bytes, header: NpyHeader) -> memoryview:
     rest = max(header.data_offset + header.data_bytes - len(head), 0)
     content = head + stream.read(rest)
-    if stream.read(1):  # also compares the checksum of the member
+    if stream.read(1):  # reading to the end also verifies the member's checksum
         raise ValueError(f"expected {header.data_bytes} bytes of {header.dtype} {header.shape}, got more")
     return memoryview(content)
 
 
 @dataclass(frozen=True)
 class TensorCodec(Codec):
-    """Raw little-endian bytes in C order of one fixed shape: decoded with a single copy into the batch."""
+    """Raw little-endian bytes in C order, for one fixed shape. Decoding is a single copy into the batch."""
 
     kind: ClassVar[str] = "tensor"
 
@@ -274,7 +275,7 @@ class TensorCodec(Codec):
             )
 
     def value_bytes(self, field: CodedField) -> int:
-        """The stored size of every value."""
+        """Returns the stored size of every value in bytes."""
         return delivered_dtype(field.dtype).itemsize * math.prod(axis or 0 for axis in field.shape)
 
     def arrow_type(self, field: CodedField) -> pa.DataType:

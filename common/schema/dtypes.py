@@ -1,7 +1,7 @@
-"""The element types of a field: normalising what users write, and naming them in JSON.
+"""The element types of a field: normalises what users write and names dtypes in JSON.
 
-A field's dtype is a ``numpy.dtype`` (``"U"`` for text, ``"S"`` for bytes, ``datetime64[unit]`` for time stamps, which
-are delivered as int64 in that unit) or the class ``decimal.Decimal`` (delivered as its exact text).
+A field's dtype is a ``numpy.dtype`` or the class ``decimal.Decimal`` (delivered as its exact text). ``"U"`` is text,
+``"S"`` is bytes, and ``datetime64[unit]`` is a timestamp, delivered as int64 in that unit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FieldDtype = np.dtype[Any] | type[decimal.Decimal]
 _TEXT = np.dtype("U")
 _BYTES = np.dtype("S")
 _NO_DTYPE = (TypeError, ValueError, SyntaxError, OverflowError, RecursionError, MemoryError)
-"""What numpy raises for what is no dtype: it parses texts with commas and brackets."""
+"""The exceptions that numpy raises for an invalid dtype. It parses strings with commas and brackets."""
 _ALIASES: dict[Any, np.dtype] = {
     str: _TEXT,
     bytes: _BYTES,
@@ -34,7 +34,7 @@ _ALIASES: dict[Any, np.dtype] = {
 
 
 def normalise_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
-    """The one form of ``dtype`` that the rest of the code sees; raises `SchemaError` for what cannot be a tensor."""
+    """Returns the canonical form of ``dtype``. Raises `SchemaError` for a dtype that cannot become a tensor."""
     if dtype is decimal.Decimal or (isinstance(dtype, str) and dtype.lower() == "decimal"):
         return decimal.Decimal
     try:
@@ -50,24 +50,24 @@ def normalise_dtype(dtype: DTypeLike, *, field: str) -> FieldDtype:
             f"dtype of field '{field}': expected a numpy dtype, str, bytes or Decimal, got {dtype!r}."
         ) from error
     if result.kind in "US":
-        return np.dtype(result.kind)  # lengths belong to values, not to fields
+        return np.dtype(result.kind)  # a field has no string length, only its values do
     if result.kind == "M" and np.datetime_data(result)[0] == "generic":
         return np.dtype("datetime64[ns]")
     if result.kind not in "biufMm":
         raise SchemaError(
             f"dtype of field '{field}': expected bool, integer, float, datetime64, timedelta64, str, bytes or Decimal, "
-            f"got {result}. Store objects as bytes of your own."
+            f"got {result}. Convert objects to bytes yourself."
         )
     return result.newbyteorder("=")
 
 
 def is_text(dtype: FieldDtype) -> bool:
-    """Whether values are strings for the user (text or exact decimals)."""
+    """Whether users get strings (text or exact decimals)."""
     return dtype is decimal.Decimal or (isinstance(dtype, np.dtype) and dtype.kind == "U")
 
 
 def is_bytes(dtype: FieldDtype) -> bool:
-    """Whether values are raw byte strings for the user."""
+    """Whether users get raw bytes."""
     return isinstance(dtype, np.dtype) and dtype.kind == "S"
 
 
@@ -77,7 +77,7 @@ def is_string_like(dtype: FieldDtype) -> bool:
 
 
 def delivered_dtype(dtype: FieldDtype) -> np.dtype[Any]:
-    """The dtype of the arrays that a reader hands out: time types are int64 in their own unit, strings ``object``."""
+    """Returns the dtype of delivered arrays: int64 in the field's unit for times, ``object`` for strings."""
     if is_string_like(dtype):
         return np.dtype(object)
     assert isinstance(dtype, np.dtype)
@@ -85,7 +85,7 @@ def delivered_dtype(dtype: FieldDtype) -> np.dtype[Any]:
 
 
 def dtype_to_json(dtype: FieldDtype) -> str:
-    """A stable name: ``"uint8"``, ``"str"``, ``"bytes"``, ``"datetime64[us]"``, ``"decimal"``."""
+    """Returns a stable name: ``"uint8"``, ``"str"``, ``"bytes"``, ``"datetime64[us]"``, ``"decimal"``."""
     if not isinstance(dtype, np.dtype):
         return "decimal"
     return {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)

@@ -1,7 +1,7 @@
-"""`OutputField` and `Element`: what a pipeline hands out, known before anything but the schema is read.
+"""`OutputField` and `Element`: what a pipeline delivers, known as soon as the schema is read.
 
-An element has outputs, which users see, and leaves, which are what travels: a column for each output, and several for
-nested lists.
+An element has outputs, which users see, and leaves, which are the columns that are transported. An output is one leaf,
+or several for nested lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .field import Shape, UnischemaField
 Kind = Literal["dense", "text", "bytes"]
 Path = tuple[str | int, ...]
 Form = Any
-"""A leaf (an output's number, or a field's name), or ``("tuple", *forms)``, or ``("dict", (key, form), ...)``."""
+"""A leaf (the index of an output, or a field name), or ``("tuple", *forms)``, or ``("dict", (key, form), ...)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +27,17 @@ class OutputField:
     """One value of the element.
 
     Attributes:
-        path: where it stands in the element's dict: ``(name,)``, or ``(offset, name)`` in windows with fields per
-            offset.
-        kind: numbers, text, or byte strings.
-        dtype: of the delivered array (``object`` for text and bytes).
-        shape: of one value, without batch and window axes; ``None`` = variable.
-        window: steps T of the window axis, or ``None``.
+        path: the position in the element's dict: ``(name,)``, or ``(offset, name)`` in windows with fields per offset.
+        kind: numbers, text, or bytes.
+        dtype: the dtype of the delivered array (``object`` for text and bytes).
+        shape: the shape of one value, without batch and window axes; ``None`` marks a variable axis.
+        window: the number of steps T of the window axis, or ``None``.
         nullable: whether a value may be missing.
-        dims: names of the axes of ``shape``, if the field has them.
-        time: what numbers count, where they are times: ``"datetime64[us]"``, ``"timedelta64[ns]"``.
-        as_time: whether numpy users get values of that dtype; frameworks, which have none, get the numbers.
-        padded: whether ``None`` axes are padded to the largest value of each batch, so that a batch is one array.
-        levels: of nested lists how many of the first axes are lists, each of its own length; 0 for arrays.
+        dims: the names of the axes of ``shape``, if the field has them.
+        time: the time type, if the numbers are times: ``"datetime64[us]"``, ``"timedelta64[ns]"``.
+        as_time: whether numpy users get values of that time type. Frameworks without time types get the numbers.
+        padded: whether ``None`` axes are padded to the largest value of each batch, which makes a batch one array.
+        levels: for nested lists, how many of the first axes are lists of varying length; 0 for arrays.
     """
 
     path: Path
@@ -60,7 +59,7 @@ class OutputField:
 
     @property
     def ragged(self) -> bool:
-        """Whether values differ in shape and a batch is ragged."""
+        """Whether values differ in shape, which makes a batch ragged."""
         return None in self.shape and not self.padded
 
     @property
@@ -70,8 +69,8 @@ class OutputField:
 
     @property
     def leaves(self) -> tuple[OutputField, ...]:
-        """The columns that it is made of: itself, or of nested lists the lengths of the lists at each level but the
-        first (int64), end to end, and then the values.
+        """The columns that hold the output: the output itself, unless it is a nested list. A nested list has an int64
+        column of concatenated list lengths for every level but the first, and then a column of values.
         """
         if not self.levels:
             return (self,)
@@ -90,20 +89,20 @@ class OutputField:
 
     @property
     def element_shape(self) -> Shape:
-        """The shape in an unbatched element: the window axis, then the value's axes."""
+        """The shape in an unbatched element: the window axis followed by the value's axes."""
         return self.shape if self.window is None else (self.window, *self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Element:
-    """What one step of the pipeline gives.
+    """What one step of the pipeline delivers.
 
     Attributes:
-        outputs: what users see.
-        batch_size: rows in a full batch; ``None`` for unbatched rows.
+        outputs: the values that users see.
+        batch_size: the number of rows in a full batch; ``None`` for unbatched rows.
         static_batch: whether every batch is full.
-        varying_batch: whether elements are batches without a common size.
-        form: how the outputs, by their numbers, are put together; ``None``: as dicts, by their paths.
+        varying_batch: whether elements are batches whose sizes vary.
+        form: how outputs, referred to by index, are arranged; ``None`` arranges them in dicts by path.
     """
 
     outputs: tuple[OutputField, ...]
@@ -119,28 +118,28 @@ class Element:
 
     @cached_property
     def leaves(self) -> tuple[OutputField, ...]:
-        """The columns that it is made of, in the order of the protocol's field numbers."""
+        """The columns that hold the element, in the order of the protocol's field numbers."""
         return tuple(leaf for output in self.outputs for leaf in output.leaves)
 
     @cached_property
     def _keys(self) -> list[str | int] | None:
-        """The keys of the dict that an element is, if it is a flat one."""
+        """The keys of an element that is a flat dict, otherwise ``None``."""
         flat = self.form is None and all(len(output.path) == 1 for output in self.outputs)
         return [output.path[0] for output in self.outputs] if flat else None
 
     def nest(self, values: Iterable[Any]) -> Any:
-        """The element of one value for each output."""
+        """Builds an element from one value per output."""
         if self._keys is not None:
             return dict(zip(self._keys, values, strict=True))
         return nest(self.outputs, list(values)) if self.form is None else _put_together(self.form, list(values))
 
     def each(self, columns: Sequence[Iterable[Any]]) -> Iterator[Any]:
-        """The elements of equally many values for each output."""
+        """Builds elements from columns of equal length, one column per output."""
         return map(self.nest, zip(*columns, strict=True))
 
 
 def output_of(field: UnischemaField, *, window: int | None = None, offset: int | None = None) -> OutputField:
-    """The output that a field becomes."""
+    """Returns the output that a field becomes."""
     kind: Kind = "text" if is_text(field.dtype) else "bytes" if is_bytes(field.dtype) else "dense"
     return OutputField(
         path=(field.name,) if offset is None else (offset, field.name),
@@ -155,7 +154,7 @@ def output_of(field: UnischemaField, *, window: int | None = None, offset: int |
 
 
 def nest(outputs: Sequence[OutputField], values: Sequence[Any]) -> dict[Any, Any]:
-    """Puts one value for each output into the element's dict."""
+    """Arranges one value per output in the element's dict."""
     result: dict[Any, Any] = {}
     for output, value in zip(outputs, values, strict=True):
         place = result
@@ -177,7 +176,7 @@ def flatten(outputs: Sequence[OutputField], element: Mapping[Any, Any]) -> list[
 
 
 def leaves_of(form: Form) -> list[Any]:
-    """The leaves of a form, in order."""
+    """Returns the leaves of a form, in order."""
     if not isinstance(form, tuple):
         return [form]
     kind, *parts = form

@@ -1,8 +1,8 @@
-"""Encoding checked values to the Arrow arrays that the columns store.
+"""Encodes values as the Arrow arrays that the columns store.
 
-In come rows (dicts) or columns (sequences, or arrays with a leading row axis), out comes one Arrow array for each
-field. Rows and columns obey one rule, `checking.check_value`; the fast paths give the same arrays and only skip work.
-The arrays own their memory: a caller may reuse its buffers at once.
+Takes rows (dicts) or columns (sequences, or arrays with a leading row axis) and returns one Arrow array per field. Rows
+and columns pass the same check, `checking.check_value`. The fast paths return equal arrays and only save work. The
+arrays own their memory, so callers can reuse their buffers immediately.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _CANNOT_CONVERT = (ValueError, TypeError, OverflowError, OSError, pa.ArrowExcept
 
 
 def encode_rows(schema: Unischema, rows: Sequence[Mapping[str, Any]], *, first_row: int = 0) -> dict[str, pa.Array]:
-    """The rows as one Arrow array for each field.
+    """Encodes rows as one Arrow array per field.
 
     Args:
         first_row: the number of the first row, for error messages.
 
     Raises:
-        EncodeError: a missing or unknown field, or a value that does not fit; says which field of which row.
+        EncodeError: a field is missing or unknown, or a value does not fit. The message names the row and the field.
     """
     known = schema.fields.keys()
     for number, row in enumerate(rows, first_row):
@@ -47,17 +47,17 @@ def encode_rows(schema: Unischema, rows: Sequence[Mapping[str, Any]], *, first_r
 
 
 def encode_columns(schema: Unischema, columns: Mapping[str, Any], *, first_row: int = 0) -> dict[str, pa.Array]:
-    """Columns (sequences or arrays with a leading row axis) as one Arrow array for each field.
+    """Encodes columns (sequences, or arrays with a leading row axis) as one Arrow array per field.
 
     Raises:
-        EncodeError: unknown or missing columns, columns of different lengths, or a value that does not fit.
+        EncodeError: columns are unknown, missing, or differ in length, or a value does not fit.
     """
     count = column_length(schema, columns)
     return {field.name: _encode_values(field, columns.get(field.name, [None] * count), first_row) for field in schema}
 
 
 def column_length(schema: Unischema, columns: Mapping[str, Any]) -> int:
-    """The number of rows in the columns; raises `EncodeError` for unknown columns and for different lengths."""
+    """Returns the number of rows. Raises `EncodeError` if columns are unknown or differ in length."""
     unknown = columns.keys() - schema.fields.keys()
     if unknown:
         raise EncodeError(
@@ -83,7 +83,7 @@ def _encode_values(field: UnischemaField, values: Collection[Any] | pa.Array, fi
         else:
             fast = _encode_plain_scalars(field, values, arrow_type)
     except _CANNOT_CONVERT:
-        fast = None  # the path below finds the row that is to blame
+        fast = None  # the slow path finds the offending row
     return fast if fast is not None else _encode_one_by_one(field, values, arrow_type, first_row)
 
 
@@ -98,7 +98,7 @@ def _encode_one_by_one(
             encoded.append(None if checked is None else codec.encode(field, checked))
         except EncodeError as error:
             raise EncodeError(f"row {number}, {error}") from None
-        except (*_CANNOT_CONVERT, RuntimeError) as error:  # RuntimeError: imagecodecs
+        except (*_CANNOT_CONVERT, RuntimeError) as error:  # imagecodecs raises RuntimeError
             raise EncodeError(f"row {number}, field '{field.name}': {type(codec).__name__} failed: {error}") from error
     try:
         return _to_arrow(field, encoded, arrow_type)
@@ -126,12 +126,12 @@ def _to_arrow(field: UnischemaField, encoded: list[Any], arrow_type: pa.DataType
         return pa.array(moments).cast(arrow_type)
     if field.dtype is decimal.Decimal:
         return pa.array(encoded, arrow_type)
-    # By way of the dtype's own type: a safe cast refuses what a direct conversion would truncate.
+    # Go through the dtype's own Arrow type: a safe cast refuses values that a direct conversion would truncate.
     return pa.array(encoded, arrow_scalar_type(field.dtype, field=field.name)).cast(arrow_type)
 
 
 def _encode_plain_scalars(field: UnischemaField, values: Collection[Any], arrow_type: pa.DataType) -> pa.Array | None:
-    """A list of scalars whose types need no check of our own; ``None`` where the slow path is needed."""
+    """Encodes scalars that Arrow checks by itself, or returns ``None`` if the slow path is needed."""
     if field.storage.kind != "scalar":
         return None
     types = set(map(type, values))
@@ -141,7 +141,7 @@ def _encode_plain_scalars(field: UnischemaField, values: Collection[Any], arrow_
 
 
 def _plain_types(field: UnischemaField) -> set[type]:
-    """The types that Arrow itself converts to the field's dtype exactly, or refuses."""
+    """Returns the Python types that Arrow either converts to the field's dtype exactly, or refuses."""
     if field.dtype is decimal.Decimal:
         return set()
     if is_string_like(field.dtype):
@@ -153,7 +153,7 @@ def _plain_types(field: UnischemaField) -> set[type]:
 
 
 def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: pa.DataType) -> pa.Array | None:
-    """A whole array of the right dtype and shape in one step; ``None`` where the slow path is needed."""
+    """Encodes a whole array of the right dtype and shape at once, or returns ``None`` if the slow path is needed."""
     if is_string_like(field.dtype) or values.dtype != field.dtype or not values.size:
         return None
     if values.ndim != 1 + len(field.shape) or not all(
@@ -173,7 +173,7 @@ def _encode_array_column(field: UnischemaField, values: np.ndarray, arrow_type: 
 
 
 def _nested_lists(field: UnischemaField, values: np.ndarray) -> pa.Array:
-    """``(N, *shape)`` as ``N`` nested lists, from the innermost axis outwards."""
+    """Converts an array of shape ``(N, *shape)`` to ``N`` nested lists, starting from the innermost axis."""
     result = pa.array(values.flatten())
     for wanted, length in zip(reversed(field.shape), reversed(values.shape[1:]), strict=True):
         if wanted:

@@ -1,6 +1,6 @@
-"""`UnischemaField` and `Unischema`: what one row of a dataset is.
+"""`UnischemaField` and `Unischema` describe one row of a dataset.
 
-Both are immutable values: they compare, hash, pickle, and go to JSON and back unchanged.
+Both are immutable values that can be compared, hashed, pickled, and converted to JSON and back.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class UnischemaField:
         dtype: a numpy dtype, ``str``, ``bytes`` or ``decimal.Decimal``.
         shape: the shape of one value; ``None`` marks an axis of variable length. ``()`` is a scalar.
         codec: how a value is stored; ``None`` stores scalars and 1-D arrays as plain Parquet values and lists, and
-            arrays of more axes as raw tensors (fixed shape) or ``.npy`` bytes (variable shape).
-        nullable: whether a row may have no value.
+                arrays with more axes as raw tensors (fixed shape) or ``.npy`` bytes (variable shape).
+        nullable: whether values may be missing.
         dims: optional axis names, such as ``("H", "W", "C")``.
 
     Raises:
-        SchemaError: a dtype that cannot be a tensor, a negative axis, a codec that cannot hold this dtype or shape.
+        SchemaError: the dtype cannot become a tensor, an axis is negative, or the codec does not fit dtype or shape.
     """
 
     name: str
@@ -68,7 +68,7 @@ class UnischemaField:
 
     @property
     def storage(self) -> Codec:
-        """The codec that is really used: the given one, or the default for this dtype and shape."""
+        """The codec in use: the given one, or the default for this dtype and shape."""
         return self.codec if self.codec is not None else default_codec(self)
 
     @property
@@ -82,12 +82,12 @@ class UnischemaField:
         return None not in self.shape
 
     def replace(self, **changes: Any) -> UnischemaField:
-        """A copy with some attributes changed."""
+        """Returns a copy with some attributes changed."""
         values = {key: getattr(self, key) for key in ("name", "dtype", "shape", "codec", "nullable", "dims")}
         return UnischemaField(**{**values, **changes})
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; see `Unischema.to_json`."""
+        """Returns a JSON object; see `Unischema.to_json`."""
         return {
             "name": self.name,
             "dtype": dtype_to_json(self.dtype),
@@ -99,7 +99,7 @@ class UnischemaField:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> UnischemaField:
-        """The inverse of `to_json`; unknown keys of newer versions are ignored."""
+        """The inverse of `to_json`. Ignores unknown keys, which newer versions may write."""
         codec, dims = value.get("codec"), value.get("dims")
         return cls(
             name=value["name"],
@@ -112,12 +112,12 @@ class UnischemaField:
 
 
 class Unischema:
-    """An ordered set of fields: what a row of a dataset is.
+    """An ordered set of fields that describes one row of a dataset.
 
-    Iterating gives the fields in order; ``schema["image"]`` and ``schema.image`` give one field.
+    Iterating yields the fields in order. ``schema["image"]`` and ``schema.image`` return one field.
 
     Raises:
-        SchemaError: two fields of one name.
+        SchemaError: two fields have the same name.
     """
 
     __slots__ = ("_fields", "name")
@@ -175,12 +175,12 @@ class Unischema:
         return f"Unischema('{self.name}', [{lines}\n])"
 
     def match(self, patterns: Iterable[str | UnischemaField]) -> list[str]:
-        """The names that the patterns select, in schema order.
+        """Returns the names that the patterns select, in schema order.
 
-        A pattern is a field, a name, or a regular expression that must match a name in full.
+        A pattern is a field, a name, or a regular expression that must match the whole name.
 
         Raises:
-            FieldNotFoundError: a pattern that matches nothing.
+            FieldNotFoundError: a pattern matches nothing.
         """
         wanted: set[str] = set()
         for pattern in patterns:
@@ -189,19 +189,19 @@ class Unischema:
         return [name for name in self._fields if name in wanted]
 
     def view(self, patterns: Iterable[str | UnischemaField]) -> Unischema:
-        """The schema of the selected fields only, in this schema's order."""
+        """Returns a schema of the selected fields, in this schema's order."""
         return Unischema(self.name, (self._fields[name] for name in self.match(patterns)))
 
     def as_spark_schema(self) -> Any:
-        """The ``pyspark.sql.types.StructType`` of the columns as they are stored (needs pyspark).
+        """Returns the ``pyspark.sql.types.StructType`` of the stored columns. Needs pyspark.
 
         Raises:
-            SchemaError: a field whose stored type Spark does not have.
+            SchemaError: Spark has no type for a stored field.
         """
         return spark_schema(self)
 
     def to_json(self) -> dict[str, Any]:
-        """``{"version": 1, "name": ..., "fields": [...]}``, the form stored under ``parquetry.unischema.v1``."""
+        """Returns ``{"version": 1, "name": ..., "fields": [...]}``, as stored under ``parquetry.unischema.v1``."""
         return {"version": 1, "name": self.name, "fields": [field.to_json() for field in self]}
 
     @classmethod
@@ -209,7 +209,7 @@ class Unischema:
         """The inverse of `to_json`.
 
         Raises:
-            SchemaError: a version that this release does not know.
+            SchemaError: this release does not know the version.
         """
         if value.get("version") != 1:
             raise SchemaError(
@@ -219,7 +219,7 @@ class Unischema:
 
 
 def match_names(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that one pattern selects: the name itself, else every name that the regex matches in full."""
+    """Returns the names that a pattern selects: that very name, otherwise every name that the regex matches in full."""
     names = list(names)
     if not isinstance(pattern, str):
         raise FieldNotFoundError(f"field pattern: expected a name, a regular expression or a field, got {pattern!r}.")
@@ -238,7 +238,7 @@ def match_names(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def no_such_field(pattern: str, names: Iterable[str]) -> str:
-    """The text of the error for a name that matches nothing."""
+    """Returns the error text for a name or pattern that matches nothing."""
     known = sorted(names)
     shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
     return (

@@ -1,7 +1,7 @@
-"""Image files: what their headers say, and their pixels in the channels and dtype of a field.
+"""Image files: parses their headers and converts their pixels to the channels and dtype of a field.
 
-In: the bytes of a JPEG, PNG or WebP file (Pillow may know more formats). Out: sizes, modes, arrays. Always holds: a
-broken file is a ``ValueError``, and pixels are never turned by EXIF orientation.
+Takes the bytes of a JPEG, PNG or WebP file (Pillow may support more formats) and returns sizes, modes and arrays. A
+broken file raises ``ValueError``. EXIF orientation is ignored.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _PHOTOGRAPHS = ("L", "RGB", "CMYK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
-    """What the header of an image file says.
+    """The facts in the header of an image file.
 
     Attributes:
-        format: ``"jpeg"``, ``"png"``, ``"webp"``, or another format that Pillow knows.
-        mode: Pillow's name of the channels: ``"L"`` is grey, ``"P"`` a palette; ``"RGB;16"`` has 16 bits for each.
+        format: ``"jpeg"``, ``"png"``, ``"webp"``, or another format that Pillow supports.
+        mode: Pillow's name for the channels: ``"L"`` is greyscale, ``"P"`` a palette, ``"RGB;16"`` has 16 bits each.
     """
 
     format: str
@@ -45,36 +45,36 @@ class ImageHeader:
     mode: str
 
     def is_same_picture(self, mode: str) -> bool:
-        """Whether decoders give this file in ``mode`` without being asked to convert it."""
-        if self.format == "jpeg":  # as libjpeg-turbo does, on demand
+        """Whether decoders deliver this file in ``mode`` without an explicit conversion."""
+        if self.format == "jpeg":  # libjpeg-turbo converts these while it decodes
             return self.mode in _PHOTOGRAPHS and mode in ("L", "RGB")
-        if self.format == "webp":  # libwebp drops an alpha channel that hides nothing
+        if self.format == "webp":  # libwebp drops an alpha channel that is fully opaque
             return self.mode == "RGB" and mode == "RGBA"
         return (self.mode == "P" and mode in ("RGB", "RGBA")) or (self.mode != "L;16" and self.mode == f"{mode}{_DEEP}")
 
 
 def wanted_mode(dtype: np.dtype[Any], channels: int) -> str:
-    """What `ImageHeader.mode` is of a file that holds exactly this."""
+    """Returns the `ImageHeader.mode` of a file that has this dtype and number of channels."""
     return MODES[channels] + (_DEEP if dtype == np.uint16 else "")
 
 
 def check_mode(header: ImageHeader, dtype: np.dtype[Any], channels: int, convert: bool | None) -> None:
-    """Raises ``ValueError`` for a mode that may not be converted; see `CompressedImageCodec`."""
+    """Raises ``ValueError`` if the image's mode must not be converted; see `CompressedImageCodec`."""
     wanted = wanted_mode(dtype, channels)
     if convert or header.mode == wanted or (convert is None and header.is_same_picture(wanted)):
         return
     if wanted == "L;16":
-        expected = f"expected a 16-bit grey image, got mode {header.mode}"
+        expected = f"expected a 16-bit greyscale image, got mode {header.mode}"
     else:
         expected = f"expected an image of mode {wanted} ({channels} channels), got {header.mode}"
     raise ValueError(f"{expected}. Declare the field with convert=True in its codec to convert such images")
 
 
 def read_header(field: CodedField, data: memoryview) -> ImageHeader:
-    """The header of an image file.
+    """Reads the header of an image file.
 
     Raises:
-        ValueError: bytes that are no image.
+        ValueError: the bytes are not an image.
     """
     with opened(field, data) as image:
         return _header_of(image, data)
@@ -84,7 +84,7 @@ def _header_of(image: Image, data: memoryview) -> ImageHeader:
     mode = image.mode
     if image.format == "PNG" and data[24] == 16:
         mode = ("L" if mode.startswith("I") else mode) + _DEEP
-    name = "jpeg" if image.format == "MPO" else str(image.format).lower()  # several JPEGs, as some cameras write them
+    name = "jpeg" if image.format == "MPO" else str(image.format).lower()  # cameras write several JPEGs in one file
     return ImageHeader(format=name, height=image.height, width=image.width, mode=mode)
 
 
@@ -96,13 +96,13 @@ def pixels(
     channels: int,
     convert: bool | None,
 ) -> np.ndarray:
-    """The image as ``(H, W)`` or ``(H, W, channels)`` of ``dtype`` (uint8 or uint16).
+    """Decodes the image as ``(H, W)`` or ``(H, W, channels)`` of ``dtype`` (uint8 or uint16).
 
     Args:
-        shape: what begins with the height and width that it must have; another image is not decoded.
+        shape: begins with the expected height and width. An image of another size is not decoded.
 
     Raises:
-        ValueError: bytes that do not decode, or a mode that may not be converted.
+        ValueError: the bytes do not decode, the size differs, or the mode must not be converted.
     """
     with opened(field, data) as image:
         header = _header_of(image, data)
@@ -121,7 +121,7 @@ def pixels(
 
 
 def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
-    """Colours to grey by brightness (ITU-R 601), grey to colours; an alpha channel is dropped, or added opaque."""
+    """Converts colours to grey by luma (ITU-R 601) and grey to colours. Alpha is dropped, or added as opaque."""
     image = image.reshape(*image.shape[:2], -1)
     if image.shape[2] == channels:
         return image
@@ -139,10 +139,10 @@ def _with_channels(image: np.ndarray, channels: int) -> np.ndarray:
 
 
 def pillow(field: CodedField) -> ModuleType:
-    """Pillow's ``Image`` module, or an error that says how to get it."""
+    """Returns Pillow's ``Image`` module, or raises an error that says how to install it."""
     try:
         with importing():
-            from PIL import Image, WebPImagePlugin  # noqa: F401  # the others that we read are in `preinit`
+            from PIL import Image, WebPImagePlugin  # noqa: F401  # `preinit` loads the other formats
 
             Image.preinit()
     except ImportError as error:
@@ -153,7 +153,7 @@ def pillow(field: CodedField) -> ModuleType:
 
 
 def imagecodecs(field: CodedField) -> ModuleType:
-    """The imagecodecs module, or an error that says how to get it."""
+    """Returns the imagecodecs module, or raises an error that says how to install it."""
     try:
         with importing():
             import imagecodecs
@@ -167,19 +167,19 @@ def imagecodecs(field: CodedField) -> ModuleType:
 
 @contextlib.contextmanager
 def opened(field: CodedField, data: memoryview) -> Iterator[Any]:
-    """The Pillow image; Pillow's errors for broken and truncated files become ``ValueError``."""
+    """Opens an image with Pillow. Pillow's errors for broken and truncated files become ``ValueError``."""
     module = pillow(field)
     try:
         with module.open(io.BytesIO(data)) as image:
             yield image
-    except module.UnidentifiedImageError as error:  # whose own text has the address of a stream
+    except module.UnidentifiedImageError as error:  # its own message holds the address of a stream
         raise ValueError(f"cannot identify image file that begins with {bytes(data[:8])!r}") from error
     except (OSError, EOFError, SyntaxError, struct.error, module.DecompressionBombError) as error:
         raise ValueError(str(error)) from error
 
 
 def _deep(field: CodedField, data: memoryview) -> np.ndarray:
-    """A PNG of 16 bits as it is stored, which Pillow would read at 8."""
+    """Decodes a 16-bit PNG without loss. Pillow would read it with 8 bits."""
     try:
         result: np.ndarray = imagecodecs(field).png_decode(data)
         return result

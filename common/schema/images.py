@@ -1,7 +1,7 @@
 """`CompressedImageCodec`: PNG, JPEG and WebP.
 
-JPEG goes through simplejpeg (libjpeg-turbo, straight into the batch buffer) and through Pillow where that is absent;
-PNG of more than one 16-bit channel through imagecodecs, because Pillow reads it at 8 bits; all else through Pillow.
+JPEG is decoded by simplejpeg (libjpeg-turbo, directly into the batch buffer), or by Pillow if simplejpeg is missing.
+16-bit PNG with several channels uses imagecodecs, because Pillow reads it with 8 bits. Everything else uses Pillow.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _JPEG_MODES = {"Gray": "L", "CMYK": "CMYK", "YCCK": "CMYK"}
 
 @dataclass(frozen=True)
 class CompressedImageCodec(Codec):
-    """An image of shape ``(H, W)``, ``(H, W, 1)``, ``(H, W, 3)`` (RGB) or ``(H, W, 4)`` (RGBA), H and W maybe ``None``.
+    """An image of shape ``(H, W)``, ``(H, W, 1)``, ``(H, W, 3)`` (RGB) or ``(H, W, 4)`` (RGBA); H, W may be ``None``.
 
     Args:
         image_codec: ``"png"`` (uint8 or uint16, lossless), ``"jpeg"`` (uint8) or ``"webp"`` (uint8).
         quality: 1 to 100, for JPEG and WebP.
-        convert: what happens to files of other channels or depth than the field's, where they are decoded. ``True``
-            converts them: grey, colours, CMYK, palettes; an alpha channel is dropped, or added opaque; 16 bits become 8
-            and back. ``False`` makes them an error. ``None`` converts what decoders convert by themselves: JPEGs (grey,
-            colours, CMYK) and palettes; others are an error. No image is turned by its EXIF orientation.
+        convert: how to decode files whose channels or depth differ from the field's. ``True`` converts them: greyscale,
+            colour, CMYK, palettes, 8 and 16 bits; alpha is dropped, or added as opaque. ``False`` makes them an error.
+            ``None`` converts only what decoders convert by themselves, which is JPEG (greyscale, colour, CMYK) and
+            palettes. EXIF orientation is always ignored.
 
-    Rows may be written as arrays, or as the ``bytes`` of a file, which are stored as they are: a file of this format,
-    whose header fits the field. With ``convert=True`` files of all three formats are taken.
+    Write rows as arrays, or as the ``bytes`` of an image file, which are stored unchanged. The file must have this
+    format, and its header must fit the field. With ``convert=True``, all three formats are accepted.
     """
 
     kind: ClassVar[str] = "image"
@@ -96,7 +96,7 @@ class CompressedImageCodec(Codec):
             except ValueError as error:
                 raise ValueError(f"expected the bytes of an image of shape {field.shape}, got {error}") from error
             return value
-        image = np.ascontiguousarray(value, dtype=field.dtype)  # also turns big-endian pixels round
+        image = np.ascontiguousarray(value, dtype=field.dtype)  # also byte-swaps big-endian pixels
         channels = _channels_of(image)
         if self.image_codec == "jpeg" and simplejpeg is not None:
             image = image.reshape(*image.shape[:2], channels)
@@ -118,7 +118,7 @@ class CompressedImageCodec(Codec):
         header = self._header(field, data.cast("B"))
         if header.format != self.image_codec and not (self.convert and header.format in _CHANNELS):
             raise ValueError(
-                f"a {header.format} file, in a field of {self.image_codec} files. Decode it and write the array, or "
+                f"a {header.format} file in a field of {self.image_codec} files. Decode it and write the array, or "
                 "declare the field with convert=True in its codec"
             )
         super().check_stored(field, data)
@@ -131,7 +131,7 @@ class CompressedImageCodec(Codec):
         return read_header(field, data)
 
     def decode_into(self, field: CodedField, data: memoryview, out: np.ndarray) -> None:
-        data = data.cast("B")  # an Arrow buffer has signed bytes, which the decoders refuse
+        data = data.cast("B")  # Arrow buffers have signed bytes, which the decoders refuse
         channels = _channels_of(out)
         fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
         if bytes(data[:2]) == JPEG_MAGIC and simplejpeg is not None and fits_buffer:
@@ -149,9 +149,9 @@ class CompressedImageCodec(Codec):
         out[...] = image.reshape(out.shape)
 
     def decode_reduced_into(self, data: memoryview, factor: int, out: np.ndarray) -> bool:
-        """Decodes a JPEG at ``1 / factor`` (2, 4 or 8) of its size, rounded up, in the DCT domain: much of the work is
-        never done. False, and nothing done, where the image is no JPEG, is not to be converted, or ``out`` is no plain
-        uint8 buffer.
+        """Decodes a JPEG at ``1 / factor`` (2, 4 or 8) of its size, rounded up. Scaling in the DCT domain skips much of
+        the work. Returns False and does nothing if the image is not a JPEG or must not be converted, or if ``out`` is
+        not a contiguous uint8 buffer.
         """
         data = data.cast("B")
         channels = _channels_of(out)
@@ -175,7 +175,7 @@ class CompressedImageCodec(Codec):
 
 
 def channel_count(shape: tuple[int | None, ...]) -> int | None:
-    """The number of channels of an image shape; ``(H, W)`` has one."""
+    """Returns the number of channels in an image shape; ``(H, W)`` has one."""
     return shape[2] if len(shape) == 3 else 1
 
 

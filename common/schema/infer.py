@@ -1,7 +1,7 @@
-"""A `Unischema` from Arrow: what plain Parquet files (of pyarrow, Spark, or anything else) hold.
+"""Infers a `Unischema` from the Arrow schema of plain Parquet files (from pyarrow, Spark, or any other writer).
 
-Structs are flattened to ``parent.child`` fields and maps to ``field.key`` and ``field.value`` lists. Columns that
-cannot become tensors are returned beside the schema with the reason, so that they fail only when somebody selects them.
+Structs are flattened to ``parent.child`` fields, and maps to ``field.key`` and ``field.value`` lists. Columns that
+cannot become tensors are returned separately with the reason, so they raise only when they are selected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .field import Unischema, UnischemaField
 def infer_fields(
     columns: Iterable[tuple[str, pa.Field]], *, name: str = "inferred"
 ) -> tuple[Unischema, dict[str, str]]:
-    """The fields of flattened Arrow columns, and the refused columns by name with the text of the error."""
+    """Returns the fields of flattened Arrow columns, and the error text of every column that cannot become a field."""
     fields: list[UnischemaField] = []
     refused: dict[str, str] = {}
     for path, column in columns:
@@ -31,8 +31,8 @@ def infer_fields(
 
 
 def flatten_fields(arrow: pa.Schema) -> Iterator[tuple[str, pa.Field]]:
-    """Every leaf column as ``(dotted path, field)``; structs are opened, an optional parent makes its children
-    optional.
+    """Yields every leaf column as ``(dotted path, field)``. Structs are flattened, and the children of an optional
+    parent are optional.
     """
     for column in arrow:
         yield from _flatten(column.name, column)
@@ -51,15 +51,15 @@ def _flatten(path: str, column: pa.Field) -> Iterator[tuple[str, pa.Field]]:
 
 
 def infer_field(path: str, column: pa.Field) -> UnischemaField:
-    """The field that one Arrow column becomes.
+    """Returns the field that one Arrow column becomes.
 
     Raises:
-        SchemaError: a type that cannot become a tensor, or no name.
+        SchemaError: the type cannot become a tensor, or the column has no name.
     """
     if not path:
         raise SchemaError(
-            f"field '': expected every column to have a name, got one of type {column.type} without. Rename it where "
-            "the data are written, or name the others with select(...) or fields=[...]."
+            f"field '': expected every column to have a name, got a nameless column of type {column.type}. Name it "
+            "where the data is written, or read only the others with select(...) or fields=[...]."
         )
     shape, dtype = infer_shape_and_dtype(column.type, field=path)
     return UnischemaField(path, dtype, shape, ListCodec() if shape else None, nullable=column.nullable)

@@ -1,4 +1,4 @@
-"""Where a schema is kept: JSON under one key of the Parquet key-value metadata, in every file and in
+"""Reads and writes the schema in Parquet key-value metadata: JSON under one key, in every file and in
 ``_common_metadata``.
 """
 
@@ -14,15 +14,15 @@ SCHEMA_KEY = b"parquetry.unischema.v1"
 
 
 def schema_to_metadata(schema: Unischema) -> dict[bytes, bytes]:
-    """The key-value metadata that describes the schema."""
+    """Returns the key-value metadata that stores the schema."""
     return {SCHEMA_KEY: json.dumps(schema.to_json(), separators=(",", ":")).encode("utf-8")}
 
 
 def schema_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str) -> Unischema | None:
-    """The schema in some key-value metadata, or ``None`` if it has none.
+    """Returns the schema in the key-value metadata, or ``None`` if there is none.
 
     Raises:
-        SchemaError: damaged JSON, or a version of a newer release; says in which file.
+        SchemaError: the JSON is damaged, or a newer release wrote it. The message names the file.
     """
     text = (metadata or {}).get(SCHEMA_KEY)
     if text is None:

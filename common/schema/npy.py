@@ -1,7 +1,7 @@
-"""The header of a ``.npy`` byte string, parsed once per distinct header.
+"""Parses the header of a ``.npy`` byte string, once per distinct header.
 
-Source of the rule: numpy's NPY format specification, versions 1.0 to 3.0 (``numpy.lib.format``). Never unpickles:
-object arrays are refused.
+Follows numpy's NPY format specification, versions 1.0 to 3.0 (``numpy.lib.format``). Nothing is ever unpickled: object
+arrays are refused.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _MOST_HEADER_BYTES = 1 << 16
 _NO_HEADER = (TypeError, SyntaxError, TokenError, RecursionError, MemoryError, KeyError, AttributeError, OverflowError)
-"""What numpy's reader raises for text that is no header, beside ``ValueError``."""
+"""The exceptions besides ``ValueError`` that numpy's reader raises for an invalid header."""
 _PLAIN = re.compile(rb"\{'descr': '([^'\\]+)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \}\s*")
-"""What numpy writes for all but structured dtypes. numpy's own reader compiles it, which threads of CPython 3.11 must
-not do at once (python/cpython#106905).
+"""The header that numpy writes for all but structured dtypes. numpy's own reader would compile it, which is not safe in
+several threads on CPython 3.11 (python/cpython#106905).
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NpyHeader:
-    """What a ``.npy`` header says: ``data_offset`` is in bytes from the start of the byte string."""
+    """A parsed ``.npy`` header. ``data_offset`` is in bytes from the start of the byte string."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class NpyHeader:
 
     @property
     def data_bytes(self) -> int:
-        """The length of the array's own bytes."""
+        """The size of the array data in bytes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
@@ -46,12 +46,12 @@ def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
     """Parses the header at the start of ``data``.
 
     Args:
-        size_bytes: how many bytes there are, where ``data`` is only the first of them.
+        size_bytes: the total number of bytes, if ``data`` is only the beginning.
 
     Raises:
-        ValueError: not NPY, an object array, or fewer bytes than the header promises.
+        ValueError: the data is not NPY, holds an object array, or is shorter than the header promises.
     """
-    if bytes(data[:6]) != _MAGIC or len(data) < 10:  # an Arrow buffer has signed bytes, which would not compare equal
+    if bytes(data[:6]) != _MAGIC or len(data) < 10:  # bytes(), because Arrow buffers have signed bytes
         raise ValueError(f"expected .npy bytes, got {bytes(data[:8])!r}")
     version = data[6]
     length_bytes = _LENGTH_BYTES.get(version)
@@ -92,7 +92,7 @@ def _parse(header: bytes, begin: int) -> NpyHeader:
 
 
 def npy_array(data: memoryview) -> np.ndarray:
-    """A read-only view of the array in ``data``, without a copy."""
+    """Returns a read-only view of the array in ``data``, without a copy."""
     header = npy_header(data)
     count = math.prod(header.shape)
     flat = np.frombuffer(data, dtype=header.dtype, count=count, offset=header.data_offset)

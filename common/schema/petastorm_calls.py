@@ -1,8 +1,8 @@
-"""The few calls in Petastorm's pickles, each rebuilt as a function of ours that makes plain data.
+"""The few calls that occur in Petastorm's pickles, each reimplemented as a function that builds plain data.
 
-In: the arguments that the pickle gives. Out: dicts, sets, bytes, Python scalars, and `InertObject`. Always holds: what
-a call copies is charged to the machine's budget, and keys and set items are scalars. A wrong number of arguments
-raises ``ValueError``, which the machine turns into its own error.
+Each function takes the arguments from the pickle and returns dicts, sets, bytes, Python scalars, or an `InertObject`.
+Whatever a call copies is charged to the machine's budget, and keys and set items are scalars. A wrong number of
+arguments raises ``ValueError``, which the machine turns into its own error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Arguments = tuple[Any, ...]
 
 
 def _items(machine: Machine, args: Arguments) -> list[Any]:
-    """The items of the one list that a container is made from; no argument makes an empty one."""
+    """Returns the items of the single list that a container is built from, or no items if there is no argument."""
     if len(args) > 1:
         raise machine.refuse("a call with one list", f"{len(args)} arguments")
     items = machine.typed(args[0], list, tuple) if args else []
@@ -52,7 +52,7 @@ def _default_dict(machine: Machine, args: Arguments) -> dict[Any, Any]:
 
 
 def _reconstructor(machine: Machine, args: Arguments) -> InertObject:
-    """``copyreg._reconstructor(cls, base, value)``: how protocols 0 and 1 make objects and named tuples."""
+    """``copyreg._reconstructor(cls, base, value)``, which protocols 0 and 1 use for objects and named tuples."""
     cls, base, value = args
     if machine.typed(cls, Global) not in CLASSES:
         raise machine.refuse("a class of Petastorm or a Spark type", str(cls))
@@ -64,7 +64,7 @@ def _reconstructor(machine: Machine, args: Arguments) -> InertObject:
 
 
 def _restore(machine: Machine, args: Arguments) -> InertObject:
-    """``pyspark.serializers._restore(name, fields, values)``: a named tuple that Spark has pickled."""
+    """``pyspark.serializers._restore(name, fields, values)``, which restores a named tuple that Spark pickled."""
     name, fields, values = args
     if machine.typed(name, str) != FIELD.name:
         raise machine.refuse(f"the named tuple {FIELD.name}", describe(name))
@@ -77,7 +77,7 @@ def _restore(machine: Machine, args: Arguments) -> InertObject:
 
 
 def _encode(machine: Machine, args: Arguments) -> bytes:
-    """``_codecs.encode(text, "latin1")``: how Python 3 writes bytes in protocols 0 to 2."""
+    """``_codecs.encode(text, "latin1")``, which Python 3 uses for bytes in protocols 0 to 2."""
     text, encoding = args
     if machine.typed(encoding, str) not in ("latin1", "latin-1"):
         raise machine.refuse("the encoding latin1", describe(encoding))
@@ -96,7 +96,7 @@ def _dtype(machine: Machine, args: Arguments) -> InertObject:
 
 
 def _scalar(machine: Machine, args: Arguments) -> Any:
-    """``numpy.core.multiarray.scalar(dtype, bytes)``, as a Python scalar."""
+    """``numpy.core.multiarray.scalar(dtype, bytes)``, returned as a Python scalar."""
     described, raw = args
     if machine.typed(described, InertObject).cls != DTYPE:
         raise machine.refuse("a numpy dtype", describe(described))
@@ -104,12 +104,12 @@ def _scalar(machine: Machine, args: Arguments) -> Any:
     if dtype.kind not in "biufSU":
         raise machine.refuse("a number or a string", f"a numpy scalar of {dtype}")
     machine.spend(len(machine.typed(raw, bytes, str)))
-    data = raw.encode("latin1") if isinstance(raw, str) else raw  # Python 2 has one type for both
+    data = raw.encode("latin1") if isinstance(raw, str) else raw  # Python 2 has one type for str and bytes
     if len(data) != dtype.itemsize:
         raise machine.refuse(f"{dtype.itemsize} bytes of {dtype}", f"{len(data)}")
     if dtype.kind == "S":
         return data.rstrip(b"\0")
-    if dtype.kind == "U":  # numpy itself fails on code points that do not exist
+    if dtype.kind == "U":  # numpy fails on invalid code points
         return data.decode("utf-32-le" if (sys.byteorder == "little") == dtype.isnative else "utf-32-be").rstrip("\0")
     return np.frombuffer(data, dtype)[0].item()
 

@@ -1,7 +1,7 @@
-"""The stack machine that a Petastorm pickle runs on: it builds plain data, and nothing else.
+"""The stack machine that runs a Petastorm pickle. It builds plain data and nothing else.
 
-In: what the opcodes of one pickle ask for. Out: scalars, containers, `Global` and `InertObject`. Always holds: time and
-memory are bounded by `MAX_STEPS` and `MAX_DEPTH`, keys and set items are scalars, and a name is never more than a name.
+It executes the opcodes of one pickle and returns scalars, containers, `Global` and `InertObject`. `MAX_STEPS` and
+`MAX_DEPTH` bound time and memory, keys and set items are scalars, and names are never resolved to objects.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any
 from ..errors import SchemaError
 from .petastorm_names import CLASSES, DTYPE, KEY_TYPES, RENAMED_MODULES, SYMBOLS, Global, InertObject, Stored, describe
 
-MAX_STEPS = 2_000_000  # opcodes, plus items and characters that a call copies; an index takes 13 for each value
-MAX_DEPTH = 64  # of open marks, and of the result
+MAX_STEPS = 2_000_000  # opcodes, plus items and characters that a call copies; an index takes 13 per value
+MAX_DEPTH = 64  # limits open marks and the nesting of the result
 
 _KIND_NAMES = {Global: "a name", InertObject: "an object"}
-_INTEGERS = range(-(2**63), 2**64)  # without larger ones, few integer keys can share a hash
+_INTEGERS = range(-(2**63), 2**64)  # with this limit, few integer keys can share a hash
 
 Calls = Mapping[Global, Callable[["Machine", tuple[Any, ...]], Any]]
 
 
 class Machine:
-    """The stack, the marks and the memo of one pickle while it is read; used once.
+    """The stack, the marks and the memo for reading one pickle. Use each instance once.
 
     Args:
-        where: names the file in errors.
-        calls: the functions that a pickle may call, each as one that builds data.
+        where: the file name for errors.
+        calls: the functions that a pickle may call, each with a replacement that builds data.
 
     Attributes:
-        position: of the opcode just read, in bytes.
+        position: the byte position of the opcode that was read last.
     """
 
     def __init__(self, where: str, calls: Calls) -> None:
@@ -42,14 +42,14 @@ class Machine:
         self.memo: dict[int, Any] = {}
 
     def refuse(self, expected: str, got: str) -> SchemaError:
-        """The error for the opcode just read."""
+        """Returns the error for the opcode that was read last."""
         return SchemaError(
             f"Petastorm pickle of {self.where}, byte {self.position}: expected {expected}, got {got}. "
-            "Nothing that a file names is imported or called; if you trust the file, write its metadata again."
+            "parquetry never imports or calls what a file names. If you trust the file, write its metadata again."
         )
 
     def spend(self, steps: int) -> None:
-        """Charges the budget of time and memory."""
+        """Charges steps to the budget for time and memory."""
         self.steps += steps
         if self.steps > MAX_STEPS:
             raise self.refuse(f"at most {MAX_STEPS} steps", "more")
@@ -59,11 +59,11 @@ class Machine:
 
     def push_int(self, value: int) -> None:
         if value not in _INTEGERS:
-            raise self.refuse("an integer of 64 bits", "a larger one")
+            raise self.refuse("a 64-bit integer", "a larger one")
         self.stack.append(value)
 
     def pop(self) -> None:
-        """Drops the value on top, or the mark if there is none above it."""
+        """Drops the top value, or the mark if there is no value above it."""
         if self.stack:
             self.stack.pop()
         else:
@@ -76,12 +76,12 @@ class Machine:
         self.stack = []
 
     def pop_mark(self) -> list[Any]:
-        """The values pushed since the last mark."""
+        """Pops the last mark and returns the values pushed since."""
         items, self.stack = self.stack, self.marks.pop()
         return items
 
     def push_tuple(self, size: int) -> None:
-        """Puts the last ``size`` values into a tuple."""
+        """Replaces the last ``size`` values by a tuple of them."""
         if len(self.stack) < size:
             raise self.refuse(f"{size} values on the stack", f"{len(self.stack)}")
         self.stack[-size:] = [tuple(self.stack[-size:])]
@@ -92,7 +92,7 @@ class Machine:
         self.memo[index] = self.stack[-1]
 
     def find(self, module: object, name: object) -> None:
-        """Pushes a name if it is on the exact list."""
+        """Pushes a name if it is on the list of allowed names."""
         home, called = self.typed(module, str), self.typed(name, str)
         found = Global(RENAMED_MODULES.get(home, home), called)
         if not (found in CLASSES or found in SYMBOLS or found in self.calls):
@@ -100,7 +100,7 @@ class Machine:
         self.push(found)
 
     def call(self) -> None:
-        """A name with arguments becomes data."""
+        """Pops a name and its arguments, and pushes the data that they stand for."""
         args, function = self.typed(self.stack.pop(), tuple), self.typed(self.stack.pop(), Global)
         if function in CLASSES:
             self.push(InertObject(function, args))
@@ -110,7 +110,7 @@ class Machine:
             raise self.refuse("calls that only build data", f"a call of {function}")
 
     def build(self) -> None:
-        """Gives an inert object its state, which is only kept."""
+        """Attaches state to an inert object. The state is stored, never executed."""
         state, target = self.stack.pop(), self.typed(self.stack[-1], InertObject)
         if target.state is not None:
             raise self.refuse("one state for each object", f"two for {target.cls}")
@@ -129,7 +129,7 @@ class Machine:
         target.update((self.key(key), value) for key, value in zip(items[::2], items[1::2], strict=True))
 
     def key(self, value: object) -> Any:
-        """A dict key or set item: a scalar, whose hash costs little and runs no code of the file's choice."""
+        """Checks a dict key or set item. Only scalars are allowed: they hash cheaply and run no code from the file."""
         if type(value) not in KEY_TYPES:
             raise self.refuse("text, bytes or a number as key", describe(value))
         return value
@@ -140,7 +140,7 @@ class Machine:
         return value
 
     def check_extent(self, root: object) -> None:
-        """Walks the result as a tree, so that its users need not fear cycles, depth, or shared parts that explode."""
+        """Walks the result as a tree. Refuses cycles, excessive depth, and shared parts that expand exponentially."""
         pending, values = [(root, 1)], 1
         while pending:
             value, depth = pending.pop()

@@ -1,7 +1,7 @@
-"""The metadata that Petastorm 0.4.0 to 0.13.1 wrote, as values of ours: schema, row-group counts, row-group indexes.
+"""Reads the metadata that Petastorm 0.4.0 to 0.13.1 wrote: schema, row-group counts, row-group indexes.
 
-In: the key-value metadata of ``_common_metadata``. Out: `Unischema`, plain dicts, and `RowGroupIndex`. Always holds:
-the pickles are read as inert data (see `petastorm_pickle`), and whatever does not fit raises `SchemaError`.
+Takes the key-value metadata of ``_common_metadata`` and returns `Unischema`, plain dicts, and `RowGroupIndex`. The
+pickles are read as inert data (see `petastorm_pickle`), and anything unexpected raises `SchemaError`.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _LIST_TYPE = Global("pyspark.sql.types", "ArrayType")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroupIndex:
-    """Which row groups hold which values of one column.
+    """Maps the values of one column to the row groups that hold them.
 
-    Row-group ordinals count over all files of the dataset, sorted by full path, then by row group within the file.
+    Row-group ordinals count over all files of the dataset, sorted by full path and then by row group within the file.
 
     Args:
-        name: what the index is called; often the column's name.
+        name: the name of the index, often the column's name.
         column: the indexed field.
-        ordinals: the row groups in which the column holds any value that is not null.
-        ordinals_by_value: the row groups that hold each value (of an array field: each element); ``None`` for an
-            index that only knows null from not null.
+        ordinals: the row groups in which the column has any value that is not null.
+        ordinals_by_value: the row groups that hold each value (for an array field, each element), or ``None`` if the
+            index only separates null from not null.
     """
 
     name: str
@@ -69,13 +69,14 @@ class RowGroupIndex:
 
 
 def schema_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, where: str) -> Unischema | None:
-    """The schema that Petastorm stored in some key-value metadata, or ``None`` if it stored none.
+    """Returns the schema that Petastorm stored in the key-value metadata, or ``None`` if there is none.
 
-    A scalar keeps no Spark type: Petastorm stores uint8 as int16 and uint16 as int32, and the field's dtype decides.
+    The Spark type of a scalar is dropped: Petastorm stores uint8 as int16 and uint16 as int32, and the field's dtype
+    decides.
 
     Raises:
-        SchemaError: a damaged or hostile pickle, a codec or dtype that is not Petastorm's own, or a field that cannot
-            become a tensor.
+        SchemaError: the pickle is damaged or hostile, a codec or dtype is not Petastorm's own, or a field cannot become
+            a tensor.
     """
     data = (metadata or {}).get(SCHEMA_KEY)
     if data is None:
@@ -96,10 +97,10 @@ def schema_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, where: str)
 def row_group_counts_from_petastorm(
     metadata: Mapping[bytes, bytes] | None, *, where: str = "_common_metadata"
 ) -> dict[str, int] | None:
-    """The number of row groups of each file by relative path, or ``None`` if the metadata does not say.
+    """Returns the number of row groups of each file by relative path, or ``None`` if it is not stored.
 
     Raises:
-        SchemaError: anything but a JSON object of counts.
+        SchemaError: the metadata is not a JSON object of counts.
     """
     text = (metadata or {}).get(ROW_GROUP_COUNTS_KEY)
     if text is None:
@@ -116,10 +117,10 @@ def row_group_counts_from_petastorm(
 
 
 def row_group_indexes_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, where: str) -> dict[str, RowGroupIndex]:
-    """The row-group indexes by name; empty if there are none.
+    """Returns the row-group indexes by name; empty if there are none.
 
     Raises:
-        SchemaError: a damaged or hostile pickle, or an index of a kind that is not Petastorm's own.
+        SchemaError: the pickle is damaged or hostile, or an index is of a kind that Petastorm does not have.
     """
     data = (metadata or {}).get(ROW_GROUP_INDEXES_KEY)
     if data is None:
@@ -132,7 +133,7 @@ def row_group_indexes_from_petastorm(metadata: Mapping[bytes, bytes] | None, *, 
 
 
 def _attributes(value: object, where: str, *classes: Global) -> dict[Any, Any]:
-    """The attributes of an object that must be of one of the classes."""
+    """Returns the attributes of an object, which must be an instance of one of the classes."""
     if not isinstance(value, InertObject) or value.cls not in classes:
         expected = " or ".join(cls.name for cls in classes)
         raise SchemaError(f"Petastorm metadata of {where}: expected a pickled {expected}, got {describe(value)}.")
@@ -159,7 +160,7 @@ def _shape(stored: Stored, *, field: str) -> Shape:
 
 
 def _dtype(stored: object, *, field: str) -> Any:
-    """The dtype that a name or a pickled ``numpy.dtype`` stands for; our names, for numpy 2 has lost some of theirs."""
+    """Returns the dtype of a name or a pickled ``numpy.dtype``. Maps numpy names that numpy 2 has removed."""
     if isinstance(stored, InertObject) and stored.cls == DTYPE:
         try:
             return dtype_of(stored)
@@ -189,7 +190,7 @@ def _codec(stored: Stored, shape: Shape, *, field: str) -> Codec | None:
         return CompressedNdarrayCodec()
     if name == "CompressedImageCodec":
         return _image_codec(stored.attributes(), field=field)
-    raise SchemaError(f"codec of field '{field}': expected a codec of Petastorm, got {describe(stored)}.")
+    raise SchemaError(f"codec of field '{field}': expected a Petastorm codec, got {describe(stored)}.")
 
 
 def _image_codec(attributes: dict[Any, Any], *, field: str) -> Codec:
@@ -200,7 +201,7 @@ def _image_codec(attributes: dict[Any, Any], *, field: str) -> Codec:
             f"{describe(quality)}."
         )
     try:
-        # the quality says nothing about how to read; out of range, it only has to be storable again
+        # quality does not affect reading; clamp it so that the schema can be stored again
         return CompressedImageCodec(name, min(max(quality, 1), 100))
     except SchemaError as error:
         raise SchemaError(f"codec of field '{field}': {error}") from error

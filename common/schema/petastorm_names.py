@@ -1,7 +1,7 @@
 """The names that a Petastorm pickle may hold, and the inert values that stand for them.
 
-In: module and name as written by Python 2 or 3 and by any release of Petastorm. Out: a `Global` under today's name.
-Always holds: the list is exact, and a name is never more than a name.
+Names may come from Python 2 or 3 and from any Petastorm release. Each becomes a `Global` under its current name. The
+list of allowed names is exact, and names are never resolved to objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEY_TYPES = (str, bytes, int, float, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """The name of a class or function in a pickle; only a name."""
+    """The name of a class or function in a pickle. It is never resolved to the object itself."""
 
     module: str
     name: str
@@ -28,19 +28,19 @@ class Global:
 
 
 Stored: TypeAlias = Any
-"""A value of a pickle: anything that a file may hold, so its type is asked for before it is used."""
+"""A value from a pickle. It may be of any type, so check the type before use."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InertObject:
-    """What a pickle says about an object: its class's name, the arguments of ``__new__``, and its state."""
+    """A pickled object as data: the name of its class, the arguments of ``__new__``, and its state."""
 
     cls: Global
     args: tuple[Any, ...] = ()
     state: Stored = None
 
     def attributes(self) -> dict[Any, Any]:
-        """The state as a dict, empty if there is none."""
+        """Returns the state as a dict, or an empty dict if there is none."""
         return self.state if type(self.state) is dict else {}
 
 
@@ -56,7 +56,7 @@ _NUMPY_TYPES = (
 
 
 def names(module: str, text: str) -> frozenset[Global]:
-    """The names in ``text``, which are separated by spaces, of one module."""
+    """Returns the names of one module that are listed in ``text``, separated by spaces."""
     return frozenset(Global(module, name) for name in text.split())
 
 
@@ -70,14 +70,14 @@ CLASSES = (
     | names("petastorm.etl.rowgroup_indexers", "SingleFieldIndexer FieldNotNullIndexer")
     | names("pyspark.sql.types", _SPARK_TYPES)
 )
-"""What may be instantiated, as an `InertObject`."""
+"""The classes that may be instantiated, as an `InertObject`."""
 
 SYMBOLS = (
     names("numpy", _NUMPY_TYPES)
     | names("decimal", "Decimal")
     | names("builtins", "object tuple list dict set frozenset int long float bool str unicode bytes")
 )
-"""What may be named."""
+"""The other names that may occur."""
 
 RENAMED_MODULES = {
     "__builtin__": "builtins",
@@ -94,10 +94,10 @@ _TIME_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", 
 
 
 def dtype_of(described: InertObject) -> np.dtype[Any]:
-    """The numpy dtype that a pickled ``numpy.dtype`` describes.
+    """Returns the numpy dtype that a pickled ``numpy.dtype`` describes.
 
     Raises:
-        ValueError: records, objects and whatever else is not a plain number, string or time.
+        ValueError: it is not a plain number, string or time, but for example a record or an object.
     """
     text = described.args[0] if described.args else None
     if type(text) is not str or not re.fullmatch(r"[biufcSUmM][0-9]{0,9}", text):
@@ -113,7 +113,7 @@ def dtype_of(described: InertObject) -> np.dtype[Any]:
 
 
 def _time_unit(state: tuple[Any, ...]) -> str | None:
-    """The unit in the last item, ``({}, (b"ns", 1, 1, 1))``, of the state of a time dtype."""
+    """Returns the unit of a time dtype from the last item of its state, ``({}, (b"ns", 1, 1, 1))``."""
     details = state[8] if len(state) > 8 else None
     unit_and_counts = details[1] if type(details) is tuple and len(details) == 2 else None
     unit = unit_and_counts[0] if type(unit_and_counts) is tuple and unit_and_counts else None
@@ -122,7 +122,7 @@ def _time_unit(state: tuple[Any, ...]) -> str | None:
 
 
 def describe(value: object) -> str:
-    """A short text for errors, whatever the pickle held."""
+    """Returns a short description for errors, whatever the pickle held."""
     if isinstance(value, str | bytes):
         return repr(value[:80]) + ("..." if len(value) > 80 else "")
     if type(value) in KEY_TYPES:

@@ -1,11 +1,11 @@
 """Reads the pickles in a Petastorm dataset as plain data, without ever importing or calling what they name.
 
-In: the bytes of a pickle, protocol 0 to 5, of Python 2 or 3. Out: scalars, tuples, lists, dicts and sets of Python, and
-for everything else `Global` (a name) and `InertObject` (a name with its arguments and state). Always holds: a name
-outside an exact list, any call but the few of `petastorm_calls`, and a pickle too large, too deep or cyclic raise
-`SchemaError`; time and memory are bounded by `MAX_BYTES` and the machine's budget.
+Takes the bytes of a pickle (protocol 0 to 5, from Python 2 or 3). Returns Python scalars, tuples, lists, dicts and
+sets, and represents everything else as `Global` (a name) or `InertObject` (a name with its arguments and state). A name
+outside an exact list, a call outside `petastorm_calls`, and a pickle that is too large, too deep or cyclic raise
+`SchemaError`. `MAX_BYTES` and the machine's budget bound time and memory.
 
-``pickletools`` reads the opcodes and their arguments; what they do is written here. ``pickle.Unpickler`` will not do,
+``pickletools`` reads the opcodes and their arguments; this module executes them. ``pickle.Unpickler`` is not an option,
 because its REDUCE and BUILD act on live objects whatever ``find_class`` returns. Opcodes that are not in `OPCODES`
 (persistent ids, extension codes, INST, OBJ, NEWOBJ_EX, out-of-band buffers, byte arrays) are refused.
 """
@@ -30,10 +30,10 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"'": b"'", b'"
 
 
 def load_inert(data: bytes, *, where: str) -> Any:
-    """The value that a pickle describes, as plain data; ``where`` names the file in errors.
+    """Returns the value that a pickle describes, as plain data. ``where`` names the file in errors.
 
     Raises:
-        SchemaError: a damaged or oversized pickle, or one that holds anything but Petastorm's own metadata.
+        SchemaError: the pickle is damaged or oversized, or holds anything but Petastorm's own metadata.
     """
     machine = Machine(where, CALLS)
     if len(data) > MAX_BYTES:
@@ -49,7 +49,7 @@ def load_inert(data: bytes, *, where: str) -> Any:
 
 
 def _run(machine: Machine, data: bytes) -> Any:
-    """The value that is on top of the stack when the pickle ends."""
+    """Runs the pickle and returns the value on top of the stack at its end."""
     stream = io.BytesIO(data)
     while True:
         machine.position = stream.tell()
@@ -70,14 +70,14 @@ def _run(machine: Machine, data: bytes) -> Any:
 
 
 def _plain(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> Any:
-    """The argument as ``pickletools`` reads it; what it declares is first held against the bytes that are left."""
+    """Reads an argument with ``pickletools``, after checking its declared length against the remaining bytes."""
     argument = opcode.arg
     assert argument is not None
-    if argument.n < pickletools.UP_TO_NEWLINE or opcode.name == "FRAME":  # a length stands before it
+    if argument.n < pickletools.UP_TO_NEWLINE or opcode.name == "FRAME":  # prefixed by its length
         start, layout = stream.tell(), _LENGTHS[opcode.name]
         size = struct.unpack(layout, stream.read(struct.calcsize(layout)))[0]
         if opcode.name in ("LONG1", "LONG4") and size > 9:
-            raise machine.refuse("an integer of 64 bits", f"one of {size} bytes")
+            raise machine.refuse("a 64-bit integer", f"one of {size} bytes")
         left = len(stream.getbuffer()) - stream.tell()
         if not 0 <= size <= left:
             raise machine.refuse(f"{size} more bytes", f"{left}")
@@ -86,7 +86,7 @@ def _plain(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo)
 
 
 def _number_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> Any:
-    """A number in decimal, held to its form before it costs anything to convert."""
+    """Reads a decimal number, after checking its syntax so that an overlong one is never converted."""
     start = stream.tell()
     text = stream.readline().rstrip(b"\n")
     what, pattern = _NUMBERS[opcode.name]
@@ -97,7 +97,7 @@ def _number_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.Opcod
 
 
 def _name_lines(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> str:
-    """Module and name, with a space between; ``pickletools`` would look for escapes in them."""
+    """Reads module and name and joins them with a space. ``pickletools`` would look for escapes in them."""
     module, name = stream.readline(), stream.readline()
     if not (module + name).isascii() or not name.endswith(b"\n"):
         raise machine.refuse("two lines of ASCII", f"{describe(module)} and {describe(name)}")
@@ -105,7 +105,7 @@ def _name_lines(machine: Machine, stream: io.BytesIO, opcode: pickletools.Opcode
 
 
 def _string_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.OpcodeInfo) -> str:
-    """A string literal of Python 2, read as latin1; ``pickletools`` takes ASCII only."""
+    """Reads a Python 2 string literal as latin1. ``pickletools`` accepts ASCII only."""
     text = stream.readline().strip()
     if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
         raise machine.refuse("a quoted string", describe(text))
@@ -118,8 +118,8 @@ def _string_line(machine: Machine, stream: io.BytesIO, opcode: pickletools.Opcod
 
 
 _NUMBERS = {
-    "INT": ("an integer of 64 bits", rb"[+-]?[0-9]{1,20}"),
-    "LONG": ("an integer of 64 bits", rb"[+-]?[0-9]{1,20}L?"),
+    "INT": ("a 64-bit integer", rb"[+-]?[0-9]{1,20}"),
+    "LONG": ("a 64-bit integer", rb"[+-]?[0-9]{1,20}L?"),
     "FLOAT": ("a float", rb".{1,40}"),
     "PUT": ("a memo number", rb"[0-9]{1,10}"),
     "GET": ("a memo number", rb"[0-9]{1,10}"),
@@ -153,7 +153,7 @@ def _int(machine: Machine, value: int) -> None:
 
 
 def _text(machine: Machine, value: str) -> None:
-    """Text; narrow Python 2 wrote surrogate pairs, and a surrogate without its other half is refused."""
+    """Pushes text. Joins the surrogate pairs that narrow builds of Python 2 wrote, and refuses lone surrogates."""
     machine.push(value.encode("utf-16-le", "surrogatepass").decode("utf-16-le"))
 
 
@@ -195,7 +195,7 @@ OPCODES: dict[str, Callable[[Machine, Any], None]] = {
     "NEWFALSE": lambda machine, _: machine.push(False),
     **dict.fromkeys(("INT", "LONG", "BININT", "BININT1", "BININT2", "LONG1", "LONG4"), _int),
     **dict.fromkeys(("FLOAT", "BINFLOAT"), Machine.push),
-    # text and bytes; the strings of Python 2 are read as latin1
+    # text and bytes; Python 2 strings are read as latin1
     **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING"), Machine.push),
     **dict.fromkeys(("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"), _text),
     **dict.fromkeys(("BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), Machine.push),
@@ -220,7 +220,7 @@ OPCODES: dict[str, Callable[[Machine, Any], None]] = {
     **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), Machine.remember),
     "MEMOIZE": lambda machine, _: machine.remember(len(machine.memo)),
     **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, index: machine.push(machine.memo[index])),
-    # names, and what is made of them
+    # names, calls and objects
     "GLOBAL": _global,
     "STACK_GLOBAL": _stack_global,
     "REDUCE": lambda machine, _: machine.call(),

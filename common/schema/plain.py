@@ -1,7 +1,8 @@
-"""`PlainFields`: arguments of users as plain Python values, converted once, where a value is made of them.
+"""`PlainFields`: converts users' arguments to plain Python values once, when a value object is built from them.
 
-In: numbers, flags, texts and paths as numpy, pandas, pathlib or a framework gives them. Out: ``int``, ``float``,
-``bool``, ``str`` and tuples of these, held to the annotated types of the fields. Other values are left as they are.
+Accepts numbers, flags, strings and paths from numpy, pandas, pathlib or a framework. Converts them to ``int``,
+``float``, ``bool``, ``str`` and tuples of these, and checks them against the annotated types of the fields. Leaves
+other values unchanged.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ import numpy as np
 from ..errors import ParquetryError, PipelineError
 
 Seed = Annotated[int, "seed"]
-"""An integer of 64 bits, with or without a sign; other integers have a sign."""
+"""A signed or unsigned 64-bit integer. Other integer fields are signed."""
 
 
 class PlainFields:
-    """Base of frozen dataclasses that are made of users' arguments: their fields are plain when `check` sees them.
+    """Base class of frozen dataclasses that hold users' arguments. Fields are plain values by the time `check` runs.
 
-    Subclasses check themselves in `check`, not in ``__post_init__``.
+    Subclasses validate themselves in `check`, not in ``__post_init__``.
 
     Raises:
-        ParquetryError: (of class ``refusal``) a field that is not of its annotated type, or an integer over 64 bits.
+        ParquetryError: (of class ``refusal``) a field has the wrong type, or an integer needs more than 64 bits.
     """
 
     refusal: ClassVar[type[ParquetryError]] = PipelineError
 
     def __post_init__(self) -> None:
-        hints = _hints(type(self))  # type: ignore[arg-type]  # mypy takes the class for its objects
+        hints = _hints(type(self))  # type: ignore[arg-type]  # mypy confuses the class with its instances
         for name in hints:
             object.__setattr__(self, name, plain(getattr(self, name)))
         self.check()
@@ -44,11 +45,11 @@ class PlainFields:
             object.__setattr__(self, name, self._conformed(name, hint))
 
     def check(self) -> None:
-        """Raises what is wrong with the fields, beyond their types."""
+        """Validates the fields beyond their types. Subclasses raise their errors here."""
 
     @property
     def called(self) -> str:
-        """What messages call it."""
+        """The name of this object in messages."""
         return type(self).__name__
 
     def _conformed(self, name: str, hint: object) -> Any:
@@ -60,8 +61,8 @@ class PlainFields:
 
 
 def plain(value: Any) -> Any:
-    """A value in plain Python: scalars and arrays of numpy (arrays and lists become tuples), anything with
-    ``__index__``, paths. Everything else, time stamps too, is left as it is.
+    """Converts a value to plain Python: numpy scalars and arrays (arrays and lists become tuples), anything with
+    ``__index__``, and paths. Everything else, including timestamps, is returned unchanged.
     """
     if value is None or type(value) in (bool, int, float, str, bytes):
         return value
@@ -79,19 +80,19 @@ def plain(value: Any) -> Any:
         return str.__str__(value)
     if isinstance(value, bytes):
         return bytes(value)
-    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):  # a tensor: knows bool from int
+    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):  # a tensor; bool stays bool
         return plain(value.item())
     if hasattr(type(value), "__index__"):
-        with suppress(TypeError):  # a tensor of another type
+        with suppress(TypeError):  # a tensor that is not an integer
             return operator.index(value)
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def conformed(value: object, hint: object) -> Any:
-    """A plain value in an annotated type: integers where numbers are wanted become floats, 0 and 1 flags.
+    """Converts a plain value to its annotated type: integers to floats where the type is float, 0 and 1 to flags.
 
     Raises:
-        TypeError: it is not of that type; the text is the rule.
+        TypeError: the value is not of that type. The text states the rule.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -108,7 +109,7 @@ def conformed(value: object, hint: object) -> Any:
 
 
 def integer(value: object, *, least: int | None = None) -> int | None:
-    """The plain integer that a value is, if it is one of 64 bits and at least ``least``; else ``None``."""
+    """Returns the value as a plain integer, or ``None`` if it is not a 64-bit integer of at least ``least``."""
     number = plain(value)
     low = -(1 << 63) if least is None else least
     return number if type(number) is int and low <= number < 1 << 63 else None
@@ -116,7 +117,7 @@ def integer(value: object, *, least: int | None = None) -> int | None:
 
 def _any_of(value: object, hints: Sequence[Any]) -> Any:
     rules = []
-    for hint in sorted(hints, key=lambda each: each is float):  # an integer stays one where it may
+    for hint in sorted(hints, key=lambda each: each is float):  # tries float last, so integers stay integers
         try:
             return conformed(value, hint)
         except TypeError as error:
@@ -149,7 +150,7 @@ def _simple(value: Any, hint: Any) -> Any:
     if hint is int or hint is Seed:
         if type(value) is int and -(1 << 63) <= value < 1 << (64 if hint is Seed else 63):
             return value
-        raise TypeError("an integer of 64 bits")
+        raise TypeError("a 64-bit integer")
     if hint is float and type(value) in (int, float):
         return float(value)
     if not isinstance(value, hint):
@@ -164,7 +165,7 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def data_frame_kind(value: object) -> str | None:
-    """``"pandas"``, ``"polars"`` or ``"pyarrow"`` for a data frame or table of theirs, ``None`` for anything else."""
+    """Returns ``"pandas"``, ``"polars"`` or ``"pyarrow"`` for their data frames and tables, otherwise ``None``."""
     module = type(value).__module__.partition(".")[0]
     frames = ("DataFrame", "LazyFrame", "Table", "RecordBatch")
     return module if module in ("pandas", "polars", "pyarrow") and type(value).__name__ in frames else None

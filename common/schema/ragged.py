@@ -1,5 +1,5 @@
-"""`RaggedArray`, a batch of arrays that differ in shape, and `NestedArray`, lists of lists: one flat buffer each, and
-sequences of ndarrays for the user.
+"""`RaggedArray`, a batch of arrays that differ in shape, and `NestedArray`, lists of lists. Each stores one flat buffer
+and acts as a sequence of ndarrays.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 
 
 def ends_of(sizes: np.ndarray) -> np.ndarray:
-    """Where each of some runs begins when they are laid end to end, and where the last one ends; int64."""
+    """Returns the start of each run when runs of these sizes are concatenated, and the end of the last one; int64."""
     ends = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
     return ends
 
 
 def _absent(kind: str, name: str, instead: str) -> str:
-    """Why a ragged value has no such attribute, and what to write where an ndarray has it."""
+    """Returns the error text for a missing attribute. For attributes of ndarray, it says what to write instead."""
     text = f"{kind!r} object has no attribute {name!r}."
     if not hasattr(np.ndarray, name) or name.startswith("_"):
         return text
@@ -30,7 +30,7 @@ def _absent(kind: str, name: str, instead: str) -> str:
 
 
 class _Entries:
-    """A sequence of entries; ``_entry(i)`` gives one, ``_entries`` says what they are in an error."""
+    """A sequence of entries. ``_entry(i)`` returns one entry; ``_entries`` describes them in errors."""
 
     __slots__ = ()
     _entries: ClassVar[str]
@@ -57,18 +57,18 @@ class _Entries:
 
 
 class NestedArray(_Entries):
-    """Lists of lists (of lists ...) that differ in length at every level, over one array of all their values.
+    """Lists of lists, nested to any depth, with varying lengths at every level, over one array of all values.
 
         >>> lists = NestedArray(np.array([1, 2, 3]), (np.array([0, 2, 3]), np.array([0, 2, 2, 3])))
         >>> lists.tolist(), lists[0].tolist(), lists[1][0]
         ([[[1, 2], []], [[3]]], [[1, 2], []], array([3]))
 
     Attributes:
-        values: ``[N, *inner]``; what the innermost lists hold, end to end.
-        offsets: one int64 array for each level, the outermost first: list ``i`` of a level has the entries
-            ``offsets[i] .. offsets[i + 1]`` of the level below, and those of the last level are in ``values``.
+        values: ``[N, *inner]``; the contents of the innermost lists, concatenated.
+        offsets: one int64 array per level, outermost first. List ``i`` of a level holds the entries
+            ``offsets[i] .. offsets[i + 1]`` of the level below. The last level points into ``values``.
 
-    ``nested[i]`` is the i-th entry: a `NestedArray` of one level less, or an array (a view) where there is one level.
+    ``nested[i]`` is the i-th entry: a `NestedArray` with one level less, or an array (a view) at the last level.
     """
 
     __slots__ = ("offsets", "values")
@@ -80,7 +80,7 @@ class NestedArray(_Entries):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the values."""
+        """The dtype of the values."""
         return self.values.dtype
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class NestedArray(_Entries):
         return NestedArray(values, tuple(inner)) if inner else values
 
     def tolist(self) -> list[Any]:
-        """Nested Python lists."""
+        """Returns nested Python lists."""
         result: list[Any] = self.values.tolist()
         for offsets in reversed(self.offsets):
             ends = offsets.tolist()
@@ -113,14 +113,14 @@ class NestedArray(_Entries):
 
 
 class RaggedArray(_Entries):
-    """Arrays of one dtype and number of axes, of different shapes, laid end to end.
+    """Arrays of different shapes, concatenated. All have the same dtype and number of axes.
 
     Attributes:
         values: all elements, flat, ``[sum of sizes]``.
-        shapes: int64 ``[cells, axes]``: the shape of each array.
-        lead: the leading axes; ``(B,)``, or ``(B, T)`` for windows. ``cells`` is their product.
+        shapes: int64 ``[cells, axes]``, the shape of each array.
+        lead: the leading axes: ``(B,)``, or ``(B, T)`` for windows. ``cells`` is their product.
 
-    ``ragged[i]`` is the i-th array (a view), or a `RaggedArray` of one row's ``T`` cells.
+    ``ragged[i]`` is the i-th array (a view), or, for windows, a `RaggedArray` of the ``T`` cells in row i.
     """
 
     __slots__ = ("lead", "offsets", "shapes", "values")
@@ -134,7 +134,7 @@ class RaggedArray(_Entries):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of every array."""
+        """The dtype of every array."""
         return self.values.dtype
 
     def __len__(self) -> int:
@@ -149,11 +149,11 @@ class RaggedArray(_Entries):
         return self.values[self.offsets[index] : self.offsets[index + 1]].reshape(self.shapes[index])
 
     def row_splits(self) -> np.ndarray:
-        """Offsets of the cells along their first axis, int64 ``[cells + 1]``."""
+        """Returns the offsets of the cells along their first axis, int64 ``[cells + 1]``."""
         return ends_of(self.shapes[:, 0])
 
     def tolist(self) -> list[Any]:
-        """Nested Python lists."""
+        """Returns nested Python lists."""
         return [row.tolist() for row in self]
 
     if not TYPE_CHECKING:

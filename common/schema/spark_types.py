@@ -1,8 +1,8 @@
-"""Which Spark type a stored column has, and the column in exactly the Arrow type that Spark takes for it.
+"""Maps stored columns to Spark types, and converts a column to exactly the Arrow type that Spark expects.
 
-Spark has no unsigned integers, no half floats, no fixed-size lists and no time units but microseconds. A column that
-goes through Spark is therefore stored in the next wider type; the field's own dtype comes back when it is read.
-pyspark is imported only by `spark_schema`.
+Spark has no unsigned integers, no half-precision floats, no fixed-size lists, and no time unit other than microseconds.
+A column that goes through Spark is therefore stored in the next wider type. Readers get the field's own dtype back.
+Only `pyspark_types` imports pyspark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SPARK = {
 
 
 def pyspark_types(what: str) -> Any:
-    """The module ``pyspark.sql.types``.
+    """Imports the module ``pyspark.sql.types``.
 
     Raises:
         CodecUnavailableError: pyspark is not installed.
@@ -53,10 +53,10 @@ def pyspark_types(what: str) -> Any:
 
 
 def spark_schema(schema: Iterable[CodedField]) -> Any:
-    """The ``StructType`` of the stored columns.
+    """Returns the ``StructType`` of the stored columns.
 
     Raises:
-        SchemaError: a field that Spark has no type for.
+        SchemaError: Spark has no type for a field.
         CodecUnavailableError: pyspark is not installed.
     """
     types = pyspark_types("as_spark_schema")
@@ -66,16 +66,16 @@ def spark_schema(schema: Iterable[CodedField]) -> Any:
 
 
 def spark_arrow_type(field: CodedField) -> pa.DataType:
-    """The Arrow type in which Spark takes the stored column of a field.
+    """Returns the Arrow type in which Spark accepts a field's stored column.
 
     Raises:
-        SchemaError: a type that Spark does not have.
+        SchemaError: Spark has no such type.
     """
     return as_spark_takes_it(field.storage.arrow_type(field), field=field.name)
 
 
 def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
-    """The narrowest Arrow type that Spark has and that holds every value of ``kind``."""
+    """Returns the narrowest Arrow type that Spark supports and that holds every value of ``kind``."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(pa.field("element", as_spark_takes_it(kind.value_type, field=field), nullable=False))
     if pa.types.is_large_string(kind):
@@ -93,13 +93,13 @@ def as_spark_takes_it(kind: pa.DataType, *, field: str) -> pa.DataType:
     found = _WIDER.get(kind, kind)
     if found not in _SPARK and not pa.types.is_decimal(found):
         raise SchemaError(
-            f"field '{field}': expected a type that Spark has, got {kind}. Choose another dtype or codec."
+            f"field '{field}': expected a type that Spark supports, got {kind}. Choose another dtype or codec."
         )
     return found
 
 
 def spark_type(kind: pa.DataType, types: ModuleType) -> Any:
-    """The Spark type of an Arrow type that `as_spark_takes_it` gave."""
+    """Returns the Spark type for an Arrow type that came from `as_spark_takes_it`."""
     if pa.types.is_list(kind):
         return types.ArrayType(spark_type(kind.value_type, types), containsNull=False)
     if pa.types.is_decimal(kind):
@@ -108,16 +108,16 @@ def spark_type(kind: pa.DataType, types: ModuleType) -> Any:
 
 
 def to_spark(array: pa.Array, *, field: str) -> pa.Array:
-    """A stored column in the type that Spark takes.
+    """Converts a stored column to the type that Spark expects.
 
     Raises:
-        EncodeError: a value that it cannot hold, such as a time stamp with nanoseconds.
+        EncodeError: that type cannot hold a value, such as a timestamp with nanoseconds.
     """
     wanted = as_spark_takes_it(array.type, field=field)
     try:
         return _converted(array, wanted)
     except pa.ArrowInvalid as error:
-        raise EncodeError(f"field '{field}': expected values that {wanted} of Spark can hold: {error}.") from error
+        raise EncodeError(f"field '{field}': expected values that fit Spark's {wanted}: {error}.") from error
 
 
 def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -126,7 +126,7 @@ def _converted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_list(wanted):
         plain = array.cast(pa.list_(kind.value_type)) if not pa.types.is_list(kind) else array
-        offsets = pa.array(plain.offsets.to_numpy())  # a mask goes only beside offsets that are no slice themselves
+        offsets = pa.array(plain.offsets.to_numpy())  # from_arrays refuses a mask with sliced offsets
         mask = plain.is_null() if plain.null_count else None
         return pa.ListArray.from_arrays(offsets, _converted(plain.values, wanted.value_type), type=wanted, mask=mask)
     if pa.types.is_duration(kind):

@@ -1,4 +1,4 @@
-"""`Vocabulary`: the distinct values of a field, each with a code: its number among them."""
+"""`Vocabulary`: the distinct values of a field, each with a code, which is its index."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..forks import cached_property
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}
-_FEW = 1000  # of which Arrow makes a hash table for each batch
+_FEW = 1000  # up to this size, Arrow may build a hash table per batch
 
 
 class Vocabulary:
-    """Texts, byte strings or integers, without nulls and each once.
+    """Strings, bytes or integers, without nulls or duplicates.
 
     Attributes:
         values: a ``large_string``, ``large_binary``, ``int64`` or ``uint64`` array.
@@ -30,10 +30,10 @@ class Vocabulary:
 
     @classmethod
     def of(cls, values: Iterable[object], who: str) -> Vocabulary:
-        """The vocabulary of Python values; ``who`` is named in errors.
+        """Builds a vocabulary from Python values. Errors name ``who``.
 
         Raises:
-            PipelineError: none, several types, a null, or a value that comes twice.
+            PipelineError: there are no values, several types, a null, or a duplicate.
         """
         listed = plain(list(values))
         try:
@@ -42,15 +42,17 @@ class Vocabulary:
             made = pa.array(listed, kind if kind != pa.int64() or max(listed) < 1 << 63 else pa.uint64())
         except (KeyError, ValueError, OverflowError) as error:
             shown = f"{listed[:5]!r}" + (", ..." if len(listed) > 5 else "")
-            raise PipelineError(f"{who}: expected texts, byte strings or integers of 64 bits, got {shown}.") from error
+            raise PipelineError(f"{who}: expected strings, bytes or 64-bit integers, got {shown}.") from error
         if len(pc.unique(made)) < len(made):
             twice = next(value for place, value in enumerate(listed) if value in listed[:place])
-            raise PipelineError(f"{who}: expected each value once, got {twice!r} again.")
+            raise PipelineError(f"{who}: expected each value once, got {twice!r} twice.")
         return cls(made)
 
     @classmethod
     def found_in(cls, parts: Iterable[pa.Array], kind: pa.DataType) -> Vocabulary:
-        """The sorted distinct values of some arrays, nulls left out; texts in the order of their code points."""
+        """Builds a vocabulary of the sorted distinct values of some arrays, without nulls. Strings sort by code
+        point.
+        """
         distinct = pc.unique(pa.concat_arrays([pa.array([], kind), *(part.cast(kind) for part in parts)])).drop_null()
         return cls(distinct.take(pc.sort_indices(distinct)))
 
@@ -61,10 +63,10 @@ class Vocabulary:
         return Vocabulary, (self.values,)
 
     def codes(self, values: pa.Array) -> np.ndarray:
-        """The code of each value, int64 ``[n]``; -1 for one that is not there.
+        """Returns the code of each value, int64 ``[n]``, or -1 if the vocabulary lacks the value.
 
         Args:
-            values: of the vocabulary's own type, without nulls.
+            values: values of the vocabulary's own type, without nulls.
         """
         if len(self) <= _FEW:
             return _numbers(pc.index_in(values, value_set=self.values))
@@ -72,7 +74,7 @@ class Vocabulary:
             order, known = self._sorted
             place = np.minimum(np.searchsorted(known, values.to_numpy()), len(known) - 1)
             return np.where(known[place] == values.to_numpy(), order[place], -1)
-        # A table of many texts takes longer to make than a batch, so it is kept.
+        # A hash table of many strings takes longer to build than a batch, so it is kept.
         texts = values.to_numpy(zero_copy_only=False).tolist()
         return np.fromiter(map(self._table.get, texts, repeat(-1)), np.int64, len(texts))
 

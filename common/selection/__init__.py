@@ -1,1 +1,1 @@
-"""Which items are wanted: predicates, pruning by statistics, and window starts."""
+"""Selects the items to read: applies predicates, prunes by statistics, and finds window starts."""

@@ -1,8 +1,8 @@
-"""Which row groups can hold a row that a predicate wants, told from their statistics alone.
+"""Finds the row groups that can hold a row that matches a predicate, from their statistics alone.
 
-In come a predicate's tree and, for each column, the bounds and null counts of all row groups as arrays. Out come two
-flags for each row group: may some row match, and do all rows match. Both are sound: a row group that is ruled out has
-no matching row, one that is proven has no other. Nothing loops over row groups in Python.
+Takes a predicate's tree and, for each column, the bounds and null counts of all row groups as arrays. Returns two flags
+per row group: whether some row may match, and whether all rows match. Both are sound: a row group that is ruled out has
+no matching row, and one that is proven has no other rows. There is no Python loop over row groups.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MATCH, _SKIP, _EMIT_NULL, _INCONCLUSIVE = range(4)  # Arrow C++, SetLookupOptio
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnStatistics:
-    """What is known of one flat column in each row group; all arrays are of shape ``(row groups,)``.
+    """The statistics of one flat column. All arrays have the shape ``(row groups,)``.
 
     Attributes:
         minimum: lower bounds of the values in the column's own type, null where unknown; ``None`` if all are unknown.
         maximum: upper bounds, likewise.
-        null_count: number of nulls, -1 where unknown.
-        num_rows: number of rows.
-        exact: whether equal bounds are a value that the column really holds: true of integers, dates and partition
-            values, not of strings and binaries (their bounds may be truncated). Floats never count as exact, because
-            statistics leave NaN out.
+        null_count: the number of nulls, -1 where unknown.
+        num_rows: the number of rows.
+        exact: whether equal bounds are a value that the column really holds. True for integers, dates and partition
+            values; false for strings and binaries, whose bounds may be truncated. Floats are never exact, because their
+            statistics leave out NaN.
     """
 
     minimum: pa.Array | None
@@ -55,17 +55,17 @@ class ColumnStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Verdict:
-    """Per row group, bool ``(row groups,)``: some row may match; every row matches (never true without rows)."""
+    """Flags per row group, bool ``(row groups,)``: some row may match; every row matches (False without rows)."""
 
     may_match: np.ndarray
     all_match: np.ndarray
 
 
 def prune(node: Node, statistics: Mapping[str, ColumnStatistics], num_row_groups: int) -> Verdict:
-    """What the statistics say about the predicate in each row group; a column without statistics may hold anything.
+    """Evaluates the predicate on the statistics of each row group. A column without statistics may hold anything.
 
     Raises:
-        PipelineError: statistics of another number of row groups.
+        PipelineError: the statistics are for a different number of row groups.
     """
     has_rows = np.ones(num_row_groups, dtype=np.bool_)
     for name, column in statistics.items():
@@ -85,7 +85,7 @@ def prune(node: Node, statistics: Mapping[str, ColumnStatistics], num_row_groups
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Truth:
-    """Which outcomes the rows of each row group may have: over-approximations, bool ``(row groups,)``."""
+    """The outcomes that rows of each row group may have: over-approximations, bool ``(row groups,)``."""
 
     true: np.ndarray
     false: np.ndarray
@@ -94,7 +94,7 @@ class _Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Interval:
-    """Which values the rows of each row group may have; a bound is a scalar for a literal, ``None`` for no bound."""
+    """The values that rows of each row group may have. A bound is a scalar for a literal, or ``None`` if unbounded."""
 
     low: pa.Array | pa.Scalar | None
     high: pa.Array | pa.Scalar | None
@@ -150,7 +150,7 @@ def _and(a: _Truth, b: _Truth) -> _Truth:
 
 
 def _as_condition(values: _Interval, size: int) -> _Truth:
-    """A boolean column or literal as a condition."""
+    """Evaluates a boolean column or literal as a condition."""
     bounds = [bound for bound in (values.low, values.high) if bound is not None]
     if any(not pa.types.is_boolean(bound.type) for bound in bounds):
         return _Truth(true=values.may_value, false=values.may_value, null=values.may_null)
@@ -214,13 +214,13 @@ def _is_in(node: Call, values: _Interval, size: int) -> _Truth:
 
 
 def _membership(values: _Interval, members: pa.Array, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where some value may be a member, and where some value may be none."""
+    """Returns where some value may be a member, and where some value may not be one."""
     anything = np.ones(size, dtype=np.bool_)
     bound = values.low if values.low is not None else values.high
     if bound is None:
         return anything, anything
     try:
-        members = _plain(members).drop_null().cast(bound.type)  # as the kernel does before it casts the column instead
+        members = _plain(members).drop_null().cast(bound.type)  # the kernel tries this first
         has_nan = False
         if pa.types.is_floating(members.type):
             has_nan = bool(pc.any(pc.is_nan(members)).as_py())
@@ -236,12 +236,12 @@ def _membership(values: _Interval, members: pa.Array, size: int) -> tuple[np.nda
 
 
 def _some_member_between(members: pa.Array, low: pa.Array | None, high: pa.Array | None, size: int) -> np.ndarray:
-    """Whether one of the sorted members lies between the bounds: the first that is not below ``low`` decides."""
+    """Returns where one of the sorted members lies between the bounds. Only the first member >= ``low`` matters."""
     if len(members) == 0:
         return np.zeros(size, dtype=np.bool_)
     first = np.zeros(size, dtype=np.int64)
     if low is not None:
-        distinct = pc.fill_null(low, members[0]).dictionary_encode()  # bounds repeat; comparing objects is slow
+        distinct = pc.fill_null(low, members[0]).dictionary_encode()  # bounds repeat, and comparing objects is slow
         needles = distinct.dictionary.to_numpy(zero_copy_only=False)
         places = np.searchsorted(members.to_numpy(zero_copy_only=False), needles, side="left")
         first = places[distinct.indices.to_numpy(zero_copy_only=False)]
@@ -251,7 +251,7 @@ def _some_member_between(members: pa.Array, low: pa.Array | None, high: pa.Array
 
 
 def _interval(node: Node, columns: Mapping[str, _Interval], size: int) -> _Interval | None:
-    """The values of a column, a literal, or a cast of either; ``None`` for all else."""
+    """Returns the possible values of a column, a literal, or a cast of either, and ``None`` for anything else."""
     if isinstance(node, FieldRef):
         return columns.get(node.name)
     if isinstance(node, Literal):
@@ -289,7 +289,7 @@ def _column_interval(column: ColumnStatistics) -> _Interval:
 
 def _column_bound(array: pa.Array | None) -> pa.Array | None:
     if array is None or pa.types.is_null(array.type) or pa.types.is_float16(_value_type(array.type)):
-        return None  # Arrow does not compare half floats
+        return None  # Arrow cannot compare float16
     array = _plain(array)
     if pa.types.is_floating(array.type):
         return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
@@ -305,13 +305,13 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _cast(values: _Interval, target: pa.DataType) -> _Interval | None:
-    """The interval after a cast that keeps the order of values and makes no nulls; ``None`` for other casts."""
+    """Returns the interval after a cast, or ``None`` if the cast can change the order of values or create nulls."""
     bounds = []
     for bound in (values.low, values.high):
         if bound is None or not keeps_order(bound.type, target):
             return None
         try:
-            bounds.append(bound.cast(target))  # safe: bounds that fit prove that what lies between them fits
+            bounds.append(bound.cast(target))  # a safe cast: if both bounds fit, so do all values in between
         except pa.ArrowException:
             return None
     return _Interval(
@@ -325,7 +325,7 @@ def _cast(values: _Interval, target: pa.DataType) -> _Interval | None:
 
 
 def _holds(name: str, a: pa.Array | pa.Scalar | None, b: pa.Array | pa.Scalar | None, size: int) -> np.ndarray:
-    """Where the comparison of two bounds holds or cannot be made: the answer that rules nothing out."""
+    """Returns where the comparison of two bounds holds. It counts as true if it cannot be made, to rule nothing out."""
     if a is None or b is None:
         return np.ones(size, dtype=np.bool_)
     try:

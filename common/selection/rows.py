@@ -1,6 +1,6 @@
-"""`RowSet`: which rows of each row group are wanted, as a handful of numpy arrays.
+"""`RowSet`: the selected rows of each row group, as a few numpy arrays.
 
-Row groups that are wanted whole cost nothing; positions number the wanted rows from 0 in storage order.
+Row groups that are selected whole store no row numbers. Positions number the selected rows from 0 in storage order.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSet:
-    """Wanted rows.
+    """The selected rows of a dataset.
 
     Attributes:
-        before: int64 ``[row_groups + 1]``: wanted rows before each row group; the last entry is their number.
-        whole: bool ``[row_groups]``: every row of the row group is wanted.
-        start: int64 ``[row_groups]``: where the row numbers of a row group that is not whole begin in ``values``.
-        values: int32: row numbers inside their row groups, ascending.
+        before: int64 ``[row_groups + 1]``: selected rows before each row group; the last entry is the total.
+        whole: bool ``[row_groups]``: whether every row of the row group is selected.
+        start: int64 ``[row_groups]``: where the row numbers of a row group begin in ``values``, unless it is whole.
+        values: int32: row numbers within their row groups, ascending.
     """
 
     before: np.ndarray
@@ -29,16 +29,16 @@ class RowSet:
 
     @property
     def total(self) -> int:
-        """How many rows are wanted."""
+        """The number of selected rows."""
         return int(self.before[-1])
 
     @property
     def counts(self) -> np.ndarray:
-        """Wanted rows of each row group, int64 ``[row_groups]``."""
+        """The number of selected rows of each row group, int64 ``[row_groups]``."""
         return np.diff(self.before)
 
     def of(self, row_group: int) -> np.ndarray:
-        """The wanted rows of one row group, ascending."""
+        """Returns the selected rows of one row group, ascending."""
         count = int(self.before[row_group + 1] - self.before[row_group])
         if self.whole[row_group]:
             return np.arange(count)
@@ -46,7 +46,7 @@ class RowSet:
         return self.values[first : first + count].astype(np.int64)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions (int64) -> ``(row_group, row)``."""
+        """Maps positions (int64) to ``(row_group, row)``."""
         row_group = np.searchsorted(self.before, positions, side="right") - 1
         row = positions - self.before[row_group]
         partial = ~self.whole[row_group]
@@ -56,7 +56,7 @@ class RowSet:
         return row_group, row
 
     def replace(self, rows: Mapping[int, np.ndarray | None]) -> RowSet:
-        """A copy in which some row groups have other rows; ``None`` leaves a row group as it is."""
+        """Returns a copy with other rows for some row groups. ``None`` keeps a row group unchanged."""
         counts = self.counts
         whole = self.whole.copy()
         start = self.start.copy()
@@ -74,11 +74,11 @@ class RowSet:
         return _row_set(counts, whole, start, np.concatenate(pieces))
 
     def keep_row_groups(self, keep: np.ndarray) -> RowSet:
-        """A copy without the rows of the row groups where ``keep`` (bool ``[row_groups]``) is False."""
+        """Returns a copy without the rows of the row groups where ``keep`` (bool ``[row_groups]``) is False."""
         return _row_set(np.where(keep, self.counts, 0), self.whole & keep, self.start, self.values)
 
     def slice(self, first: int, stop: int | None) -> RowSet:
-        """The rows at positions ``first .. stop`` only."""
+        """Returns the rows at positions ``first .. stop``."""
         stop = self.total if stop is None else min(stop, self.total)
         first = min(first, stop)
         lo = np.clip(first - self.before[:-1], 0, self.counts)
@@ -90,7 +90,7 @@ class RowSet:
         return self.keep_row_groups(hi > lo).replace(cut)
 
     def row_groups(self, numbers: np.ndarray) -> RowSet:
-        """The rows of some row groups only, which are then numbered from 0."""
+        """Returns the rows of some row groups, renumbered from 0."""
         counts, whole = self.counts[numbers], self.whole[numbers]
         pieces = [self.of(int(row_group)) for row_group in numbers[~whole]]
         start = np.zeros(len(numbers), dtype=np.int64)
@@ -100,7 +100,7 @@ class RowSet:
 
 
 def concat_row_sets(parts: Sequence[RowSet]) -> RowSet:
-    """The row sets of consecutive row groups as one."""
+    """Concatenates the row sets of consecutive row groups."""
     shift = np.cumsum([0, *(len(part.values) for part in parts)])
     return _row_set(
         np.concatenate([part.counts for part in parts]),
@@ -111,7 +111,7 @@ def concat_row_sets(parts: Sequence[RowSet]) -> RowSet:
 
 
 def all_rows(rows_per_row_group: np.ndarray) -> RowSet:
-    """Every row of every row group."""
+    """Selects every row of every row group."""
     row_groups = len(rows_per_row_group)
     return _row_set(
         rows_per_row_group,

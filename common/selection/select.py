@@ -1,7 +1,7 @@
-"""Evaluating what is wanted: from the steps of a pipeline to the exact rows, or window starts, of every row group.
+"""Evaluates the selecting steps of a pipeline to the exact rows, or window starts, of every row group.
 
-Order of work: partitions and statistics prune row groups, then only the predicate's columns (and, for windows, time
-stamp and group) of the remaining ones are read, in parallel. A row group that statistics prove needs no read.
+First, partitions and statistics prune row groups. Then the predicate's columns (and, for windows, timestamp and group)
+of the remaining row groups are read in parallel. A row group that the statistics prove to match needs no read.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
 
 ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
-"""Reads columns of a whole row group in the types of the dataset, named by field, partition columns included."""
+"""Reads columns of a whole row group in the dataset's types, named by field, including partition columns."""
 
 RowPredicate = Callable[[WhereFunction, int, np.ndarray], np.ndarray]
-"""Evaluates a Python predicate on some rows of a row group: (stage, row group, rows) -> bool mask."""
+"""Evaluates a Python predicate on rows of a row group: (stage, row group, rows) -> bool mask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What one step of the selection did, for `explain`.
+    """The effect of one selection step, for `explain`.
 
     Attributes:
         step: the stage in words.
-        row_groups: row groups before it; ``pruned`` of them were excluded and ``proven`` kept whole without being read.
-        read: row groups whose predicate columns were read, ``read_bytes`` stored bytes in all.
-        rows_before, rows_after: rows (or windows) before and after.
-        pruned_by: what excluded the pruned ones, in words.
+        row_groups: the row groups before the step; ``pruned`` of them were excluded, ``proven`` kept without a read.
+        read: the row groups whose predicate columns were read, with ``read_bytes`` stored bytes in total.
+        rows_before, rows_after: the number of rows (or windows) before and after the step.
+        pruned_by: what excluded the pruned row groups, in words.
     """
 
     step: str
@@ -65,15 +65,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Exactly what is wanted.
+    """The exact rows or windows that a pipeline reads.
 
     Attributes:
-        rows: the wanted rows.
-        starts: for windows, the positions (among the wanted rows) of their first rows, int64; ``None`` for rows.
-        steps: offsets of a window's steps from its first row, int64; ``[0]`` for rows.
-        reports: what each step did.
-        matched: items before any ``take`` or ``skip`` cut them.
-        measured: a number of each wanted row, where a stage needs one (`stages.measure`).
+        rows: the selected rows.
+        starts: for windows, the positions of their first rows (among the selected rows), int64; ``None`` for rows.
+        steps: the offsets of a window's steps from its first row, int64; ``[0]`` for rows.
+        reports: the effect of each step.
+        matched: the number of items before any ``take`` or ``skip``.
+        measured: one number per selected row, if a stage needs it (`stages.measure`).
     """
 
     rows: RowSet
@@ -85,24 +85,24 @@ class Selection:
 
     @property
     def num_items(self) -> int:
-        """How many rows or windows are wanted."""
+        """The number of selected rows or windows."""
         return self.rows.total if self.starts is None else len(self.starts)
 
     @property
     def items_before(self) -> np.ndarray:
-        """Items that begin before each row group, int64 ``[row_groups + 1]``."""
+        """The number of items that begin before each row group, int64 ``[row_groups + 1]``."""
         if self.starts is None:
             return self.rows.before
         return np.searchsorted(self.starts, self.rows.before, side="left")
 
     def cells(self, items: np.ndarray) -> np.ndarray:
-        """The row positions of items, ``[items, T]``."""
+        """Returns the row positions of items, ``[items, T]``."""
         first = items if self.starts is None else self.starts[items]
         result: np.ndarray = first[:, None] + self.steps
         return result
 
     def slice(self, first: int, stop: int | None) -> Selection:
-        """Only items ``first .. stop``."""
+        """Returns the items ``first .. stop``."""
         if self.starts is None:
             return replace(self, rows=self.rows.slice(first, stop))
         return replace(self, starts=self.starts[first:stop])
@@ -119,14 +119,14 @@ def evaluate(
 ) -> Selection:
     """Applies ``where``, ``ngram``, ``shard_row_groups``, ``take`` and ``skip`` stages in order to the dataset's rows.
 
-    A `Measure` comes last.
+    A `Measure` stage must come last.
 
     Args:
-        begin: what earlier steps, none of them ``take`` or ``skip``, have left; ``None`` = every row.
+        begin: the selection after earlier steps, none of them ``take`` or ``skip``; ``None`` means every row.
 
     Raises:
-        DatasetError: time stamps that are null or decrease; says in which file and row.
-        PipelineError: an expression that does not fit the columns.
+        DatasetError: timestamps are null or decrease. The message names the file and the row.
+        PipelineError: an expression does not fit the columns.
     """
     selection = begin or every_row(dataset)
     cut = False
@@ -167,7 +167,7 @@ def evaluate(
 
 
 def live_rows(dataset: StoredDataset) -> RowSet:
-    """Every row that is not deleted."""
+    """Selects every row that is not deleted."""
     rows = all_rows(dataset.row_groups.rows)
     counts = rows.counts
     return rows.replace(
@@ -176,7 +176,7 @@ def live_rows(dataset: StoredDataset) -> RowSet:
 
 
 def every_row(dataset: StoredDataset) -> Selection:
-    """Everything that is in a dataset."""
+    """Selects all rows of a dataset."""
     rows = live_rows(dataset)
     return Selection(rows=rows, starts=None, steps=np.zeros(1, np.int64), reports=(), matched=rows.total)
 
@@ -229,13 +229,13 @@ def _where(dataset: StoredDataset, rows: RowSet, step: Where, read: ReadStored, 
 
 
 def _pruned_by(pruned: np.ndarray, by_partitions: np.ndarray) -> str:
-    """How many of the pruned row groups the partitions exclude, and how many only their statistics."""
+    """Says how many of the pruned row groups were excluded by partitions, and how many only by statistics."""
     counts = {"partitions": int((pruned & by_partitions).sum()), "statistics": int((pruned & ~by_partitions).sum())}
     return ", ".join(f"{count:,} by {what}" for what, count in counts.items() if count)
 
 
 def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
-    """The rows of every ``num_shards``-th row group, or the windows that begin there."""
+    """Selects the rows of every ``num_shards``-th row group, or the windows that begin there."""
     rows, before = selection.rows, selection.num_items
     mine = np.arange(len(rows.whole)) % step.num_shards == step.index
     if selection.starts is None:
@@ -248,7 +248,7 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
         step=str(step),
         row_groups=int(alive.sum()),
         pruned=int((alive & ~mine).sum()),
-        pruned_by="they belong to other parts",
+        pruned_by="they belong to other shards",
         proven=int((alive & mine).sum()),
         read=0,
         read_bytes=0,
@@ -259,7 +259,7 @@ def _shard_row_groups(selection: Selection, step: ShardRowGroups) -> Selection:
 
 
 def _measured(dataset: StoredDataset, rows: RowSet, step: Measure, read: ReadStored, threads: int) -> np.ndarray:
-    """The numbers of all wanted rows, in storage order."""
+    """Measures all selected rows, in storage order."""
     row_groups = np.flatnonzero(rows.counts > 0).tolist()
     if not step.reads:
         live = live_rows(dataset)
@@ -282,7 +282,7 @@ def _not_null(name: str) -> Where:
 
 
 def _looked_into(node: Node) -> set[str]:
-    """The fields whose values an expression needs; a mere test for null needs none."""
+    """Returns the fields whose values an expression reads. A null test alone reads no values."""
     if isinstance(node, FieldRef):
         return {node.name}
     if not isinstance(node, Call):
@@ -330,7 +330,7 @@ def _where_column(
 def _whole_lists(
     dataset: StoredDataset, rows: RowSet, name: str, read: ReadStored, threads: int
 ) -> tuple[RowSet, Report]:
-    """The rows whose list is not null and holds no null; no statistics tell that of lists."""
+    """Selects rows whose list is not null and holds no null. There are no statistics to prune lists with."""
     return _by_column(dataset, rows, dataset.schema[name], without_nulls, f"nulls('drop', {name!r})", read, threads)
 
 
@@ -343,7 +343,7 @@ def _by_column(
     read: ReadStored,
     threads: int,
 ) -> tuple[RowSet, Report]:
-    """The rows for which ``test`` of a whole stored column is true (bool)."""
+    """Selects the rows for which ``test`` of a whole stored column is true (bool)."""
     row_groups = np.flatnonzero(rows.counts > 0)
 
     def keep(row_group: int) -> np.ndarray:
@@ -412,7 +412,7 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
         if wrong is not None:
             row_group, row = rows.locate(np.array([wrong]))
             raise DatasetError(
-                f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected time stamps in "
+                f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected timestamps in "
                 f"'{step.timestamp}' that do not decrease, got {stamps.text(wrong)} after {stamps.text(wrong - 1)}. "
                 f"Sort the data by {[*step.group_by, step.timestamp]}, or name the field that tells sequences apart in "
                 f"group_by=."
@@ -435,7 +435,7 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
 
 
 def _sequences(dataset: StoredDataset, step: Ngram, row_group: np.ndarray, table: pa.Table | None) -> np.ndarray:
-    """Which sequence each wanted row belongs to; numbers ascend."""
+    """Returns the number of the sequence that each selected row belongs to, ascending."""
     if len(row_group) == 0:
         return np.zeros(0, dtype=np.int64)
     breaks = np.zeros(len(row_group), dtype=bool)
@@ -459,7 +459,7 @@ def _sequences(dataset: StoredDataset, step: Ngram, row_group: np.ndarray, table
 
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
-    """A number for every value, -1 for null; equal values of all chunks have equal numbers."""
+    """Returns a number for every value, -1 for null. Equal values have equal numbers across chunks."""
     shared = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     return np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in shared.chunks])
 
@@ -469,7 +469,7 @@ def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.Chunke
         wrong = int(np.flatnonzero(column.is_null().to_numpy())[0])
         row_group, row = rows.locate(np.array([wrong]))
         raise DatasetError(
-            f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a time stamp in "
+            f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a timestamp in "
             f"'{step.timestamp}', got null. Drop such rows first with where(pc.is_valid(pc.field('{step.timestamp}')))."
         )
     return stamps_of(column, step.timestamp or "")

@@ -1,7 +1,8 @@
-"""`Stamps`: time stamps that are compared and subtracted without rounding.
+"""`Stamps`: timestamps that are compared and subtracted without rounding.
 
-In: a column of integers, times, decimals of any scale, or floats. Out: which row lies behind the one before it, and by
-how much. Whole numbers and decimals are words of 64 bits, so that neither 38 digits nor the ends of int64 overflow.
+Takes a column of integers, times, decimals of any scale, or floats. Tells whether each row is later than the one before
+it, and by how much. Integers and decimals are stored as 64-bit words, so neither 38 digits nor the extremes of int64
+overflow.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _TOP = np.uint64(1 << 63)
 _WORD = (1 << 64) - 1
 
 
-@dataclass(frozen=True, kw_only=True)  # without slots, so that comparisons are kept
+@dataclass(frozen=True, kw_only=True)  # no slots, because comparisons are cached
 class Stamps:
-    """The time stamps of consecutive rows.
+    """The timestamps of consecutive rows.
 
     Attributes:
-        words: uint64 ``[words, rows]``, the most significant first, whose order is that of the values; or floats
+        words: uint64 ``[words, rows]``, most significant word first, in the same order as the values; or floats
             ``[1, rows]``.
         lowest: the value for which all words are 0.
-        scale: how many digits stand behind the decimal point.
+        scale: the number of digits after the decimal point.
     """
 
     words: np.ndarray
@@ -41,27 +42,27 @@ class Stamps:
 
     @cached_property
     def ascends(self) -> np.ndarray:
-        """Whether each row lies at or behind the row before it, bool ``[rows - 1]``; false where one is NaN."""
+        """Whether each row is equal to or later than the row before it, bool ``[rows - 1]``; false if one is NaN."""
         return _at_most(self.words[:, :-1], self.words[:, 1:])
 
     @cached_property
     def descends(self) -> np.ndarray:
-        """Whether each row lies at or before the row before it, bool ``[rows - 1]``; false where one is NaN."""
+        """Whether each row is equal to or earlier than the row before it, bool ``[rows - 1]``; false if one is NaN."""
         return _at_most(self.words[:, 1:], self.words[:, :-1])
 
     @cached_property
     def ranks(self) -> np.ndarray:
-        """A number for each row that grows where the time stamp does, int64 ``[rows]``."""
+        """A number per row that increases wherever the timestamp does, int64 ``[rows]``."""
         return np.concatenate([[0], np.cumsum(~self.descends)])
 
     def gap_too_wide(self, max_gap: float | decimal.Decimal) -> np.ndarray:
-        """Whether each row lies further than ``max_gap`` behind the row before it, bool ``[rows - 1]``.
+        """Returns whether each row is more than ``max_gap`` later than the previous row, bool ``[rows - 1]``.
 
-        For decimals a float is the number that it is written as: 0.1 is one tenth.
+        For decimals, a float ``max_gap`` means its decimal notation: 0.1 is exactly one tenth.
         """
         earlier, later = self.words[:, :-1], self.words[:, 1:]
         if self.words.dtype.kind == "f":
-            with np.errstate(invalid="ignore", over="ignore"):  # between equal infinities there is no gap
+            with np.errstate(invalid="ignore", over="ignore"):  # equal infinities have no gap
                 return np.asarray(later[0] - earlier[0] > float(max_gap))
         if math.isinf(max_gap) and max_gap > 0:
             return np.zeros(earlier.shape[1], dtype=bool)
@@ -74,7 +75,7 @@ class Stamps:
         return np.asarray(~self.descends & ~_at_most(_minus(later, earlier), most))
 
     def text(self, row: int) -> str:
-        """One time stamp, for messages: times as the count of their unit."""
+        """Formats one timestamp for messages. Times are shown as counts of their unit."""
         if self.words.dtype.kind == "f":
             return str(self.words[0, row])
         value = self.lowest
@@ -84,10 +85,10 @@ class Stamps:
 
 
 def stamps_of(column: pa.ChunkedArray, name: str) -> Stamps:
-    """The time stamps of a column without nulls.
+    """Returns the timestamps of a column without nulls.
 
     Raises:
-        PipelineError: a column of anything but numbers and times.
+        PipelineError: the column holds neither numbers nor times.
     """
     kind = column.type
     if pa.types.is_decimal(kind):
@@ -116,7 +117,7 @@ def _decimals(column: pa.ChunkedArray) -> Stamps:
     count = wide.bit_width // 64
     parts = [np.zeros((0, count), dtype=np.uint64)]
     for chunk in column.cast(wide).chunks:
-        stored = np.frombuffer(chunk.buffers()[1] or b"", "<u8")  # two's complement, the least significant word first
+        stored = np.frombuffer(chunk.buffers()[1] or b"", "<u8")  # two's complement, least significant word first
         parts.append(stored[count * chunk.offset :][: count * len(chunk)].reshape(-1, count))
     words = np.ascontiguousarray(np.concatenate(parts).T[::-1])
     words[0] ^= _TOP
@@ -124,7 +125,7 @@ def _decimals(column: pa.ChunkedArray) -> Stamps:
 
 
 def _at_most(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """``first <= second`` of numbers of several words."""
+    """Returns ``first <= second`` for multi-word numbers."""
     result: np.ndarray = first[-1] <= second[-1]
     for one, other in zip(first[-2::-1], second[-2::-1], strict=True):
         result = (one < other) | ((one == other) & result)
@@ -132,7 +133,7 @@ def _at_most(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _minus(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """``first - second`` of numbers of several words, where ``first`` is the larger."""
+    """Returns ``first - second`` for multi-word numbers, where ``first`` is the larger."""
     result = np.empty_like(first)
     borrow = np.zeros(first.shape[1], dtype=bool)
     for place in reversed(range(len(first))):

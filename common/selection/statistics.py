@@ -1,6 +1,6 @@
-"""Row-group statistics of one column, as arrays over all row groups, and the bytes of columns in one of them.
+"""Row-group statistics of a column as arrays over all row groups, and the size in bytes of columns in a row group.
 
-They come from the partition directories, the row-group index, or the footers; all three say the same.
+They come from the partition directories, the row-group index, or the footers. All three give the same result.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from .pruning import ColumnStatistics
 
 
 def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
-    """What is known of a column in each row group without reading it, in the type that it has in the dataset.
+    """Returns the statistics of a column in each row group, in the column's type in the dataset, without reading it.
 
-    Statistics that are missing, or of a type without an order that Arrow shares, are unknown.
+    Statistics count as unknown if they are missing, or if Arrow orders values of the type differently.
     """
     if name in dataset.partitions:
         return _of_partition(dataset, name)
@@ -38,12 +38,12 @@ def column_statistics(dataset: StoredDataset, name: str) -> ColumnStatistics:
 
 
 def column_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:
-    """Stored (compressed) bytes of some columns of one row group."""
+    """Returns the stored (compressed) bytes of some columns of one row group."""
     return _bytes(dataset, row_group, names, "stored")
 
 
 def decoded_bytes(dataset: StoredDataset, row_group: int, names: Sequence[str]) -> int:
-    """Bytes of some columns of one row group after decompression: about what it occupies in memory, still encoded."""
+    """Returns the decompressed bytes of some columns of one row group: about their size in memory before decoding."""
     return _bytes(dataset, row_group, names, "decoded")
 
 

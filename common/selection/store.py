@@ -1,8 +1,8 @@
-"""Keeping selections on disk, so that the next epoch, process, rank and restart need not compute them again.
+"""Stores selections on disk, so the next epoch, process, rank and restart need not compute them again.
 
-A selection is kept under the dataset's version (store, paths, sizes, write times, tags) and its stages. Selections by
-Python functions are not kept: nothing tells whether the function still does the same. Nor are those over stores that
-tell neither times nor tags.
+A selection is stored under the dataset's version (store, paths, sizes, modification times, tags) and its stages.
+Selections by Python functions are not stored, because nothing shows whether the function still does the same. Neither
+are selections over stores that report neither times nor tags.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ..stages.where import WhereFunction
 from .rows import RowSet
 from .select import Report, Selection
 
-_VERSION = 2  # before, filters saw the type of each file
-_LISTS = ("nulls inside lists",)  # kept before this was there: selections that look at null lists alone
+_VERSION = 2  # in version 1, filters saw each file's own types
+_LISTS = ("nulls inside lists",)  # older selections were stored without this and checked for null lists only
 _MOST_FILES = 256
 _MOST_BYTES, _MOST_BYTES_PER_ROW = 1 << 24, 64
 
 
 def selection_key(dataset: StoredDataset, steps: Sequence[Stage]) -> str | None:
-    """The name under which a selection is kept; ``None`` if it must not be, or need not be."""
-    deletes = dataset.table is not None and bool(dataset.table.deletes)  # looking for them may read whole columns
+    """Returns the name under which a selection is stored, or ``None`` if it must not be stored or need not be."""
+    deletes = dataset.table is not None and bool(dataset.table.deletes)  # finding deleted rows may read whole columns
     return kept_key(dataset, steps) if steps or deletes else None
 
 
 def kept_key(dataset: StoredDataset, steps: Sequence[Stage], *about: str) -> str | None:
-    """The name under which something about the rows of a selection is kept; ``None`` if it must not be."""
+    """Returns the name under which facts about a selection's rows are stored, or ``None`` if they must not be."""
     if any(isinstance(step, WhereFunction) for step in steps) or not dataset.outlives_plan:
         return None
     lists = _LISTS if any(_drops_from_lists(dataset, step) for step in steps) else ()
@@ -53,16 +53,16 @@ def _drops_from_lists(dataset: StoredDataset, step: Stage) -> bool:
 
 
 def load_selection(key: str, rows: np.ndarray) -> Selection | None:
-    """The kept selection, or ``None`` if there is none or it is damaged.
+    """Loads the stored selection, or returns ``None`` if there is none or it is damaged.
 
     Args:
-        rows: of each row group of the dataset.
+        rows: the number of rows in each row group of the dataset.
     """
     return _kept().load(key, lambda content: read_selection(content, rows))
 
 
 def read_selection(content: bytes, rows: np.ndarray) -> Selection:
-    """The selection in a kept file; other bytes, and rows that there are not, raise one of `kept.UNREADABLE`."""
+    """Parses a stored selection. Damaged bytes, and rows that do not exist, raise one of `kept.UNREADABLE`."""
     arrays = _arrays(content, _MOST_BYTES + _MOST_BYTES_PER_ROW * (len(rows) + int(rows.sum())))
     meta = json.loads(str(arrays["meta"]))
     selection = Selection(
@@ -74,12 +74,12 @@ def read_selection(content: bytes, rows: np.ndarray) -> Selection:
         measured=arrays.get("measured"),
     )
     if type(selection.matched) is not int or selection.matched < 0 or not _fits(selection, rows):
-        raise ValueError("expected rows of this dataset, got others")
+        raise ValueError("expected rows of this dataset, got rows of another one")
     return selection
 
 
 def _arrays(content: bytes, most_bytes: int) -> dict[str, np.ndarray]:
-    """The arrays of an ``.npz`` file, of at most so many bytes."""
+    """Returns the arrays of an ``.npz`` file, which may hold at most ``most_bytes`` bytes."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = archive.infolist()
         size_bytes = sum(member.file_size for member in members)
@@ -89,7 +89,7 @@ def _arrays(content: bytes, most_bytes: int) -> dict[str, np.ndarray]:
 
 
 def _fits(selection: Selection, rows: np.ndarray) -> bool:
-    """Whether all that a selection names is there, so that nothing reads beyond it."""
+    """Whether all rows of a selection exist, so nothing is read out of bounds."""
     wanted, count = selection.rows, len(rows)
     types = {"before": "i8", "whole": "?", "start": "i8", "values": "i4"}
     if any(getattr(wanted, name).dtype != kind or getattr(wanted, name).ndim != 1 for name, kind in types.items()):
@@ -104,7 +104,7 @@ def _fits(selection: Selection, rows: np.ndarray) -> bool:
     if (first < 0).any() or (end > len(wanted.values)).any() or wanted.values.min(initial=0) < 0:
         return False
     if len(first):
-        bounds = np.stack([first, end], axis=1).ravel()  # the end of the last one may be the end of all
+        bounds = np.stack([first, end], axis=1).ravel()  # the last end may be the end of the array
         largest = np.maximum.reduceat(np.append(wanted.values, np.int32(0)), bounds)[::2]
         if (largest >= rows[listed]).any():
             return False
@@ -126,16 +126,16 @@ def _windows_fit(selection: Selection) -> bool:
 
 
 def _report(units: int, **others: Any) -> Report:
-    """A report as `_stored_report` has left it."""
+    """Returns the report that `_stored_report` stored."""
     report = Report(row_groups=units, **others)
     if not all(type(value) in (int, str) for value in asdict(report).values()):
-        raise TypeError("expected numbers and texts in a report")
+        raise TypeError("expected numbers and strings in a report")
     return report
 
 
 def save_selection(key: str, selection: Selection) -> None:
-    """Keeps a selection; the file appears whole or not at all. A full or read-only disk only costs the next reader
-    time.
+    """Stores a selection. The file appears atomically. If the disk is full or read-only, nothing is stored and the
+    next reader computes the selection again.
     """
     meta = {
         "windows": selection.starts is not None,
@@ -163,6 +163,6 @@ def _kept() -> KeptFiles:
 
 
 def _stored_report(report: Report) -> dict[str, Any]:
-    """The form of a report in kept files, which call row groups units."""
+    """Converts a report to its form in stored files, where row groups are called units."""
     stored = asdict(report)
     return {"units": stored.pop("row_groups"), **stored}

@@ -1,7 +1,7 @@
-"""N-gram windows: which stretches of consecutive rows form an item.
+"""N-gram windows: finds the runs of consecutive rows that form an item.
 
-In: the wanted rows, their sequence boundaries, time stamps, and a `WindowRule`. Out: the positions of the windows'
-first rows. A window is ``span`` consecutive wanted rows of one sequence; a sequence ends where the file, the
+Takes the selected rows, their sequence boundaries, timestamps, and a `WindowRule`, and returns the positions of the
+windows' first rows. A window is ``span`` consecutive selected rows of one sequence. A sequence ends where the file, the
 ``group_by`` value or (on request) the row group changes.
 """
 
@@ -17,12 +17,12 @@ from .stamps import Stamps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRule:
-    """What makes a window.
+    """The rule for forming windows.
 
     Attributes:
-        span: rows from the first to the last offset, inclusive.
-        max_gap: largest allowed difference of adjacent time stamps (inclusive), in the time stamp's own unit.
-        stride: distance of the starts that are tried, in rows from the sequence's first row.
+        span: the number of rows from the first to the last offset, inclusive.
+        max_gap: the largest allowed difference between adjacent timestamps (inclusive), in the timestamp's own unit.
+        stride: the distance between candidate starts, counted in rows from the start of the sequence.
         overlap: whether windows may share rows.
     """
 
@@ -33,11 +33,11 @@ class WindowRule:
 
 
 def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule) -> np.ndarray:
-    """The first positions of all windows, ascending.
+    """Returns the first positions of all windows, ascending.
 
     Args:
-        sequence: int64 ``[rows]``, ascending: which sequence each wanted row belongs to.
-        stamps: of the rows, or ``None``; must not decrease inside a sequence (see `decreasing_stamp`).
+        sequence: int64 ``[rows]``, ascending: the sequence that each selected row belongs to.
+        stamps: the timestamps of the rows, or ``None``. They must not decrease in a sequence (see `decreasing_stamp`).
     """
     rows = len(sequence)
     last = rows - rule.span
@@ -56,14 +56,14 @@ def window_starts(sequence: np.ndarray, stamps: Stamps | None, rule: WindowRule)
 
 
 def decreasing_stamp(sequence: np.ndarray, stamps: Stamps) -> int | None:
-    """The first position whose time stamp lies before that of the row before it in the same sequence (or is NaN)."""
+    """Returns the first position whose timestamp is NaN or earlier than that of the previous row in its sequence."""
     wrong = (sequence[1:] == sequence[:-1]) & ~stamps.ascends
     found = np.flatnonzero(wrong)
     return int(found[0]) + 1 if len(found) else None
 
 
 def _without_overlap(starts: np.ndarray, sequence: np.ndarray, stamps: Stamps | None, span: int) -> np.ndarray:
-    """Greedy: a start at or before the end of the last kept window of its sequence is skipped."""
+    """Drops overlapping windows greedily: skips each start at or before the end of the last window kept."""
     kept: list[int] = []
     ranks = None if stamps is None else stamps.ranks
     number = 0
@@ -71,7 +71,7 @@ def _without_overlap(starts: np.ndarray, sequence: np.ndarray, stamps: Stamps | 
         start = int(starts[number])
         kept.append(start)
         end = start + span - 1
-        if ranks is not None:  # rows that share the last row's time stamp belong to the kept window as well
+        if ranks is not None:  # rows with the last row's timestamp also belong to the kept window
             stop = int(np.searchsorted(sequence, sequence[start], side="right"))
             end = end + int(np.searchsorted(ranks[end:stop], ranks[end], side="right")) - 1
         number = int(np.searchsorted(starts, end, side="right"))

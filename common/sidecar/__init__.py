@@ -1,3 +1,4 @@
-"""The sidecar: separate processes that make batches in shared memory; see `docs/protocol.md` and
-`docs/rooms/transport.md`.
+"""The sidecar: separate processes that make batches in shared memory.
+
+See `docs/protocol.md` and `docs/rooms/transport.md`.
 """

@@ -1,4 +1,4 @@
-"""``python -m parquetry.common.sidecar --fd N``: the reader process of one trainer; ``serve``: see `arrow_stream`."""
+"""``python -m parquetry.common.sidecar --fd N``: the reader process of a trainer. For ``serve``, see `arrow_stream`."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from ..transport.sidecar.worker_process import WorkerProcess, start_worker
 
 
 def main() -> None:
-    """Serves the inherited socket until the trainer closes it or is gone."""
+    """Serves the inherited socket until the trainer closes it or ends."""
     if sys.argv[1:2] == ["serve"]:
         from ..arrow_stream.command import main as serve
 
         sys.exit(serve(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="python -m parquetry.common.sidecar", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the trainer's socket")
-    parser.add_argument(SHARED, action="store_true", help="it may open several requests, one after the other")
-    parser.add_argument(RESTARTS_FLAG, help="how often the trainer starts it again if it dies; for the trainer alone")
+    parser.add_argument(SHARED, action="store_true", help="allow several requests, one after the other")
+    parser.add_argument(RESTARTS_FLAG, help="how often the trainer restarts it if it dies; ignored here")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's; it ends us by closing the connection
-    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")  # here and in workers: as many images at once as processors
+    # The trainer handles Ctrl-C and ends this process by closing the connection.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Here and in the workers, each processor works on its own image.
+    os.environ.setdefault("OPENCV_FOR_THREADS_NUM", "1")
     connection = socket.socket(fileno=arguments.fd)
     channel = Channel(connection)
     try:
@@ -46,22 +48,23 @@ def main() -> None:
         end_process()
     logging.basicConfig(format="parquetry sidecar: %(levelname)s %(message)s", level=logging.WARNING)
 
-    from .server import Server  # after the workers have started: they need but a part of it
+    from .server import Server  # after the workers have started, because they need only a part of what this imports
 
-    exit_with(connection)  # also in the middle of planning; not before, because a process with threads cannot be forked
+    # Works even during planning. It comes this late because a process cannot be forked once it has threads.
+    exit_with(connection)
     server = Server(channel, start, started)
     try:
         server.serve(first)
         server.close()
     except BaseException:
         end_process()
-    os._exit(0)  # nothing here may wait for a thread that is decoding for nobody
+    os._exit(0)  # without waiting for threads that still decode
 
 
 def _worker_starter(channel: Channel) -> Callable[[], WorkerProcess]:
-    """What starts a worker, now and later; a forked one never comes back from here."""
+    """Returns the function that starts workers. In the template and its workers, this never returns."""
 
-    from ..transport.sidecar.forked_worker import Template, can_fork  # with all that a worker imports
+    from ..transport.sidecar.forked_worker import Template, can_fork  # imports everything that a worker needs
 
     return Template(in_child=channel.close).start if can_fork() else start_worker
 

@@ -1,4 +1,4 @@
-"""What a sidecar shares with its client: the connection, and the slots."""
+"""What a sidecar shares with its client: the connection and the slots."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ _FIRST_PRIVATE = 1 << 32
 
 
 class ClientConnection:
-    """The connection to one client; its end is the end of this process. `send` may be called from any thread."""
+    """The connection to one client. When it ends, this process ends. `send` may be called from any thread."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
     def receive(self) -> Message | None:
-        """The next message; ``None`` at the end of the connection.
+        """Returns the next message, or ``None`` at the end of the connection.
 
         Raises:
-            SidecarError: bytes that are not a message of this version.
+            SidecarError: the bytes are not a message of this version.
         """
         return self._channel.receive()
 
     def send(self, message: Message) -> None:
-        """Sends a message; a client that is gone ends the process."""
+        """Sends a message. Ends the process if the client is gone."""
         try:
             self._channel.send(message)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
 
     def send_error(self, generation: int, error: BaseException, *, elements: int = 0, position: int = 0) -> None:
-        """Reports an error; one of ours by its class, any other with its traceback.
+        """Reports an error: a `ParquetryError` by its class, any other with its traceback.
 
-        With ``elements`` it is the error of so many, ``position`` stands behind them, and the iteration goes on.
+        With ``elements``, the error belongs to that many elements, ``position`` is the position after them, and the
+        iteration continues.
         """
         limit = limit_reached(error)
         if isinstance(error, ParquetryError):
@@ -49,7 +50,7 @@ class ClientConnection:
             text = text if limit in text else f"{text} {limit}"
             text = f"{text}\n{error.frames}" if error.frames else text
         elif limit:
-            name, text = "SidecarError", f"sidecar: expected enough of everything that it needs, got {error}. {limit}"
+            name, text = "SidecarError", f"sidecar: expected enough system resources, got {error}. {limit}"
         else:
             name, text = "ParquetryError", "".join(traceback.format_exception(error)).rstrip()
         body = RemoteError(name=name, text=text).pack()
@@ -57,10 +58,10 @@ class ClientConnection:
 
 
 class SlotPool:
-    """Slots; a new one is announced to the client when it is made.
+    """The slots of a sidecar. Each new slot is announced to the client.
 
     Attributes:
-        changed: guards the slots. Notified when one becomes free, and by iterations when a job is done or they stop.
+        changed: guards the slots. Notified when a slot becomes free, when a job is done, and when an iteration stops.
     """
 
     def __init__(self, client: ClientConnection) -> None:
@@ -74,11 +75,11 @@ class SlotPool:
 
     @property
     def memory_bytes(self) -> int:
-        """What all slots take."""
+        """The memory of all slots."""
         return sum(slot.memory.num_bytes for slot in (*self._slots.values(), *self._private))
 
     def take(self, most: int) -> Slot | None:
-        """A free slot, a new one if there are fewer than ``most``, or ``None``. Call with `changed` held."""
+        """Returns a free slot, a new one if there are fewer than ``most``, or ``None``. Call with `changed` held."""
         if self._free:
             return self._free.popleft()
         if len(self._slots) >= most:
@@ -92,31 +93,31 @@ class SlotPool:
         return slot
 
     def take_private(self) -> Slot:
-        """A slot that the client never sees: for rows that are still to be grouped. Call with `changed` held."""
+        """Returns a slot that the client never sees, for rows that are grouped later. Call with `changed` held."""
         if self._private:
             return self._private.popleft()
         self._private_made += 1
         return Slot(_FIRST_PRIVATE + self._private_made, SlotMemory(memory_file("rows")))
 
     def give(self, slot: Slot) -> None:
-        """Takes back a slot that was not sent."""
+        """Takes back a slot that was not sent to the client."""
         with self.changed:
             (self._private if slot.number >= _FIRST_PRIVATE else self._free).append(slot)
             self.changed.notify_all()
 
     def shrink(self) -> None:
-        """Gives the memory of free slots back to the system; their numbers go to new ones."""
+        """Returns the memory of free slots to the system. New slots reuse their numbers."""
         with self.changed:
             for slot in self._free:
                 del self._slots[slot.number]
             for slot in (*self._free, *self._private):
-                os.ftruncate(slot.memory.descriptor, 0)  # the client has mapped it, and reads only what is its own
+                os.ftruncate(slot.memory.descriptor, 0)  # the client still maps it, but holds no batch in it
                 slot.memory.close()
             self._free.clear()
             self._private.clear()
 
     def lend(self, slot: Slot) -> None:
-        """The slot is the client's from now on, until it releases it."""
+        """Lends a slot to the client until the client releases it."""
         with self.changed:
             self._lent.add(slot.number)
 
@@ -124,7 +125,7 @@ class SlotPool:
         """Takes back a slot from the client.
 
         Raises:
-            SidecarError: it does not have that slot.
+            SidecarError: the client does not hold that slot.
         """
         with self.changed:
             if number not in self._lent:

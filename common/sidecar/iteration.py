@@ -1,7 +1,7 @@
-"""One iteration of a sidecar: what its jobs made is sent in order.
+"""One iteration of a sidecar: runs jobs and sends their batches in order.
 
-In: a planned pipeline, a START, slots. Out: BATCH messages, errors of single elements, END. It ends when it has sent
-everything, when it is stopped, and on an error.
+An iteration is made from a planned pipeline, a START message and slots. It sends BATCH messages, the errors of single
+elements, and END. It ends when everything is sent, when it is stopped, or on an error.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _KEPT = OutputField(path=("",), kind="dense", dtype=np.dtype(np.int64), shape=()
 
 
 class Iteration:
-    """One iteration: a queue of jobs, and a thread that sends what they made.
+    """One iteration: a queue of jobs, and a thread that sends their batches.
 
     Args:
-        client: who is sent the batches.
-        slots: where they are made.
-        prepared: the pipeline, planned.
-        generation: which messages are its own.
-        wanted: where it begins.
-        most_slots: that it may use; 0: as it sees fit.
-        counters: what it counts in.
+        client: receives the batches.
+        slots: the slots in which the batches are made.
+        prepared: the planned pipeline.
+        generation: identifies the messages of this iteration.
+        wanted: where to begin.
+        most_slots: the maximum number of slots; 0 = choose one.
+        counters: where the work of this iteration is counted.
 
     Raises:
-        StateError: the state belongs to something else.
+        StateError: the state belongs to another pipeline or dataset.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Iteration:
         self._most_slots = min(most_slots or 2 * prepared.workers + 4, affordable)
         self._rebatcher = rebatcher_of(plan, cursor.start) if plan.program.drops else None
         self._counters = counters
-        self._sent = cursor.start  # elements, as a state counts them
-        self._skipped = cursor.skipped  # rows, as the client knows
+        self._sent = cursor.start  # the number of elements, as a state counts them
+        self._skipped = cursor.skipped  # the number of rows that the client knows of
         self._skipping: SkippingPlanner | None = None
         if plan.skips:
             self._skipping = SkippingPlanner(
@@ -103,7 +103,7 @@ class Iteration:
         )
 
     def start(self) -> None:
-        """Answers STARTED and begins."""
+        """Sends STARTED and begins."""
         self._client.send(self._started())
         self._jobs.start()
         start_vital(self._send, name="parquetry-send")
@@ -116,7 +116,7 @@ class Iteration:
         before, after = state_of(self._plan, self._cursor).around_consumed()
         length = self._plan.elements_from(self._cursor.origin)
         left = self._plan.cardinality_of(None if length is None else max(0, length - self._cursor.start))
-        left = UNKNOWN if self._plan.skips else left  # no part of it can be begun without the parts before
+        left = UNKNOWN if self._plan.skips else left  # a part cannot begin without the parts before it
         iteration = self._cursor.iteration
         started = Started(iteration=iteration, most_slots=self._most_slots, before=before, after=after)
         return Message(
@@ -156,7 +156,10 @@ class Iteration:
             self._send_made(header, made)
 
     def _header(self, made: Made) -> BatchHeader | None:
-        """The header of a job, once it is done; ``None`` if elements of it failed, of which a single one is told."""
+        """Waits for a job. Returns the header of its batch, or ``None`` if some of its elements failed.
+
+        In that case, the error is added to ``made.errors``.
+        """
         if not made.future.done() and wait([made.future], warning_seconds()).not_done:
             loading = sum(not handle.future.done() for handle in made.handles)
             _LOGGER.warning(
@@ -178,7 +181,7 @@ class Iteration:
             raise
 
     def _plans_again(self, made: Made) -> bool:
-        """Whether rows of a job that failed are left out, so that it is planned again."""
+        """Returns whether a failed job is planned again, without the rows that fail."""
         if self._skipping is None:
             return False
         found = self._jobs.failing_items(made, self._skipping)
@@ -190,8 +193,9 @@ class Iteration:
         return True
 
     def _send_apart(self, made: Made) -> None:
-        """Makes a job of several elements again, in halves, so that those which do not fail are sent; of a single one
-        the error is told.
+        """Repeats a job of several elements in halves, so that the elements that do not fail are sent.
+
+        Reports the error of a job of one element.
         """
         if made.job.elements == 1:
             self._send_failure(made.first, made.errors.pop(), made.job)
@@ -227,16 +231,16 @@ class Iteration:
         self._send_emissions(self._rebatcher.add(columns, header.num_elements))
 
     def _send_skipped(self, job: Job, first: int) -> None:
-        """Tells the client how many rows were left out before the elements of a job, if these are more than it knows.
+        """Tells the client how many rows were left out before the elements of a job, if that number has changed.
 
         Raises:
-            PipelineError: they are more than ``max_errors``.
+            PipelineError: more than ``max_errors`` rows were left out.
         """
         if self._skipping is None:
             return
         self._skipping.passed(job)
         skipped = self._skipping.skipped_after(job, job.elements)
-        if skipped != self._skipped:  # of several elements, none but the first follows rows that are left out
+        if skipped != self._skipped:  # in a job of several elements, rows are only left out before the first one
             self._skipped = skipped
             cursor = replace(self._cursor, start=0, skipped=skipped)
             _, after = state_of(self._plan, cursor).around_consumed()
@@ -253,7 +257,7 @@ class Iteration:
         )
 
     def _send_emissions(self, emissions: Iterator[Emission]) -> bool:
-        """Sends elements made of rows that are left; False if the iteration was stopped meanwhile."""
+        """Sends elements made from the remaining rows. Returns ``False`` if the iteration was stopped meanwhile."""
         for emission in emissions:
             slot = self._jobs.wait_for_slot()
             if slot is None:

@@ -1,4 +1,4 @@
-"""`JobQueue`: the jobs of one iteration, started ahead in slots, and handed on in order."""
+"""`JobQueue`: starts the jobs of one iteration ahead of time, each in a slot, and returns them in order."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ from .prepared import Prepared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A job that is made, or is being made, in a slot; ``first`` is the number of its first element, ``errors`` are
-    what it failed with.
+    """A job that runs, or has run, in a slot.
+
+    ``first`` is the number of its first element. ``errors`` are the errors with which it failed.
     """
 
     future: Future[BatchHeader]
@@ -39,7 +40,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """No job could be started any more."""
+    """No more jobs can be started because of an error."""
 
     error: BaseException
 
@@ -50,20 +51,20 @@ class Over:
 
 
 class JobQueue:
-    """Jobs that a thread of its own starts as long as there are slots and memory.
+    """The jobs of one iteration. A thread starts them as long as there are slots and memory.
 
-    All waits are on ``slots.changed``, which guards the queue as well, so a stop takes effect at once.
+    All waits are on ``slots.changed``, which also guards the queue, so a stop takes effect at once.
 
     Args:
-        slots: where jobs are made.
-        prepared: what they run on.
-        plan: as the iteration follows it.
-        planner: the jobs.
+        slots: the slots in which jobs run.
+        prepared: the planned pipeline, with the runner of its jobs.
+        plan: the plan of this iteration, which a saved state may have changed.
+        planner: plans the jobs.
         first: the number of the first element.
-        most_slots: to be used at once.
-        private: whether the slots are none of the client's.
-        counters: of the iteration.
-        workers: loader workers that each load all blocks.
+        most_slots: the maximum number of slots in use at once.
+        private: whether to use slots that the client never sees.
+        counters: the counters of the iteration.
+        workers: the number of loader workers that each load all blocks.
     """
 
     def __init__(
@@ -100,24 +101,24 @@ class JobQueue:
         self._done: deque[list[Handle]] = deque()
         self._in_flight = 0
         self._planning = Lock()
-        self._rewinds = 0  # jobs that were planned before the latest are void
+        self._rewinds = 0  # jobs planned before the latest rewind are void
         self._held = Gauge(counters)
         self.stopped = False
 
     def start(self) -> None:
-        """Begins to start jobs."""
+        """Starts the thread that starts jobs."""
         self._producer = start_vital(self._produce, name="parquetry-produce")
 
     def stop(self) -> None:
-        """Starts no more jobs; those that run give their slots back when they are done. Idempotent."""
+        """Stops starting jobs. Running jobs return their slots when they are done. Idempotent."""
         with self._slots.changed:
             self.stopped = True
             self._slots.changed.notify_all()
 
     def close(self) -> None:
-        """Stops, gives every slot back once its job is over, and frees the blocks."""
+        """Stops, frees the blocks, and returns every slot once its job is over."""
         self.stop()
-        self._producer.join()  # it waits for nothing but `changed`
+        self._producer.join()  # it only ever waits for `changed`
         with self._slots.changed:
             left = [item for item in self._pending if isinstance(item, Made)]
             self._pending.clear()
@@ -130,21 +131,21 @@ class JobQueue:
                 made.future.add_done_callback(partial(self._give_back, made.slot))
 
     def next(self) -> Made | Failed | Over | None:
-        """The next item; ``None`` when stopped."""
+        """Returns the next item, or ``None`` if the queue is stopped."""
         with self._slots.changed:
             while not self._pending and not self.stopped:
                 self._slots.changed.wait()
             return None if self.stopped else self._pending.popleft()
 
     def done(self, made: Made) -> None:
-        """The job is over: its blocks may go, and another job may begin."""
+        """Notes that a job is over: its blocks may be freed, and another job may begin."""
         with self._slots.changed:
             self._done.append(made.handles)
             self._in_flight -= 1
             self._slots.changed.notify_all()
 
     def again(self, made: Made) -> Iterator[Made]:
-        """A job of several elements in halves, begun again one after the other; fewer when stopped."""
+        """Starts the halves of a job of several elements, one after the other, unless the queue is stopped."""
         first = made.first
         for half, draws in made.job.halves():
             slot = self.wait_for_slot(self._ahead, private=self._private)
@@ -159,10 +160,12 @@ class JobQueue:
             first += half.elements
 
     def failing_items(self, made: Made, planner: SkippingPlanner) -> list[tuple[BlockKey, int, BaseException]]:
-        """The items that fail in a job that does, and in those begun after it; none if none of it fails alone.
+        """Returns the items that fail in a failed job and in the jobs started after it.
+
+        Returns nothing if no item of the job fails alone.
 
         Raises:
-            DatasetError: it is a whole block that fails.
+            DatasetError: a whole block fails.
         """
         check_blocks(made.handles)
         found = failing_items(made.job, made.handles, self._make)
@@ -179,7 +182,7 @@ class JobQueue:
         return found
 
     def plan_again(self, made: Made, planner: SkippingPlanner) -> None:
-        """Everything from a job on is planned again; its own slot is free already."""
+        """Plans a job, whose slot is already free, and all jobs after it again."""
         with self._planning, self._slots.changed:
             self._rewinds += 1
             void = [item for item in self._pending if isinstance(item, Made)]
@@ -206,9 +209,9 @@ class JobQueue:
         self.done(made)
 
     def wait_for_slot(self, more: int = 0, *, private: bool = False) -> Slot | None:
-        """A slot; ``None`` when stopped.
+        """Waits for a slot. Returns ``None`` if the queue is stopped.
 
-        ``more`` than usual may be made, so that jobs which hold theirs keep none from one before them.
+        ``more`` slots than usual may exist, so that later jobs that hold slots cannot block an earlier one.
         """
         with self._slots.changed:
             while not self.stopped:
@@ -254,14 +257,14 @@ class JobQueue:
         return Made(future=future, job=job, handles=handles, slot=slot, first=first)
 
     def _wait_for_rewind(self, rewinds: int) -> bool:
-        """Waits until jobs are planned again; False where that cannot be, or when stopped."""
+        """Waits until jobs are planned again. Returns ``False`` if that cannot happen or the queue is stopped."""
         with self._slots.changed:
             while isinstance(self._planner, SkippingPlanner) and not self.stopped and rewinds == self._rewinds:
                 self._slots.changed.wait()
             return rewinds != self._rewinds and not self.stopped
 
     def _wait_for_room(self, job: Job, rewinds: int) -> Slot | None:
-        """A slot for a job; ``None`` when stopped, or when the job is void."""
+        """Waits for a slot for a job. Returns ``None`` if the queue is stopped or the job is void."""
         changed = self._slots.changed
         with changed:
             while not self.stopped and rewinds == self._rewinds:
@@ -276,7 +279,7 @@ class JobQueue:
         return None
 
     def _put(self, item: Made | Failed | Over, rewinds: int | None = None) -> None:
-        """Hands an item on, unless it is void."""
+        """Adds an item to the queue, unless it is void."""
         with self._slots.changed:
             is_void = rewinds is not None and rewinds != self._rewinds
             if not is_void:

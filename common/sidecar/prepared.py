@@ -1,4 +1,4 @@
-"""The pipeline that a client asks a sidecar for, planned, with what its jobs run on."""
+"""The planned pipeline of a client's request, with the runner of its jobs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Prepared:
     """A planned pipeline.
 
     Attributes:
-        versions: of the datasets that were found.
+        plan: the plan.
+        versions: the versions of the datasets that were found.
         fetchers: one for each dataset.
-        runner: where jobs run; owned by whoever prepared it.
-        workers: jobs that run at once.
-        memory_limit: bytes in flight.
+        runner: runs the jobs; owned by the caller of `prepare`.
+        workers: the number of jobs that run at once.
+        memory_limit: the maximum number of bytes in flight.
         strict_nulls: whether nulls are errors.
-        max_errors: how many rows may fail where rows that do are left out.
+        max_errors: how many rows may be left out because they fail.
     """
 
     plan: BasePlan
@@ -47,10 +48,16 @@ def prepare(
     start: Callable[[], WorkerProcess],
     started: Sequence[WorkerProcess] = (),
 ) -> Prepared:
-    """Plans a pipeline, and makes the runner of its jobs, which starts workers; ``started`` ones are taken over.
+    """Plans a pipeline and makes the runner of its jobs.
+
+    Args:
+        pipeline: the pipeline of the request.
+        request: the OPEN request.
+        start: starts a worker.
+        started: workers that already run; the runner uses them first and owns them.
 
     Raises:
-        ParquetryError: files that are not those of the request, fields that are not, or what planning raises.
+        ParquetryError: files or fields differ from those of the request, or planning failed.
     """
     versions = requested_versions(request)
     if versions is not None:
@@ -81,10 +88,10 @@ def prepare(
 
 
 def requested_pipeline(request: Mapping[str, Any]) -> Pipeline:
-    """The pipeline of a request, with the shard and the URLs that were known only when it was sent.
+    """Returns the pipeline of a request, with the shard and the URLs that became known only when it was sent.
 
     Raises:
-        ParquetryError: a pipeline that makes no sense.
+        ParquetryError: the pipeline is invalid.
     """
     described = dict(request["pipeline"])
     if "urls" in request:

@@ -1,8 +1,8 @@
-"""The reader process: opens what its client asks for, and runs one iteration after the other.
+"""The reader process: opens the requests of its client and runs one iteration after the other.
 
-Another OPEN (see `may_share_process`) spares the client the start of another process.
+A client may send another OPEN (see `may_share_process`) instead of starting another process.
 
-Each START makes an `Iteration`, which ends when it has sent everything, on STOP, on the next START, and on an error.
+Each START creates an `Iteration`. It ends when everything is sent, on STOP, on the next START, or on an error.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Server:
     """Serves one client.
 
     Args:
-        channel: the client's connection; its end is the end of the process.
+        channel: the client's connection; when it ends, the process ends.
         start: starts a worker.
-        started: workers that run already.
+        started: workers that already run.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Server:
         self._has_begun = False
 
     def serve(self, first: Message | None = None) -> None:
-        """Handles messages (``first`` was received already) until CLOSE or the end of the connection.
+        """Handles messages until CLOSE or the end of the connection. ``first`` was already received.
 
         Raises:
-            SidecarError: a message that breaks the protocol.
+            SidecarError: a message violates the protocol.
         """
         while True:
             message, first = first or self._client.receive(), None
@@ -69,7 +69,7 @@ class Server:
                 raise SidecarError(f"sidecar message: expected one to a sidecar, got {message.type.name}.")
 
     def close(self) -> None:
-        """Stops everything; worker processes are ended. Idempotent."""
+        """Stops everything and ends the worker processes. Idempotent."""
         self._stop()
         if self._prepared is not None:
             self._prepared.runner.close()
@@ -79,11 +79,11 @@ class Server:
     def _open(self, message: Message) -> bool:
         try:
             request = read_request(message)
-            assert message.descriptor is not None  # else there would be no request
+            assert message.descriptor is not None  # otherwise `read_request` would have raised
             os.close(message.descriptor)
             if self._prepared is not None:
                 if request["sys_path"] != self._request["sys_path"]:
-                    return False  # what is imported may be another file's
+                    return False  # modules already imported may come from other files
                 self._forget()
             self._request = request
             paths = request["sys_path"]
@@ -102,7 +102,7 @@ class Server:
         return True
 
     def _forget(self) -> None:
-        """Ends what served the request before."""
+        """Ends everything that served the previous request."""
         self._stop()
         if self._prepared is not None:
             self._prepared.runner.close()
@@ -133,7 +133,7 @@ class Server:
         self._iteration.start()
 
     def _up_to_date(self) -> Prepared:
-        """What was prepared; anew if files changed and the client could not know which version of them it wants."""
+        """Returns the prepared pipeline. Prepares it again if files changed and the request names no versions."""
         prepared = self._prepared
         if prepared is None:
             raise SidecarError("message START: expected OPEN before it.")

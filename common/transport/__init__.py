@@ -1,1 +1,1 @@
-"""Runs the engine in this process, in a sidecar, or on a server."""
+"""Runs the engine in this process, in a sidecar process, or on a server."""

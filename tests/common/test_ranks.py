@@ -74,7 +74,7 @@ def test_a_pod_of_kubernetes_is_told_to_say_how_many_there_are(
     drive: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
-    with pytest.raises(PipelineError, match=r"got JOB_COMPLETION_INDEX=3 alone\. Set WORLD_SIZE to the completions"):
+    with pytest.raises(PipelineError, match=r"got only JOB_COMPLETION_INDEX=3\. Set WORLD_SIZE to the number"):
         drive.shard()
 
 

@@ -110,7 +110,7 @@ class ChangesTheDtype(Counter):
     [
         (LosesOne, r"restored after 2 of 4 elements gave 1 elements, expected 2"),
         (GivesOneTwice, r"restored after 4 of 4 elements gave 1 elements, expected 0"),
-        (IsMovedByTakingItsState, r"a run in which states are taken ended after 3 elements, expected 4"),
+        (IsMovedByTakingItsState, r"a run that takes states ended after 3 elements, expected 4"),
         (ForgetsOnTheSecondState, r"element 0 of a run in which|restored after \d of 4 elements"),
         (
             ChangesTheDtype,
@@ -136,8 +136,8 @@ def _masked(mask: list[bool]) -> np.ndarray:
         (None, "a", r"expected 'a', got None"),
         (np.zeros(2), np.zeros(3), r"expected shape \(3,\), got \(2,\)"),
         (np.array([1.0]), np.array([np.nan]), r"expected \[nan\], got \[1.0\]"),
-        (_masked([True, False, False]), _masked([False, True, False]), r"other values are null"),
-        (np.arange(3.0), _masked([False, True, False]), r"one has nulls, the other has none"),
+        (_masked([True, False, False]), _masked([False, True, False]), r"different values are null"),
+        (np.arange(3.0), _masked([False, True, False]), r"one has nulls and the other has none"),
         (RaggedArray(np.arange(3), np.array([[1], [2]])), RaggedArray(np.arange(3), np.array([[2], [1]])), r"shapes"),
         ([1], [1, 2], r"expected 2 values, got 1"),
         (object(), 1, r"expected an array, a tensor, or a number, got object"),

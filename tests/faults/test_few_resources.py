@@ -70,5 +70,5 @@ def test_files_in_memory_are_told_apart_from_missing_ones(tmp_path: Path) -> Non
     for file in os.scandir(tmp_path):
         memory.pipe(f"/few_resources/{file.name}", Path(file.path).read_bytes())
     assert len(Pipeline("memory://few_resources", executor="threads")) == len(built.rows)
-    with pytest.raises(DatasetError, match=r"found nothing there.*no other sees them: a sidecar.*executor='threads'"):
+    with pytest.raises(DatasetError, match=r"found nothing there.*No other process \(a sidecar.*executor='threads'"):
         list(Pipeline("memory://few_resources", executor="sidecar"))

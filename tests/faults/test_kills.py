@@ -229,4 +229,4 @@ def test_rows_left_out_are_counted_once_by_readers_that_take_over(
     assert stats.restarts <= 2  # a reader that had given everything needs no other
     assert len(set(stats.skipped)) == len(stats.skipped) == 100
     IDLE.close()
-    assert "300 rows that failed: left out of this epoch" in capsys.readouterr().err
+    assert "This epoch left out 300 rows that failed" in capsys.readouterr().err

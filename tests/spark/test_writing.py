@@ -60,7 +60,7 @@ def test_a_row_that_does_not_fit_names_its_field() -> None:
 
 def test_time_stamps_with_nanoseconds_are_refused_because_spark_has_none() -> None:
     schema = Unischema("stamps", [UnischemaField("stamp", "datetime64[ns]")])
-    with pytest.raises(EncodeError, match=r"field 'stamp': expected values that timestamp\[us\] of Spark can hold"):
+    with pytest.raises(EncodeError, match=r"field 'stamp': expected values that fit Spark's timestamp\[us\]"):
         dict_to_spark_row(schema, {"stamp": np.datetime64(1, "ns")})
 
 

@@ -108,7 +108,7 @@ def test_a_row_that_fails_is_left_out_where_errors_are_ignored(built: Built, bat
 
 def test_a_wrong_output_and_a_wrong_time_stamp_are_told(tmp_path: Path) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
-    place = r"part-000\.parquet, row group 0, row 1: expected time stamps in 'ts' that do not decrease"
+    place = r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that do not decrease"
     with pytest.raises(tf.errors.OpError, match=place):
         ids(over(wrong).ngram(length=2, timestamp="ts"))
     declared = over(wrong).transform(lambda row: {**row, "x": np.zeros(3)}, [UnischemaField("x", np.float64, (2,))])

@@ -131,7 +131,7 @@ def test_a_function_that_fails_in_a_loader_worker_is_told_with_its_row_and_trace
 def test_a_wrong_output_and_a_wrong_time_stamp_are_told_in_every_face(tmp_path: Path, face: Any) -> None:
     wrong = build(tmp_path, [[3], [2, 4]], names=("id", "ts"), change=lambda row: {**row, "ts": -row["ts"]})
     windows = over(face, wrong).ngram(length=2, timestamp="ts")
-    with pytest.raises(DatasetError, match=r"part-000\.parquet, row group 0, row 1: expected time stamps in 'ts' that"):
+    with pytest.raises(DatasetError, match=r"part-000\.parquet, row group 0, row 1: expected timestamps in 'ts' that"):
         list(windows)
     declared = over(face, wrong).transform(
         lambda row: {**row, "x": np.zeros(3)}, [UnischemaField("x", np.float64, (2,))]

@@ -1,1 +1,1 @@
-"""Columns in memory: gathered, decoded, and handed over."""
+"""Columns in memory: gathers, decodes and hands them over."""

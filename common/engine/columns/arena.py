@@ -1,7 +1,7 @@
-"""Memory for batches and blocks: an `Arena` hands out aligned arrays from one region; a `RegionPool` reuses regions.
+"""Memory for batches and blocks: an `Arena` allocates aligned arrays from one region; a `RegionPool` reuses regions.
 
-A region goes back to its pool when the last array that points into it is gone, so a batch that the user holds is never
-written to. Reuse matters: the page faults of a fresh 36 MB batch cost more than copying it.
+A region returns to its pool when the last array that points into it is gone, so a batch that the user still holds is
+never overwritten. Reuse matters: the page faults of a newly allocated 36 MB batch cost more than copying it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import numpy as np
 
 ALIGNMENT = 64
 _HUGE_PAGE = 1 << 21
-_LARGE_RUNS_BYTES = 1 << 17  # from here on the allocator gives each array pages of its own
+_LARGE_RUNS_BYTES = 1 << 17  # from this size on, the allocator maps new pages for each array
 
 
 class Arena(Protocol):
-    """Where an assembler puts the arrays of one batch."""
+    """Allocates the arrays of one batch for an assembler."""
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """An uninitialised C-contiguous array that begins on a 64-byte boundary."""
+        """Returns an uninitialised C-contiguous array that begins on a 64-byte boundary."""
 
 
 def _private_memory(size_bytes: int) -> mmap.mmap:
-    """Anonymous memory that a forked child gets a copy of; Python's default would share it with the child."""
+    """Maps anonymous memory that is copied on fork. Python's default would share it with a forked child."""
     return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
@@ -38,15 +38,15 @@ class Heap:
     """An arena of ordinary arrays, for intermediate results."""
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """A new array."""
+        """Returns a new array."""
         return np.empty(shape, dtype)
 
 
 class Region:
-    """One mapping that grows by replacement, used as an `Arena` for one batch after another."""
+    """One memory mapping, used as the `Arena` of one batch after another. It grows by being replaced."""
 
     head_bytes = 0
-    """What stands at the beginning and is no array's."""
+    """The number of bytes at the beginning that are not used for arrays."""
 
     def __init__(self) -> None:
         self._memory = self.map_memory(mmap.PAGESIZE)
@@ -55,33 +55,33 @@ class Region:
         self._lease: Any = None
 
     def map_memory(self, size_bytes: int) -> mmap.mmap:
-        """New memory in place of what the region had."""
+        """Maps new memory that replaces the region's memory."""
         return _private_memory(size_bytes)
 
     @property
     def is_free(self) -> bool:
-        """Whether its memory may be written to again, once no array of this process points into it."""
+        """Whether the memory can be reused, provided that no array of this process points into it."""
         return True
 
     @property
     def size_bytes(self) -> int:
-        """How much memory the region holds."""
+        """The size of the region's memory."""
         return len(self._memory)
 
     @property
     def wanted_bytes(self) -> int:
-        """What the batch so far would take in a region that is large enough."""
+        """The bytes that the batch needs so far, including arrays that did not fit into the region."""
         return self._wanted
 
     def begin(self, size_bytes: int = 0) -> Any:
-        """Starts a new batch; the region is in use until the returned lease and every array are gone.
+        """Starts a new batch. The region is in use until the returned lease and every array are gone.
 
         Args:
-            size_bytes: what the batch will need at least, where that is known.
+            size_bytes: the minimum size of the batch, if known.
         """
         wanted = max(self._wanted, size_bytes + self.head_bytes)
         if wanted > len(self._memory):
-            # In steps of whole huge pages, so that it is not replaced for every batch that is a little larger.
+            # Grow by whole huge pages. Otherwise every slightly larger batch would replace the mapping.
             step = mmap.PAGESIZE if wanted < _HUGE_PAGE else _HUGE_PAGE
             self._memory = self.map_memory(-(-wanted // step) * step)
             if hasattr(mmap, "MADV_HUGEPAGE") and len(self._memory) >= _HUGE_PAGE:
@@ -92,7 +92,7 @@ class Region:
         return self._lease
 
     def end(self) -> None:
-        """Ends the batch: from now on only its arrays hold the region."""
+        """Ends the batch. From now on, only its arrays keep the region in use."""
         self._lease = None
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
@@ -100,17 +100,17 @@ class Region:
         size = count * dtype.itemsize
         self._wanted += -(-size // ALIGNMENT) * ALIGNMENT
         if self._used + size > len(self._memory):
-            return np.empty(shape, dtype)  # this batch overflows; the region is larger from the next one on
+            return np.empty(shape, dtype)  # this batch overflows; the region grows for the next batch
         array = np.frombuffer(self._lease, dtype, count, self._used).reshape(shape)
         self._used += -(-size // ALIGNMENT) * ALIGNMENT
         return array
 
 
 class RegionPool:
-    """Regions that wait for their next batch; at most ``max_idle_bytes`` are kept idle.
+    """A pool of reusable regions that keeps at most ``max_idle_bytes`` of idle memory.
 
-    Thread-safe. A region comes back through a finaliser of its lease, in whichever thread drops the last array, and
-    waits until it `is_free`.
+    Thread-safe. A finaliser of the lease returns the region, in whichever thread drops the last array. The region is
+    reused once it `is_free`.
     """
 
     def __init__(self, max_idle_bytes: int = 1 << 30) -> None:
@@ -122,18 +122,18 @@ class RegionPool:
         self._lock = threading.Lock()
 
     def acquire(self, size_bytes: int = 0) -> Region:
-        """A region that nothing points into, with a lease begun; of ``size_bytes``, where that is known beforehand."""
+        """Returns an unused region with its lease begun, of at least ``size_bytes`` if that is known in advance."""
         with self._lock:
             self._collect()
             region = self._take_idle(size_bytes)
         lease = region.begin(size_bytes)
-        # A finaliser may run in any thread at any time, also while the lock is held by this very thread: list.append
-        # is atomic and needs no lock.
+        # A finaliser can run in any thread at any time, even while this thread holds the lock. list.append is atomic
+        # and needs no lock.
         weakref.finalize(lease, self._returned.append, region).atexit = False
         return region
 
     def _take_idle(self, size_bytes: int) -> Region:
-        """The smallest region that is large enough, else the one that came back last."""
+        """Returns the smallest region that is large enough, or else the one returned most recently."""
         if not self._idle:
             return self._make()
         fitting = [item for item in self._idle if size_bytes and item.size_bytes >= size_bytes]
@@ -152,13 +152,13 @@ class RegionPool:
                 self._idle.append(region)
 
     def use(self, make: Callable[[], Region]) -> None:
-        """From now on, regions are made in another way; idle ones are dropped."""
+        """Makes all further regions with ``make``, and drops the idle ones."""
         with self._lock:
             self._make = make
             self._idle = []
 
     def forget(self) -> None:
-        """In a forked child: regions in use belong to the parent's threads, and the lock may be held by one of them."""
+        """Resets the pool in a forked child. The parent's threads own the regions in use, and may hold the lock."""
         self._lock = threading.Lock()
         self._make = Region
         self._idle = []
@@ -167,21 +167,21 @@ class RegionPool:
 
 
 def array_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """What an array takes in an arena, at most."""
+    """Returns the most bytes that an array takes in an arena."""
     return -(-math.prod(shape) * dtype.itemsize // ALIGNMENT) * ALIGNMENT
 
 
 SHARED_REGIONS = RegionPool()
-"""Of batches."""
+"""Memory of batches."""
 BLOCK_REGIONS = RegionPool(max_idle_bytes=1 << 28)
-"""Of what blocks hold: few and large, so batches do not take theirs from it."""
+"""Memory of blocks. These regions are few and large, so batches have a pool of their own."""
 _RUN_REGIONS = RegionPool(max_idle_bytes=1 << 28)
 for _pool in (SHARED_REGIONS, BLOCK_REGIONS, _RUN_REGIONS):
     os.register_at_fork(after_in_child=_pool.forget)
 
 
 def run_memory(size_bytes: int) -> np.ndarray:
-    """Memory for strings or lists of a batch (uint8): that of earlier batches, where fresh pages would cost more."""
+    """Returns memory for the strings or lists of a batch (uint8). Large arrays reuse memory of earlier batches."""
     if size_bytes < _LARGE_RUNS_BYTES:
         return np.empty(size_bytes, np.uint8)
     region = _RUN_REGIONS.acquire(size_bytes)
@@ -192,13 +192,13 @@ def run_memory(size_bytes: int) -> np.ndarray:
 
 
 class Scratch(threading.local):
-    """Memory for one value that is on its way, for each thread its own, reused from value to value."""
+    """Per-thread memory for one intermediate value, reused from value to value."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, np.ndarray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """An uninitialised array; valid until this thread asks for ``name`` again."""
+        """Returns an uninitialised array, valid until this thread requests ``name`` again."""
         size = math.prod(shape) * dtype.itemsize
         buffer = self._buffers.get(name)
         if buffer is None or len(buffer) < size:

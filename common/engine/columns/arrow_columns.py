@@ -1,7 +1,7 @@
-"""Columns as Arrow arrays and back, for user functions that work on Arrow batches.
+"""Converts columns to Arrow arrays and back, for user functions that work on Arrow batches.
 
-Values of fixed shape become fixed-size lists, variable and nested ones large lists, a level for each axis; scalars and
-strings are plain. Nulls stay nulls.
+Values of fixed shape become fixed-size lists; variable and nested values become large lists, with one level per axis.
+Scalars and strings become plain arrays. Nulls stay null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .columns import block_column
 
 
 def to_arrow(output: OutputField, column: Column) -> pa.Array:
-    """A column as an Arrow array of one entry per row."""
+    """Converts a column to an Arrow array with one entry per row."""
     valid = None if column.valid is None else column.valid.reshape(len(column.valid), -1).all(axis=1)
     mask = None if valid is None else pa.array(~valid)
     if isinstance(column, Dense):
@@ -53,10 +53,10 @@ def to_arrow(output: OutputField, column: Column) -> pa.Array:
 def from_arrow(
     output: OutputField, array: pa.Array | pa.ChunkedArray, who: str, describe: Callable[[int], str]
 ) -> Column:
-    """An Arrow array that a user function made, held to its declared field.
+    """Converts an Arrow array returned by a user function to a column of its declared field.
 
     Raises:
-        TransformError: another type or shape, or nulls where none are declared.
+        TransformError: the type or shape differs from the declaration, or the array has undeclared nulls.
     """
     shape = output.element_shape
     dtype = {"text": str, "bytes": bytes}.get(output.kind, output.dtype)
@@ -80,10 +80,10 @@ def from_arrow(
 
 
 def in_one_shape(output: OutputField, column: Column, who: str, describe: Callable[[int], str]) -> Column:
-    """The values that a user function made of a field that is padded to the largest value of the batch.
+    """Returns a user function's values as one array, for a field that is padded to the largest value of the batch.
 
     Raises:
-        TransformError: values of several shapes.
+        TransformError: the values have different shapes.
     """
     if not isinstance(column, Ragged):
         return column
@@ -92,14 +92,14 @@ def in_one_shape(output: OutputField, column: Column, who: str, describe: Callab
         shapes = sorted({tuple(shape) for shape in column.shapes.tolist()})
         raise TransformError(
             f"{who}, field '{output.name}', the batch that begins at {describe(0)}: expected values of one shape, as "
-            f"the field is padded, got the shapes {shapes[0]} and {shapes[-1]}. Pad them alike, or call pad() behind "
-            "the function."
+            f"the field is padded, got the shapes {shapes[0]} and {shapes[-1]}. Pad them to one shape, or call pad() "
+            "after the function."
         )
     return found
 
 
 def _typed(kind: pa.DataType, axes: Shape, leaf: pa.DataType) -> pa.DataType:
-    """The type of lists that are all empty, of which Arrow says that they hold nulls, as declared; others stay."""
+    """Returns the declared type for lists that are all empty, which Arrow types as lists of null; others unchanged."""
     if not axes:
         return kind
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -131,7 +131,7 @@ def _fixed_lists(values: pa.Array, size: int, count: int, mask: pa.Array | None 
         return pa.FixedSizeListArray.from_arrays(values, size, mask=mask)
     nulls = [False] * count if mask is None else mask.to_pylist()
     empty: list[list[object] | None] = [None if null else [] for null in nulls]
-    return pa.array(empty, pa.list_(values.type, 0))  # pyarrow makes lists without values in no other way
+    return pa.array(empty, pa.list_(values.type, 0))  # the only way to make lists of size 0 in pyarrow
 
 
 def _strings(column: Strings, *, text: bool) -> pa.Array:
@@ -145,6 +145,6 @@ def _strings(column: Strings, *, text: bool) -> pa.Array:
 
 
 def _lengths(shapes: np.ndarray, axis: int) -> np.ndarray:
-    """The lengths of all lists of one axis, laid end to end: each cell has the product of its outer axes of them."""
+    """Returns the lengths of all lists of one axis. A cell has as many of them as the product of its outer axes."""
     outer = np.array([math.prod(shape[:axis]) for shape in shapes.tolist()], dtype=np.int64)
     return np.repeat(shapes[:, axis], outer)

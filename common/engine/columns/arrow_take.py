@@ -1,7 +1,7 @@
-"""Rows of Arrow arrays by number, with as few copies as can be: by the compiled core, else by Arrow as byte strings.
+"""Takes rows of Arrow arrays by number with few copies: with the compiled core, or else with Arrow as byte strings.
 
-In: row numbers, and strings or lists of numbers. Out: flat numpy values of those rows. What always holds: the same as
-Arrow's own ``take`` gives.
+Given row numbers and an array of strings or lists of numbers, it returns the flat numpy values of these rows, equal to
+the result of Arrow's own ``take``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from .arrow_views import as_arrow, as_numpy
 
 
 def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Some of the runs of bytes that lie end to end in ``data`` (uint8): their own ends (int64, from 0) and bytes."""
+    """Takes runs by number from ``data`` (uint8), in which runs of bytes lie end to end.
+
+    Returns the ends of the taken runs (int64, beginning with 0) and their bytes.
+    """
     taken = gather_runs(ends, data, rows, run_memory)
     if taken is not None:
         return taken
@@ -26,7 +29,7 @@ def take_runs(ends: np.ndarray, data: np.ndarray, rows: np.ndarray) -> tuple[np.
 
 
 def take_spans(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Some stretches of a flat array (int64 starts; counts above 0) end to end; two are the same or do not overlap."""
+    """Joins spans of a flat array (int64 starts; counts above 0). Any two spans must be equal or disjoint."""
     if not len(starts):
         return values[:0]
     cuts = np.unique(np.concatenate([starts, starts + counts]))
@@ -35,8 +38,8 @@ def take_spans(values: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> np
 
 
 class Runs:
-    """Texts, byte strings, or lists of numbers: each row is taken as one run of bytes. Arrow itself would take every
-    number of a list by its position.
+    """Strings, byte strings, or lists of numbers, taken with one run of bytes per row. Arrow's own ``take`` would look
+    up every number of a list by its index.
     """
 
     def __init__(self, array: pa.Array) -> None:
@@ -45,19 +48,19 @@ class Runs:
         self._dtype = np.dtype(scalar_dtype(values.type, field="") if lists else np.uint8)
         width = self._dtype.itemsize
         data = values.buffers()[1 if lists else 2]
-        empty = data is None or not data.size  # read from a file, an empty buffer may have no address
+        empty = data is None or not data.size  # an empty buffer read from a file may have no address
         raw = np.zeros(0, np.uint8) if empty else np.frombuffer(data, np.uint8)[values.offset * width if lists else 0 :]
         offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, array.offset * 8)
         ends = offsets * width if lists else offsets
         self._valid = as_numpy(array.is_valid()) if array.null_count else None
-        if self._valid is not None and np.diff(ends)[~self._valid].any():  # what is hidden beneath nulls is left out
+        if self._valid is not None and np.diff(ends)[~self._valid].any():  # drop values hidden beneath nulls
             _, raw = take_runs(ends, raw, np.flatnonzero(self._valid))
             ends = ends_of(np.where(self._valid, np.diff(ends), 0))
         self._ends, self._raw = ends, raw
 
     def take(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Where some rows end (int64, from 0), their bytes or numbers end to end, and which are not null (``None`` =
-        all).
+        """Returns the ends of some rows (int64, beginning with 0), their bytes or numbers end to end, and which rows
+        are not null (``None`` = all).
         """
         ends, raw = take_runs(self._ends, self._raw, rows)
         valid = None if self._valid is None else self._valid[rows]
@@ -66,8 +69,8 @@ class Runs:
 
 
 def runs_of(array: pa.Array) -> Runs | None:
-    """Texts, byte strings, and lists of one level of whole-byte numbers without nulls among them; ``None`` for all
-    others.
+    """Returns the `Runs` of strings, byte strings, or single-level lists of integers or floats without nulls inside;
+    ``None`` for other arrays.
     """
     if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type):
         return Runs(array) if len(array) else None

@@ -1,8 +1,8 @@
-"""Arrow arrays as numpy arrays and back, by their buffers.
+"""Converts Arrow arrays to numpy arrays and back through their buffers, without importing pandas.
 
-In: Arrow arrays; row numbers. Out: what ``Array.to_numpy(zero_copy_only=False)``, ``pa.array`` and ``fill_null`` give.
-What always holds: pandas is not imported for it. Arrow's own functions import it where it is installed, which takes
-longer than everything else that a worker does before its first batch.
+The results equal those of ``Array.to_numpy(zero_copy_only=False)``, ``pa.array`` and ``fill_null``. Arrow's own
+functions import pandas if it is installed, which takes longer than everything else that a worker does before its first
+batch.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _NUMBERS = {
 
 
 def is_number(arrow: pa.DataType) -> bool:
-    """Whether values are integers or floats, which numpy has as they are."""
+    """Returns whether a type is an integer or float type, which numpy supports directly."""
     return arrow in _NUMBERS
 
 
 def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
-    """The values; numbers without nulls are a view, which is not to be written to."""
+    """Returns the values as a numpy array. For numbers without nulls, this is a read-only view."""
     if isinstance(array, pa.ChunkedArray) or array.null_count:
         return np.asarray(array)
     if pa.types.is_boolean(array.type):
         return _truths(array)
     dtype = _NUMBERS.get(array.type)
-    if dtype is None:  # times, texts, and the like
+    if dtype is None:  # times, strings and so on
         return np.asarray(array)
     if not len(array):
         return np.empty(0, dtype)  # an empty buffer may have no address
     data = array.buffers()[1]
-    if data is None or data.size < (array.offset + len(array)) * dtype.itemsize:  # as the offsets of no lists may be
+    if data is None or data.size < (array.offset + len(array)) * dtype.itemsize:  # can be the offsets of zero lists
         return np.asarray(array)
     values = np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
     values.flags.writeable = False
@@ -46,16 +46,16 @@ def as_numpy(array: pa.Array | pa.ChunkedArray) -> np.ndarray[Any, Any]:
 
 
 def as_arrow(numbers: np.ndarray[Any, Any]) -> pa.Array:
-    """Row numbers, or other numbers along one axis, in the machine's byte order; a view if they lie end to end."""
+    """Converts a one-axis array of numbers in native byte order. The result is a view if the array is contiguous."""
     flat = np.ascontiguousarray(numbers)
     return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [None, pa.py_buffer(flat)])
 
 
 def without_nulls(array: pa.Array) -> pa.Array:
-    """Numbers, texts or byte strings (with 64-bit offsets) with 0 or nothing in the place of nulls."""
+    """Replaces nulls by 0 in numbers, and by empty values in strings or byte strings (with 64-bit offsets)."""
     if not array.null_count:
         return array
-    buffers = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]  # 0, or the offsets of an empty text
+    buffers = [None, pa.py_buffer(bytes(16)), pa.py_buffer(b"")]  # 0, or the offsets of an empty string
     number = array.type in _NUMBERS
     nothing = pa.Array.from_buffers(array.type, 1, buffers[:2] if number else buffers)
     return array.fill_null(nothing[0])

@@ -1,7 +1,8 @@
-"""Column batches: the forms in which a field of a batch exists between the engine and the faces.
+"""Column batches: the forms of a batch's fields between the engine and the faces.
 
-`Dense` (one array), `Strings` (offsets and bytes) and `Ragged` (shapes and flat values); inside the engine also
-`Compound` (several of these, row by row). They carry no Python object per row; `to_numpy` makes what Python users see.
+A column is `Dense` (one array), `Strings` (offsets and bytes) or `Ragged` (shapes and flat values). The engine also
+uses `Compound` (several of these, aligned by row). Columns hold no Python object per row. `to_numpy` converts them to
+what Python users see.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .arrow_take import take_runs
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """Values of one shape, ``[*lead, *shape]``; ``valid`` (bool ``[*lead]``) is ``None`` when nothing is null."""
+    """Values of one shape, ``[*lead, *shape]``. ``valid`` (bool ``[*lead]``) is ``None`` if nothing is null."""
 
     values: np.ndarray
     valid: np.ndarray | None = None
@@ -38,7 +39,7 @@ class Strings:
     valid: np.ndarray | None = None
 
     def to_objects(self, *, text: bool) -> np.ndarray:
-        """An object array of ``str`` or ``bytes``, ``None`` where null."""
+        """Returns an object array of ``str`` or ``bytes``, with ``None`` for nulls."""
         count = len(self.offsets) - 1
         buffers = [
             None,
@@ -59,7 +60,7 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Values of different shapes: ``shapes`` int64 ``[cells, axes]``, flat ``values``; ``lead`` multiplies to cells."""
+    """Values of different shapes: ``shapes`` int64 ``[cells, axes]``, flat ``values``; ``prod(lead) == cells``."""
 
     shapes: np.ndarray
     values: np.ndarray | Strings
@@ -72,21 +73,21 @@ Plain = Dense | Strings | Ragged
 
 @dataclass(frozen=True, slots=True)
 class Compound:
-    """Columns of one field that belong together row by row; none of them is a compound.
+    """Columns of one field, aligned by row. None of them is a compound.
 
-    ``parts`` are those of `OutputField.leaves`, and then, where the elements of lists are flagged, bools of the same
-    shapes as the values that say which are there.
+    ``parts`` are the columns of `OutputField.leaves`. If null elements of lists are flagged, the last part holds bools
+    with the shapes of the values, true where an element is not null.
     """
 
     parts: tuple[Plain, ...]
 
     @property
     def valid(self) -> np.ndarray | None:
-        """As that of each part."""
+        """The validity of each part; it is the same for all of them."""
         return self.parts[0].valid
 
     def each(self, change: Callable[[Plain], Column]) -> Compound:
-        """The same change in every part."""
+        """Applies ``change`` to every part."""
         return Compound(tuple(map(change, self.parts)))  # type: ignore[arg-type]  # a part stays of its kind
 
 
@@ -94,8 +95,8 @@ Column = Plain | Compound
 
 
 def column_bytes(column: Column) -> int:
-    """About how much memory a column takes."""
-    if isinstance(column, Dense):  # first: it is called for every column of every job
+    """Returns about how many bytes of memory a column takes."""
+    if isinstance(column, Dense):  # checked first: this runs for every column of every job
         return column.values.nbytes
     if isinstance(column, Compound):
         return sum(map(column_bytes, column.parts))
@@ -106,8 +107,8 @@ def column_bytes(column: Column) -> int:
 
 
 def as_one_array(column: Ragged) -> Dense | Strings | None:
-    """A ragged column whose values have one shape as an array, with zeros or empty strings where null; ``None`` if they
-    have several.
+    """Converts a ragged column to one array, with zeros or empty strings for nulls; ``None`` if its values have
+    different shapes.
     """
     cells, axes = column.shapes.shape
     valid = np.ones(cells, bool) if column.valid is None else column.valid.reshape(-1)
@@ -127,7 +128,7 @@ def as_one_array(column: Ragged) -> Dense | Strings | None:
 
 
 def timed(output: OutputField, column: Column) -> Column:
-    """A column with times, where its field is to have them in numpy, in place of what counts them."""
+    """Returns a column whose integers are viewed as numpy times, if its field is delivered as times."""
     values = values_of(column)
     if not output.as_time or isinstance(values, Strings) or isinstance(values.values, Strings):
         return column
@@ -135,17 +136,17 @@ def timed(output: OutputField, column: Column) -> Column:
 
 
 def values_of(column: Column) -> Plain:
-    """The column of the values themselves."""
+    """Returns the column of the values themselves, which is the last part of a compound."""
     return column.parts[-1] if isinstance(column, Compound) else column
 
 
 def with_values(column: Column, values: Plain) -> Column:
-    """A column with other values in their place."""
+    """Returns the column with its values replaced."""
     return Compound((*column.parts[:-1], values)) if isinstance(column, Compound) else values
 
 
 def by_output(element: Element, leaves: Sequence[Column]) -> Iterator[tuple[OutputField, Column]]:
-    """Each output of an element with its column, made of those of its leaves."""
+    """Yields each output of an element with its column, assembled from the columns of its leaves."""
     rest = iter(leaves)
     for output in element.outputs:
         parts = tuple(islice(rest, len(output.leaves)))
@@ -153,12 +154,12 @@ def by_output(element: Element, leaves: Sequence[Column]) -> Iterator[tuple[Outp
 
 
 def leaf_columns(columns: Sequence[Column]) -> list[Column]:
-    """The columns of leaves, in order."""
+    """Returns the leaf columns of all columns, in order."""
     return [part for column in columns for part in (column.parts if isinstance(column, Compound) else (column,))]
 
 
 def offsets_of(column: Compound) -> tuple[np.ndarray, ...]:
-    """Where the lists of each level of nested lists begin, the outermost level first; without windows."""
+    """Returns the offsets of each level of nested lists, outermost first, without the levels of windows."""
     first = column.parts[0]
     assert isinstance(first, Ragged)
     lengths = [part.values for part in column.parts[:-1] if isinstance(part, Ragged)]
@@ -166,7 +167,9 @@ def offsets_of(column: Compound) -> tuple[np.ndarray, ...]:
 
 
 def to_numpy(column: Column, *, text: bool) -> Any:
-    """What a Python user gets for a batch: an array (masked where null), an object array, or a `RaggedArray`."""
+    """Returns what a Python user gets for a batch: an array (masked if it has nulls), an object array, a `RaggedArray`
+    or a `NestedArray`.
+    """
     if isinstance(column, Dense):
         if column.valid is None:
             return column.values
@@ -179,7 +182,7 @@ def to_numpy(column: Column, *, text: bool) -> Any:
     values = whole.values.to_objects(text=text) if isinstance(whole.values, Strings) else whole.values
     cells: RaggedArray | NestedArray = RaggedArray(values, whole.shapes)
     if isinstance(column, Compound):
-        inner = whole.shapes[:1, 1:].reshape(-1)  # of every row
+        inner = whole.shapes[:1, 1:].reshape(-1)  # the same for every row
         cells = NestedArray(values.reshape(int(whole.shapes[:, 0].sum()), *inner), offsets_of(column))
     if column.valid is None:
         return _windowed(cells, whole.lead)
@@ -198,26 +201,26 @@ def _windowed(cells: RaggedArray | NestedArray, lead: tuple[int, ...]) -> Ragged
 
 
 def rows_of(column: Column, *, text: bool) -> list[Any]:
-    """What a Python user gets for each row: scalars, arrays (views), strings; ``None`` where null."""
+    """Returns what a Python user gets for each row: scalars, arrays (views), strings, or ``None`` for nulls."""
     valid = column.valid
     rows = list(to_numpy(without_valid(column), text=text))
     if valid is None:
         return rows
     if valid.ndim == 1:
         return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
-    # A window's form depends on its own steps only, never on its neighbours in the chunk.
+    # The form of a window depends only on its own steps, never on its neighbours in the chunk.
     masked = to_numpy(column, text=text)
     return [row if ok.all() else with_nulls for row, with_nulls, ok in zip(rows, masked, valid, strict=True)]
 
 
 def without_valid(column: Column) -> Column:
-    """A column in which nothing is null."""
+    """Returns the column without its validity, as if nothing were null."""
     return column.each(without_valid) if isinstance(column, Compound) else replace(column, valid=None)
 
 
 def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Column:
-    """Rows of a column by number (flat int64), laid out with leading axes ``lead`` (whose product is
-    ``len(index)``).
+    """Takes rows of a column by number (flat int64) and gives them the leading axes ``lead``, whose product is
+    ``len(index)``.
     """
     if isinstance(column, Compound):
         return column.each(lambda part: take_column(part, index, lead))
@@ -244,30 +247,30 @@ def take_column(column: Column, index: np.ndarray, lead: tuple[int, ...]) -> Col
 
 
 def take_strings(column: Strings, index: np.ndarray) -> Strings:
-    """Strings by number, as a flat column."""
+    """Takes strings by number, as a flat column."""
     ends, data = take_runs(column.offsets, column.data, index)
     return Strings(ends, data, (len(index),))
 
 
 def spans(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The numbers ``begin .. begin + length`` of every span, laid end to end."""
+    """Joins the numbers ``begin .. begin + length - 1`` of every span, end to end."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(total)
 
 
 def split_columns(columns: Sequence[Column], parts: int) -> list[list[Column]]:
-    """Columns cut into equal parts along their first axis: the columns of each part."""
+    """Cuts columns into equal parts along their first axis. Returns the columns of each part."""
     return [list(part) for part in zip(*(split_column(column, parts) for column in columns), strict=True)]
 
 
 def split_array(values: np.ndarray, parts: int) -> list[np.ndarray]:
-    """An array cut into equal parts along its first axis, as views."""
+    """Cuts an array into equal parts along its first axis. The parts are views."""
     return [values] if parts == 1 else list(values.reshape(parts, len(values) // parts, *values.shape[1:]))
 
 
 def split_column(column: Column, parts: int) -> list[Column]:
-    """A column cut into equal parts along its first axis; numbers are views."""
+    """Cuts a column into equal parts along its first axis. Numbers are views."""
     if parts == 1:
         return [column]
     if isinstance(column, Compound):
@@ -309,7 +312,7 @@ def _some(valid: np.ndarray) -> np.ndarray | None:
 
 
 def take_rows(column: Column, rows: np.ndarray) -> Column:
-    """Rows of a column by number (int64); inner leading axes stay."""
+    """Takes rows of a column by number (int64). Inner leading axes are unchanged."""
     if isinstance(column, Compound):
         return column.each(lambda part: take_rows(part, rows))
     valid = None if column.valid is None else _some(column.valid[rows])
@@ -327,7 +330,7 @@ def take_rows(column: Column, rows: np.ndarray) -> Column:
 
 
 def concat_columns(columns: Sequence[Column]) -> Column:
-    """Columns of one field, one after the other along the first axis; inner leading axes are equal and stay."""
+    """Concatenates columns of one field along the first axis. Their inner leading axes must be equal."""
     if len(columns) == 1:
         return columns[0]
     first = columns[0]
@@ -359,7 +362,7 @@ def _concat_valid(columns: Sequence[Column]) -> np.ndarray | None:
 
 
 def leading(column: Column) -> int:
-    """The length of a column's first axis."""
+    """Returns the length of a column's first axis."""
     if isinstance(column, Compound):
         return leading(column.parts[0])
     if isinstance(column, Dense):

@@ -1,8 +1,8 @@
 """Block columns: one field of all rows of a loaded block, ready to be gathered by row number.
 
-Chosen by `block_column`: fixed-size values (a numpy array, or a list of them), plain strings, lists, nested lists,
-lists with flags beside them, and coded values that are decoded one by one. Each gathers rows into a `batch.Column`,
-allocating from an arena; values of fixed shape go straight to their place in the batch.
+`block_column` chooses the kind: fixed-size values (a numpy array, or a list of them), plain strings, lists, nested
+lists, lists with flags, or coded values that are decoded one by one. Each kind gathers rows into a `batch.Column`.
+Values of fixed shape go directly to their place in the batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .shared_rows import SharedRows
 
 Describe = Callable[[int], str]
 _LARGE_ROW_BYTES = 4096
-_BATCH_VALUES = 16  # of the largest size, which a batch may have
+_BATCH_VALUES = 16  # a batch may take as much memory as this many values of the largest size
 _NOTHING = np.zeros(0, np.int64)
 
 
@@ -47,9 +47,9 @@ class BlockColumn(Protocol):
     """One field of a loaded block."""
 
     def gather(self, rows: np.ndarray, out: np.ndarray | None) -> Column:
-        """The values of some rows (int64, any order, repeats allowed).
+        """Returns the values of some rows (int64, in any order, repeats allowed).
 
-        A column of fixed-shape numbers writes them into ``out``, ``[rows, *shape]``, and returns it as `Dense`.
+        A column of fixed-shape numbers writes its values to ``out``, ``[rows, *shape]``, and returns it as `Dense`.
         """
 
 
@@ -59,7 +59,7 @@ class TokenColumn(Protocol):
 
     @property
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each row begins (and the last one ends), and the numbers of all rows, end to end."""
+        """The offsets of the rows (one more than there are rows), and the numbers of all rows, end to end."""
 
 
 def block_column(
@@ -70,12 +70,12 @@ def block_column(
     reuse: bool = False,
     max_value_bytes: int = MAX_VALUE_BYTES,
 ) -> BlockColumn:
-    """The column of a field from its normalised parts (one for each row group of the block).
+    """Returns the column of a field, given its normalised parts (one per row group of the block).
 
     Args:
-        describe: names the place of a row of the block, for errors.
-        reuse: whether rows are asked for several times, so that it pays to keep what was decoded.
-        max_value_bytes: what a decoded value of varying shape may take.
+        describe: describes the location of a row of the block, for error texts.
+        reuse: whether rows are requested several times, which makes it worth keeping decoded values.
+        max_value_bytes: the size limit for a decoded value of variable shape.
     """
     codec = field.storage
     if isinstance(codec, ReadListCodec) and codec.nulls != "error":
@@ -100,7 +100,7 @@ def block_column(
 
 
 def plain_parts(field: UnischemaField, parts: Sequence[Part]) -> list[np.ndarray] | None:
-    """Arrays that look into Arrow's buffers, for plain numbers without nulls; else ``None``."""
+    """Returns views of Arrow's buffers for plain numbers without nulls, or ``None`` for other columns."""
     arrays = _arrays(parts)
     plain = not field.storage.coded and field.is_fixed and not is_string_like(field.dtype)
     if not plain or any(array.null_count or not _is_plain(array) for array in arrays):
@@ -109,17 +109,17 @@ def plain_parts(field: UnischemaField, parts: Sequence[Part]) -> list[np.ndarray
 
 
 def _arrays(parts: Sequence[Part]) -> list[pa.Array]:
-    """The parts that Arrow has read: all of them, of fields that are not coded."""
+    """Returns the parts that Arrow has read. For fields that are not coded, these are all parts."""
     return [part for part in parts if isinstance(part, pa.Array)]
 
 
 class FixedColumn:
-    """Numbers of one shape: small values in one array, large ones left where they were read.
+    """Numbers of one shape. Small values are joined in one array; large values are not copied.
 
     Attributes:
-        parts: the values of each row group, in memory; none if they are in files.
-        validity: which rows are not null; ``None`` if none is.
-        large: whether values stay where they were read, or lie in files.
+        parts: the values of each row group that are in memory; values in files are not included.
+        validity: which rows are not null; ``None`` if no row is null.
+        large: whether values stay in the arrays or files of their row groups.
     """
 
     def __init__(self, parts: Sequence[np.ndarray | FileValues], validity: np.ndarray | None) -> None:
@@ -134,7 +134,7 @@ class FixedColumn:
         return np.concatenate([[0], np.cumsum([len(part) for part in self._all_parts])])
 
     def joined(self, scratch: dict[Any, np.ndarray] | None = None) -> np.ndarray:
-        """All values in one array; ``scratch`` holds memory for it, which the columns of a block share."""
+        """Returns all values in one array. ``scratch`` holds memory for it, shared by the columns of a block."""
         if scratch is None or len(self.parts) == 1:
             return self._joined
         first, rows = self.parts[0], sum(map(len, self.parts))
@@ -154,9 +154,8 @@ class FixedColumn:
         if self.large:
             self._gather_large(rows, out)
         else:
-            self._joined.take(
-                rows, 0, out, "wrap"
-            )  # the fastest mode; `LoadedBlock` has checked that rows are in range
+            # "wrap" is the fastest mode. `LoadedBlock` has checked that the rows are in range.
+            self._joined.take(rows, 0, out, "wrap")
         return Dense(out, _take_valid(self.validity, rows))
 
     def _gather_large(self, rows: np.ndarray, out: np.ndarray) -> None:
@@ -178,15 +177,15 @@ class FixedColumn:
         return np.arange(rows + 1) * width, self._joined.reshape(-1)
 
     def arena_bytes(self, rows: int) -> int:
-        """What so many values take in an arena, at most."""
+        """Returns the most bytes that this many values take in an arena."""
         return array_bytes(self.parts[0].dtype, (rows, *self.parts[0].shape[1:]))
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
-        """Which of some rows are not null; ``None`` if none is."""
+        """Returns which of some rows are not null, or ``None`` if none of them is null."""
         return _take_valid(self.validity, rows)
 
     def view(self, row: int) -> np.ndarray:
-        """One value, not to be written to."""
+        """Returns one value. You must not write to it."""
         if not self.large:
             result: np.ndarray = self._joined[row]
             return result
@@ -195,11 +194,11 @@ class FixedColumn:
 
 
 def in_order(columns: Sequence[FixedColumn], rows: np.ndarray, arena: Arena) -> list[FixedColumn]:
-    """Columns of small values of one block, each with the values of some rows (int64) in that order."""
+    """Gathers some rows (int64, in this order) of a block's columns of small values into new columns."""
     targets = [arena.allocate(column.parts[0].dtype, (len(rows), *column.parts[0].shape[1:])) for column in columns]
     whole = [(column, target) for column, target in zip(columns, targets, strict=True) if len(column.parts) == 1]
     gather_rows([column.joined() for column, _ in whole], rows, [target for _, target in whole])
-    scratch: dict[Any, np.ndarray] = {}  # one column after the other in the same memory stays in the cache
+    scratch: dict[Any, np.ndarray] = {}  # columns that use the same memory in turn stay in the cache
     for column, target in zip(columns, targets, strict=True):
         if len(column.parts) > 1:
             gather_rows([column.joined(scratch)], rows, [target])
@@ -210,7 +209,7 @@ def in_order(columns: Sequence[FixedColumn], rows: np.ndarray, arena: Arena) -> 
 
 
 class ArrowColumn:
-    """Strings, and lists of anything, gathered by Arrow."""
+    """Strings and lists, gathered by runs of bytes where possible and by Arrow otherwise."""
 
     def __init__(self, field: UnischemaField, parts: Sequence[pa.Array], describe: Describe) -> None:
         self._field = field
@@ -224,7 +223,7 @@ class ArrowColumn:
         """As `TokenColumn.flat`.
 
         Raises:
-            DecodeError: a null inside a list.
+            DecodeError: a list contains a null.
         """
         inside = self._array.flatten()
         if inside.null_count:
@@ -264,7 +263,7 @@ class ArrowColumn:
 
 
 class FlaggedColumn:
-    """Lists, and flags of the same shapes that say which elements are not null."""
+    """Lists, plus flags of the same shapes for the elements that are not null."""
 
     def __init__(self, field: UnischemaField, values: BlockColumn, flag: UnischemaField, flags: BlockColumn) -> None:
         self._columns = ((field, values), (flag, flags))
@@ -280,7 +279,7 @@ class FlaggedColumn:
 
 
 class KeptColumn:
-    """Lists as objects, for people to look at: arrays, and Python lists for the rows that hold nulls."""
+    """Lists as objects for display: arrays, or Python lists for rows that contain nulls."""
 
     def __init__(self, field: UnischemaField, array: pa.Array, describe: Describe) -> None:
         self._field = field
@@ -305,7 +304,7 @@ class KeptColumn:
 
 
 class CodedColumn:
-    """Byte strings that the field's codec decodes, each straight into its place."""
+    """Byte strings that the field's codec decodes, each directly into its place in the batch."""
 
     def __init__(
         self,
@@ -346,31 +345,31 @@ class CodedColumn:
 
     @property
     def field(self) -> UnischemaField:
-        """What is stored."""
+        """The stored field."""
         return self._field
 
     @property
     def reused(self) -> bool:
-        """Whether rows are asked for several times, so that what was made of them is kept."""
+        """Whether rows are requested several times, so that results are kept."""
         return self._decoded is not None
 
     def finished(self, name: Hashable) -> SharedRows:
-        """Where rows are kept that something (``name``) was already done to."""
+        """Returns the store of rows to which the operation ``name`` has already been applied."""
         return self._finished.setdefault(name, SharedRows())
 
     def valid(self, rows: np.ndarray) -> np.ndarray | None:
-        """Which of some rows are not null; ``None`` if none is."""
+        """Returns which of some rows are not null, or ``None`` if none of them is null."""
         return _take_valid(self._valid, rows)
 
     def shape(self, row: int) -> tuple[int, ...]:
-        """The shape of one value."""
+        """Returns the shape of one value."""
         return self._field.shape if self._field.is_fixed else self._checked_shape(row)  # type: ignore[return-value]
 
     def decode(self, row: int, out: np.ndarray, *, keep: bool = True) -> None:
-        """One value into ``out``, decoded at most once if rows are reused (and it is worth while to ``keep`` them).
+        """Decodes one value into ``out``. If rows are reused and ``keep`` is set, each row is decoded at most once.
 
         Raises:
-            DecodeError: with file, row group and row.
+            DecodeError: the value cannot be decoded. The error names file, row group and row.
         """
         data = self._bytes(row)
         try:
@@ -382,10 +381,12 @@ class CodedColumn:
             raise self._failed(row, error) from error
 
     def decode_reduced(self, row: int, factor: int, out: np.ndarray) -> bool:
-        """One image at ``1 / factor`` of its size (rounded up) into ``out``; False where its codec cannot do that.
+        """Decodes one image at ``1 / factor`` of its size (rounded up) into ``out``.
+
+        Returns False if the codec cannot do that.
 
         Raises:
-            DecodeError: with file, row group and row.
+            DecodeError: the image cannot be decoded. The error names file, row group and row.
         """
         if not isinstance(self._codec, CompressedImageCodec):
             return False
@@ -396,12 +397,12 @@ class CodedColumn:
             raise self._failed(row, error) from error
 
     def _bytes(self, row: int) -> memoryview:
-        """What is stored of a row; valid until this thread asks for another one. Raises as `FileData`."""
+        """Returns the stored bytes of a row, valid until this thread requests another row. Raises as `FileData`."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         return self._data[part][self._starts[row] : self._ends[row]]
 
     def _all_bytes(self, rows: np.ndarray) -> Iterator[memoryview]:
-        """The same for many rows, each until the next."""
+        """Iterates over the stored bytes of many rows. Each item is valid until the next one."""
         parts = np.searchsorted(self._start, rows, side="right") - 1
         places = zip(parts.tolist(), self._starts[rows].tolist(), self._ends[rows].tolist(), strict=True)
         return (self._data[part][start:end] for part, start, end in places)
@@ -409,9 +410,9 @@ class CodedColumn:
     def _decode_all(self, rows: np.ndarray, out: Any, valid: np.ndarray | None) -> None:
         decode, field = self._codec.decode_into, self._field
         if isinstance(out, np.ndarray) and out.ndim == 1:
-            out = [out[number, ...] for number in range(len(out))]  # a scalar's place, not its value
+            out = [out[number, ...] for number in range(len(out))]  # views of the scalars, not their values
         first: dict[int, int] = {}
-        later: dict[int, np.ndarray] = {}  # places of rows that another thread decodes now
+        later: dict[int, np.ndarray] = {}  # places for rows that another thread is decoding
         copies: list[tuple[int, int]] = []
         for number, (row, data) in enumerate(zip(rows.tolist(), self._all_bytes(rows), strict=True)):
             if valid is not None and not valid[number]:
@@ -489,7 +490,7 @@ class CodedColumn:
                 array = self._codec.decode_strings(self._field, data)
                 if array.dtype.kind == "S" and not is_bytes(self._field.dtype):
                     for item in array.reshape(-1).tolist():
-                        item.decode("utf-8")  # what is no text is an error of this row
+                        item.decode("utf-8")  # invalid UTF-8 is an error of this row
             except DAMAGE as error:
                 raise self._failed(row, error) from error
             shapes[number] = array.shape
@@ -511,7 +512,7 @@ class CodedColumn:
 def _settled(
     field: UnischemaField, codec: ReadListCodec, arrays: Sequence[pa.Array], describe: Describe
 ) -> BlockColumn:
-    """The column of lists whose nulls inside have a policy."""
+    """Returns the column of lists with a policy for the nulls inside."""
     plain = field.replace(codec=replace(codec, nulls="error", value=None))
     if codec.nulls == "fill":
         return block_column(plain, [filled(array, field.shape, codec.value) for array in arrays], describe)
@@ -523,7 +524,7 @@ def _settled(
 
 
 def _nested(field: UnischemaField, levels: int, arrays: Sequence[pa.Array], describe: Describe) -> NestedColumn:
-    """The column of lists that differ in length at every level."""
+    """Returns the column of lists that may differ in length at the outer ``levels`` levels."""
     return NestedColumn(
         field,
         _joined(arrays),
@@ -535,7 +536,7 @@ def _nested(field: UnischemaField, levels: int, arrays: Sequence[pa.Array], desc
 
 
 def _is_plain(array: pa.Array) -> bool:
-    """Whether a column is numbers of one shape, which numpy has as they are but for null rows."""
+    """Returns whether a column holds numbers of one shape that numpy can view, apart from null rows."""
     lists = pa.types.is_fixed_size_list(array.type)
     while pa.types.is_fixed_size_list(array.type):
         array = array.flatten()
@@ -546,7 +547,7 @@ def _plain_numbers(field: UnischemaField, part: pa.Array) -> np.ndarray:
     shape = (len(part), *(axis or 0 for axis in field.shape))
     while pa.types.is_fixed_size_list(part.type):
         part = part.flatten()
-    if part.null_count:  # by hand, because older Arrow fills no half floats
+    if part.null_count:  # not fill_null(), because older Arrow versions cannot fill half floats
         present = pa.Array.from_buffers(part.type, len(part), [None, part.buffers()[1]], offset=part.offset)
         numbers = np.where(as_numpy(part.is_valid()), as_numpy(present), 0)
         return numbers.astype(delivered_dtype(field.dtype), copy=False).reshape(shape)
@@ -554,7 +555,7 @@ def _plain_numbers(field: UnischemaField, part: pa.Array) -> np.ndarray:
 
 
 def _fixed_parts(field: UnischemaField, codec: Codec, parts: Sequence[Part]) -> list[np.ndarray | FileValues] | None:
-    """Arrays that look into the stored bytes without a copy, where every value of the block has one layout."""
+    """Returns arrays that view the stored bytes without a copy, or ``None`` unless all values share one layout."""
     if not field.is_fixed or is_string_like(field.dtype):
         return None
     fixed: list[np.ndarray | FileValues] = []
@@ -592,7 +593,7 @@ def _raw_views(field: UnischemaField, codec: TensorCodec, part: InMemory) -> Seq
 
 
 def _npy_views(field: UnischemaField, part: InMemory) -> Sequence[np.ndarray] | None:
-    """All values of the part as strided arrays, if they carry the same ``.npy`` header."""
+    """Returns the values of the part as strided arrays, or ``None`` unless all have the same ``.npy`` header."""
     if _null_count(part) or len(part) == 0:
         return None
     cells = part if isinstance(part, StoredCells) else cells_of(part)
@@ -601,7 +602,7 @@ def _npy_views(field: UnischemaField, part: InMemory) -> Sequence[np.ndarray] | 
     try:
         header = npy_header(memoryview(first))  # type: ignore[arg-type]  # an array is a buffer
     except ValueError:
-        return None  # the plain path says which row is broken
+        return None  # the general path reports which row is damaged
     dtype = np.dtype(np.int64) if header.dtype.kind in "mM" else header.dtype
     same = header.shape == field.shape and header.dtype == field.dtype and not header.fortran_order
     if not same or not header.data_bytes or not np.all(cells.ends - cells.starts == length):
@@ -613,7 +614,7 @@ def _npy_views(field: UnischemaField, part: InMemory) -> Sequence[np.ndarray] | 
 
 
 def _views(cells: StoredCells, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> list[np.ndarray]:
-    """The arrays that stand ``offset`` bytes behind the beginning of each value: one for each run of values."""
+    """Returns views of the arrays that begin ``offset`` bytes into each value, one view per run of values."""
     inner = np.zeros(shape, dtype).strides if 0 not in shape else (0,) * len(shape)
     return [
         np.ndarray(
@@ -646,7 +647,7 @@ def _validity(parts: Sequence[Part]) -> np.ndarray | None:
 
 
 def _place(field: UnischemaField, rows: int) -> np.ndarray | None:
-    """Where numbers of one shape go."""
+    """Allocates the output for numbers of one shape; ``None`` for other fields."""
     if not field.is_fixed or is_string_like(field.dtype):
         return None
     return np.empty((rows, *(axis or 0 for axis in field.shape)), delivered_dtype(field.dtype))
@@ -660,7 +661,7 @@ def _take_valid(valid: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None
 
 
 def _strings(array: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None) -> Strings:
-    """Offsets that begin at 0, and their bytes; a null is empty."""
+    """Returns the strings of an array, with offsets that begin at 0. Nulls become empty strings."""
     offsets, data = _binary_buffers(without_nulls(array))
     raw = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     return Strings(offsets - offsets[0], raw, shape, valid)
@@ -671,7 +672,7 @@ def _joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _same_type(parts: Sequence[pa.Array]) -> list[pa.Array]:
-    """Fixed-size and variable lists may meet in one block (a part with nulls); both become variable."""
+    """Casts all parts to variable lists if fixed-size and variable lists (a part with nulls) meet in one block."""
     kinds = {part.type for part in parts}
     if len(kinds) == 1:
         return list(parts)
@@ -685,13 +686,13 @@ def _variable(arrow: pa.DataType) -> pa.DataType:
 
 
 def _flat_list(field: UnischemaField, array: pa.Array, describe: Describe) -> tuple[pa.Array, np.ndarray]:
-    """The innermost values of a column of lists, and the shape of each row's value.
+    """Returns the innermost values of a column of lists, and the shape of each row's value.
 
     Raises:
-        DecodeError: a nested list whose rows differ in length (it is no array), or a null inside a list.
+        DecodeError: the rows of a nested list differ in length, so it is not an array, or a list contains a null.
     """
     count = len(array)
-    shapes = np.tile(np.array([axis or 0 for axis in field.shape], dtype=np.int64), (count, 1))  # also of empty lists
+    shapes = np.tile(np.array([axis or 0 for axis in field.shape], dtype=np.int64), (count, 1))  # empty lists too
     owner = np.arange(count)
     for axis in range(len(field.shape)):
         lengths = _list_lengths(array)
@@ -720,14 +721,14 @@ def _first_null(array: pa.Array) -> int:
 def _null_inside(field: UnischemaField, where: str) -> DecodeError:
     return DecodeError(
         f"field '{field.name}', {where}: expected a list without nulls inside, found one. "
-        f"Choose with nulls('drop', '{field.name}') or nulls('mask', '{field.name}', elements=True), before other "
-        f"verbs on the field, what becomes of it, or deselect the field. nulls('fill', '{field.name}', value=...) "
-        "fills null values, but no null list inside whose length may vary: nobody knows how long it would be."
+        f"Write nulls('drop', '{field.name}') or nulls('mask', '{field.name}', elements=True) before other verbs on "
+        f"the field, or deselect the field. nulls('fill', '{field.name}', value=...) fills null values, but not null "
+        "inner lists of variable length, because their length is unknown."
     )
 
 
 def _list_lengths(array: pa.Array) -> np.ndarray:
-    """How many values ``array.flatten()`` has of each list: none of a null one."""
+    """Returns how many values each list contributes to ``array.flatten()``: 0 for a null list."""
     if pa.types.is_fixed_size_list(array.type):
         lengths = np.full(len(array), array.type.list_size)
         return np.where(as_numpy(array.is_valid()), lengths, 0) if array.null_count else lengths
@@ -738,7 +739,7 @@ def _list_lengths(array: pa.Array) -> np.ndarray:
 def _spread(
     field: UnischemaField, flat: pa.Array, full: tuple[int, ...], valid: np.ndarray, out: np.ndarray | None
 ) -> Column:
-    """Fixed-shape values of the valid rows, with zeros (or empty strings) for the null ones."""
+    """Spreads the fixed-shape values of the valid rows over all rows, with zeros (or empty strings) for null rows."""
     if not is_string_like(field.dtype):
         assert out is not None
         out[...] = 0

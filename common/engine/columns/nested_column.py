@@ -1,7 +1,7 @@
-"""`NestedColumn`: lists of lists of a loaded block, gathered by row number.
+"""`NestedColumn`: lists of lists in a loaded block, gathered by row number.
 
-In: arrays of lists in canonical form, one for each part of the block. Out: a `batch.Compound` of the lengths at each
-level and the values. A row's part of every level lies in one piece, so each level is taken by runs of bytes.
+It takes an array of lists in canonical form and gathers rows into a `batch.Compound` of the lengths at each level and
+the values. A row's entries are contiguous at every level, so each level is gathered by runs of bytes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .batch import Compound, Ragged, Strings, spans, take_strings
 
 
 class NestedColumn:
-    """Lists of a loaded block, of which ``levels`` levels may differ in length.
+    """Lists of a loaded block. Lists of the outer ``levels`` levels may differ in length.
 
     Args:
         array: the lists of all rows.
-        lengths_of: the lengths of lists; 0 where they are null.
-        strings_of: the values of an array of texts or byte strings.
-        refused: the error for a null inside the list of some row of the block.
+        lengths_of: returns the lengths of lists, 0 for null lists.
+        strings_of: returns the values of an array of strings or byte strings.
+        refused: returns the error for a null inside the list of a given row of the block.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class NestedColumn:
             self._note_nulls(array, ends)
         self._counts = np.diff(ends)
         for _ in self._inner:
-            ends = ends_of(lengths_of(array))[ends]  # a null list has no values, whatever its length should be
+            ends = ends_of(lengths_of(array))[ends]  # a null list has no values, whatever its declared length
             array = array.flatten()
             self._note_nulls(array, ends)
         text = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
         self._values = _Runs(ends, strings_of(array) if text else as_numpy(array))
 
     def _note_nulls(self, array: pa.Array, ends: np.ndarray) -> None:
-        """Remembers which rows hold nulls; ``ends`` say where the entries of each row lie."""
+        """Records which rows contain nulls. ``ends`` bounds the entries of each row."""
         if not array.null_count:
             return
         if self._holds_null is None:
@@ -73,7 +73,7 @@ class NestedColumn:
         """As `BlockColumn.gather`.
 
         Raises:
-            DecodeError: a null inside a list.
+            DecodeError: a list contains a null.
         """
         if self._holds_null is not None and self._holds_null[rows].any():
             raise self._refused(int(rows[np.argmax(self._holds_null[rows])]))
@@ -86,7 +86,7 @@ class NestedColumn:
 
 
 class _Runs:
-    """One run of values for each row, end to end."""
+    """One run of values per row, end to end."""
 
     def __init__(self, ends: np.ndarray, values: np.ndarray | Strings) -> None:
         self.counts = np.diff(ends)

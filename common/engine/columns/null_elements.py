@@ -1,7 +1,7 @@
-"""Nulls inside lists, settled for a whole block at once: filled, or zero with flags beside them.
+"""Replaces nulls inside lists for a whole block at once: with a value, or with zeros plus flags.
 
-In: a list column in canonical form (`read.normalise`). Out: lists without nulls in them. What always holds: null rows
-stay null, and what is hidden beneath them does not matter.
+It takes a list column in canonical form (`read.normalise`) and returns lists without nulls inside. Null rows stay null,
+and the values hidden beneath them do not matter.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ Change = Callable[[pa.Array], pa.Array]
 
 
 def filled(array: pa.Array, shape: Shape, value: Any) -> pa.Array:
-    """Lists with ``value`` in the place of null elements. A null list stays if nobody knows how long it would be."""
+    """Replaces null elements with ``value``. A null inner list stays null if its length is unknown."""
     return _rebuilt(array, shape, lambda flat: _filled(flat, value), emptied=False)
 
 
 def flagged(array: pa.Array, shape: Shape) -> tuple[pa.Array, pa.Array]:
-    """Lists with 0 (or nothing) in the place of null elements, and lists of the same lengths that say which elements
-    are there (uint8, 1 = there). A null list inside is as long as its field says, or empty.
+    """Replaces null elements with 0 (or empty values). Also returns flags in lists of the same lengths (uint8, 1 = not
+    null). A null inner list gets the length that its field declares, or becomes empty.
     """
     values = _rebuilt(array, shape, lambda flat: _filled(flat, None), emptied=True)
     return values, _rebuilt(array, shape, _flags, emptied=True)
 
 
 def _rebuilt(array: pa.Array, shape: Shape, change: Change, *, emptied: bool) -> pa.Array:
-    """Lists whose innermost values are changed; null lists in lists become values first, where that can be."""
+    """Applies ``change`` to the innermost values, after replacing null inner lists by lists of nulls where possible."""
     if not shape:
         return change(array)
     fixed = pa.types.is_fixed_size_list(array.type)
@@ -45,12 +45,12 @@ def _rebuilt(array: pa.Array, shape: Shape, change: Change, *, emptied: bool) ->
     if fixed:
         size = array.type.list_size
         return pa.FixedSizeListArray.from_arrays(inner, size) if size else pa.array([[]] * len(array), array.type)
-    offsets = as_arrow(as_numpy(array.offsets))  # Arrow takes a mask only beside offsets that are no slice themselves
+    offsets = as_arrow(as_numpy(array.offsets))  # Arrow accepts a mask only with unsliced offsets
     return pa.LargeListArray.from_arrays(offsets, inner, mask=array.is_null() if array.null_count else None)
 
 
 def _nothing(shape: Shape) -> Any:
-    """A value of nothing but nulls; variable axes are empty."""
+    """Returns a nested list of nulls. Variable axes are empty."""
     return [_nothing(shape[1:])] * (shape[0] or 0) if shape else None
 
 

@@ -1,7 +1,7 @@
 """`SharedRows`: decoded values of a block's rows, kept because several n-gram windows share each row.
 
-Each row is decoded at most once, by the first thread that asks; others wait for it, or come back later. Memory is
-bounded: past the limit a row is decoded for its asker and not kept.
+Each row is decoded at most once, by the first thread that requests it. Other threads wait for it, or come back later.
+Memory is bounded: beyond the limit, a row is decoded for each request and not kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from .arena import BLOCK_REGIONS
 
 LIMIT_BYTES = 512 << 20
-_LARGE_BYTES = 1 << 16  # of rows that are kept in memory that earlier blocks had
+_LARGE_BYTES = 1 << 16  # rows from this size on reuse memory of earlier blocks
 _ROWS_AT_ONCE = 16
 
 
@@ -27,12 +27,12 @@ class SharedRows:
         self._rows: dict[int, np.ndarray] = {}
         self._making: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
-        self._free: list[np.ndarray] = []  # memory for rows to come, uint8
+        self._free: list[np.ndarray] = []  # memory for further rows, uint8
 
     def copy_into(self, row: int, out: np.ndarray, decode: Callable[[np.ndarray], None], *, wait: bool = True) -> bool:
-        """Puts the row's value into ``out``; ``decode`` makes it if nobody has.
+        """Copies the row's value into ``out``, calling ``decode`` if no thread has decoded it yet.
 
-        False, and nothing done, if another thread is making it now and the caller would rather not ``wait``.
+        Returns False and does nothing if another thread is decoding the row and ``wait`` is false.
         """
         while True:
             with self._lock:
@@ -60,14 +60,14 @@ class SharedRows:
             kept = self._place(out)
             kept[...] = out
             self._rows[row] = kept
-        finally:  # after an error the next asker decodes again, and raises the same
+        finally:  # after an error, the next request decodes again and raises the same error
             with self._lock:
                 del self._making[row]
             event.set()
         return True
 
     def _place(self, like: np.ndarray) -> np.ndarray:
-        """Memory for one more row; fresh pages for a large one would cost more than to copy it."""
+        """Returns memory for one more row. Large rows reuse memory, because new pages would cost more than the copy."""
         if like.nbytes < _LARGE_BYTES:
             return np.empty_like(like)
         with self._lock:

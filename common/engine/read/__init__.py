@@ -1,1 +1,1 @@
-"""From storage to encoded columns, by way of the cache."""
+"""Reads encoded columns from storage, through the cache."""

@@ -1,9 +1,8 @@
-"""The file format of one cache entry: a table, the key that it is kept under, and a checksum over both.
+"""The file format of a cache entry: a table, its key, and a checksum over both.
 
-Layout: an Arrow IPC stream from offset 0 (so that its buffers keep their alignment when the file is mapped), the key
-in UTF-8, and a trailer of 32 bytes. The stream form is used because, unlike the file form, it holds columns whose
-chunks have different dictionaries. Always holds: what `open_entry` returns was written by `write_entry` under the
-same key.
+An entry consists of an Arrow IPC stream, the key in UTF-8, and a 32-byte trailer. The stream begins at offset 0 to keep
+its buffers aligned when the file is mapped. The stream format is used because, unlike the file format, it supports
+columns whose chunks have different dictionaries. `open_entry` returns only what `write_entry` wrote under the same key.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _TRAILER = struct.Struct("<QQQ8s")  # bytes of the stream, bytes of the key, CRC
 
 
 def entry_bytes(key: str, table: pa.Table) -> int:
-    """The size of the file that `write_entry` would write."""
+    """Returns the size of the file that `write_entry` would write."""
     sink = pa.MockOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -33,8 +32,8 @@ def write_entry(path: str, key: str, table: pa.Table) -> None:
     """Writes an entry to a new file.
 
     Raises:
-        OSError: the disk is full, or the directory cannot be written.
-        pa.ArrowException: a type that Arrow's IPC does not know.
+        OSError: the disk is full, or the directory is not writable.
+        pa.ArrowException: Arrow IPC does not support a column's type.
     """
     name = _key_bytes(key)
     with pa.OSFile(path, "wb") as file:
@@ -48,19 +47,19 @@ def write_entry(path: str, key: str, table: pa.Table) -> None:
 
 
 def map_entry(path: str) -> pa.Buffer:
-    """The file's bytes, mapped; no descriptor stays open, and the bytes outlive the file's name."""
+    """Maps a file into memory. No descriptor stays open, and the mapping stays valid after the file is unlinked."""
     with pa.memory_map(path) as file:
         return file.read_buffer()
 
 
 def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
-    """The table of an entry, without a copy.
+    """Returns the table of an entry without copying it.
 
     Args:
-        verify: whether to compare the checksum and to check offsets and texts, which reads every byte.
+        verify: whether to verify the checksum, offsets and UTF-8 text, which reads every byte.
 
     Raises:
-        DatasetError: a damaged, truncated or foreign entry, or one of another key.
+        DatasetError: the entry is damaged or truncated, has another key, or is not a cache entry.
     """
     if mapped.size < _TRAILER.size:
         raise DatasetError(f"expected at least {_TRAILER.size} bytes, got {mapped.size}.")
@@ -71,13 +70,13 @@ def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
     if stream_bytes + key_bytes != body_bytes:
         raise DatasetError(f"expected {stream_bytes + key_bytes} bytes before the trailer, got {body_bytes}.")
     if verify and zlib.crc32(mapped.slice(0, body_bytes)) != checksum:
-        raise DatasetError(f"expected bytes with CRC-32 {checksum:08x}, got others.")
+        raise DatasetError(f"expected bytes with CRC-32 {checksum:08x}, got a different checksum.")
     if mapped.slice(stream_bytes, key_bytes).to_pybytes() != _key_bytes(key):
-        raise DatasetError("expected the entry of the wanted key, got that of another.")
+        raise DatasetError("expected the entry of the requested key, got that of another key.")
     try:
         table = pa.ipc.open_stream(mapped.slice(0, stream_bytes)).read_all()
         if verify:
-            table.validate(full=True)  # Arrow reads whatever offsets say, and anybody can make a checksum
+            table.validate(full=True)  # Arrow follows offsets unchecked, and a valid checksum can be forged
             _read_names(table.schema)
         return table
     except UNREADABLE as error:
@@ -85,11 +84,11 @@ def open_entry(mapped: pa.Buffer, key: str, *, verify: bool) -> pa.Table:
 
 
 def _read_names(fields: Iterable[pa.Field]) -> None:
-    """Raises ``UnicodeDecodeError`` for a name that is no UTF-8, in the fields or inside them."""
+    """Raises ``UnicodeDecodeError`` if the name of a field, nested ones included, is not valid UTF-8."""
     for field in fields:
         assert field.name is not None
         _read_names(field.type.field(number) for number in range(field.type.num_fields))
 
 
 def _key_bytes(key: str) -> bytes:
-    return key.encode("utf-8", "surrogateescape")  # a path may hold bytes that are not UTF-8
+    return key.encode("utf-8", "surrogateescape")  # a path may contain bytes that are not UTF-8

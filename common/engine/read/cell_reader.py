@@ -1,11 +1,11 @@
-"""`CellReader`: large values that a local file holds plainly, read without Arrow or left where they lie.
+"""`CellReader`: reads large uncompressed values of a local file without Arrow, or leaves them in the file.
 
-In: a row group, and the wanted rows of it. Out: for each field the wanted values as `StoredCells` (in memory) or
-`FileCells` (in the file); a field that is not there is one that Arrow has to read. Always holds: the same values as
-Arrow gives; whatever is not the plainest kind of column is left to it.
+Given a row group and the wanted rows, it returns each field's values as `StoredCells` (in memory) or `FileCells` (in
+the file), equal to what Arrow would return. It handles only flat, uncompressed, PLAIN-encoded columns. Fields that are
+missing from the result must be read with Arrow.
 
-Arrow copies each value of such a column twice more, into memory that is new each time: for camera frames and lidar
-sweeps that costs more than reading them.
+Arrow copies each value of such a column two more times, into newly allocated memory. For camera frames and lidar sweeps
+the copies cost more than the read.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ if TYPE_CHECKING:
 
 Cells: TypeAlias = StoredCells | FileCells
 _LARGE_VALUE_BYTES = 2048
-_VALUE_BYTES_TO_STAY = 16 << 10  # to find a value in its file costs as much as to copy this
-_FEW = 0.25  # of the values of a row group are read one by one
-_PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # the last two are of levels
+_VALUE_BYTES_TO_STAY = 16 << 10  # locating a value in its file costs as much as copying this many bytes
+_FEW = 0.25  # read values one by one if at most this share of a row group is wanted
+_PLAIN = {"PLAIN", "RLE", "BIT_PACKED"}  # the last two encode levels
 _PASSED = PassedPages()
-"""Pages whose values lie in their file: to check them costs a read of its own, so a process does it once."""
+"""Checked pages of values that stay in their file. A check takes an extra read, so each process checks a page once."""
 
 
 class CellReader:
-    """Reads the large values of some fields of a dataset; thread-safe.
+    """Reads the large values of some fields of a dataset. Thread-safe.
 
     Args:
-        fields: those that have columns of their own in the files.
-        partly: whether other processes take most of the rows, so that each value is read by the one that wants it.
+        fields: the fields that have their own columns in the files.
+        partly: whether other processes use most of the rows. Values then stay in the file, and each process reads only
+            its own.
     """
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], *, partly: bool = False) -> None:
@@ -52,11 +53,11 @@ class CellReader:
         self._dataset = dataset
         self._partly = partly
         self._fields = [f for f in fields if here and f.storage.coded and "." not in f.name]
-        self._numbers: dict[str, int] = {}  # where each was found last; most files have one schema
+        self._numbers: dict[str, int] = {}  # each field's last known column index; most files share one schema
         self._open = OpenFiles()
 
     def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, Cells]:
-        """The values of some rows (ascending; ``None`` = all) of one row group, by name."""
+        """Returns the values of some rows (ascending; ``None`` = all) of one row group, by field name."""
         found = {field.name: self._field(row_group, field, rows) for field in self._fields}
         return {name: cells for name, cells in found.items() if cells is not None}
 
@@ -79,7 +80,7 @@ class CellReader:
         return cells if cells is None or rows is None else cells.take(rows)
 
     def _in_file(self, file: DataFile, chunk: _Chunk, rows: np.ndarray | None) -> FileCells | None:
-        """The values in their file; the system is asked to have them in memory soon."""
+        """Locates the values in their file and asks the kernel to read them ahead."""
         opened = self._open.open(file)
         if opened is None:
             return None
@@ -107,12 +108,12 @@ class CellReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
-    """A plain column chunk.
+    """An uncompressed, PLAIN-encoded column chunk.
 
     Attributes:
-        begin: its first byte in the file.
-        values: how many.
-        width: bytes of a value, where all have the same.
+        begin: the file offset of its first byte.
+        values: the number of values.
+        width: the size of a value in bytes, if all have the same size.
         nullable: whether values may be null.
     """
 
@@ -123,7 +124,7 @@ class _Chunk:
     nullable: bool
 
     def lies_in(self, file_bytes: int) -> bool:
-        """Whether a file of this size can hold it."""
+        """Returns whether the chunk fits into a file of this size."""
         return 0 <= self.begin <= self.begin + self.size_bytes <= file_bytes
 
 
@@ -147,11 +148,11 @@ def _plain_chunk(footer: pq.FileMetaData, group: int, number: int, field: Unisch
 
 
 def _in_memory(file: DataFile, chunk: _Chunk, check: PageCheck | None) -> StoredCells | None:
-    """All values; ``None`` if the file cannot be read or is shorter, or holds them in another way."""
+    """Reads all values. Returns ``None`` if the file is unreadable or too short, or its pages are of another kind."""
     try:
         opened = OpenFile(file.version)
         data = read_bytes(chunk.size_bytes, lambda view: read_values(opened, np.array([chunk.begin]), [view]))
     except OSError:
-        return None  # Arrow meets it too, and says what it is
+        return None  # Arrow will hit the same problem and report it
     places = find_values(MemoryBytes(data), chunk.values, width=chunk.width, nullable=chunk.nullable, check=check)
     return None if places is None else StoredCells(*places, data)

@@ -1,12 +1,12 @@
-"""`DiskCache`: fetched row groups on local disk, read back by mapping; shared by processes, kept between runs.
+"""`DiskCache`: a cache of fetched row groups on local disk, shared by processes and kept between runs.
 
-In: a key that names what was fetched in full (file version, row group, columns), and its table. Out: the same table,
-or nothing. Always holds: an entry appears whole or not at all, and one that is damaged, truncated, foreign or of
-another key counts as missing. Two processes that keep the same entry replace each other's equal file, and a file that
+It stores a table under a key that fully identifies what was fetched (file version, row group, columns), and maps it
+into memory to return it. Entries appear completely or not at all. An entry that is damaged, truncated, foreign or of
+another key counts as missing. Two processes that store the same entry replace each other's identical file. A file that
 is evicted while mapped stays readable for its holders (POSIX `unlink`).
 
-Two times of a file have a meaning: the modification time tells whether its content was verified, and the access time,
-which `get` sets, tells when it was last used.
+Two timestamps of a file matter. The modification time shows whether its content has been verified. The access time,
+which `get` sets, is the time of last use.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _MOST_REMEMBERED = 200_000
 _Version = tuple[int, int, int]
 _Value = TypeVar("_Value")
 _verified: dict[str, _Version] = {}
-"""The version of each entry whose checksum this process has compared, by path."""
+"""The version of each entry whose checksum this process has verified, by path."""
 _warned: set[str] = set()
-"""Directories that this process has warned about; a new cache object is made for every epoch."""
+"""Directories that this process has warned about. It outlives the cache objects, which are created for every epoch."""
 
 
 class DiskCache:
-    """A directory of tables; thread-safe, and any number of objects and processes may use one directory.
+    """A directory of tables. Thread-safe; any number of objects and processes may share one directory.
 
     Args:
-        directory: where the entries lie; made when it is first needed, and never removed. Other files in it are left
+        directory: the directory of the entries, created when first needed and never removed. Other files in it are left
             alone.
-        max_bytes: the entries of all processes together never grow larger, those that are being written included; the
-            least recently used ones make room. ``None`` for no limit.
+        max_bytes: a limit for the entries of all processes together, including unfinished ones. The least recently used
+            entries are removed to make room. ``None`` for no limit.
     """
 
     def __init__(self, directory: str, max_bytes: int | None) -> None:
@@ -56,7 +56,7 @@ class DiskCache:
         self._is_writable = True
 
     def get(self, key: str) -> pa.Table | None:
-        """The table kept under the key, or ``None``; its columns point into the mapped file."""
+        """Returns the table stored under the key, or ``None``. Its columns point into the mapped file."""
         path = self._files.path(_digest(key))
         try:
             status = os.stat(path)
@@ -70,7 +70,7 @@ class DiskCache:
         try:
             table = open_entry(mapped, key, verify=_verified.get(path) != version)
         except DatasetError as error:
-            _LOGGER.warning("cache entry %s is damaged: %s It is removed and will be fetched again.", path, error)
+            _LOGGER.warning("cache entry %s is damaged: %s It will be removed and fetched again.", path, error)
             with contextlib.suppress(OSError):
                 os.unlink(path)
             return None
@@ -79,7 +79,7 @@ class DiskCache:
         return table
 
     def put(self, key: str, table: pa.Table) -> None:
-        """Keeps a table, unless there is no room for it; a disk that refuses only costs the speed of a cache."""
+        """Stores a table if there is room for it. If the disk fails, logs a warning and stops storing tables."""
         if not self._is_writable:
             return
         try:
@@ -92,7 +92,7 @@ class DiskCache:
         now = time.time_ns()
         if now - self._touched.get(path, 0) > _TOUCH_NS:
             _remember(self._touched, path, now)
-            with contextlib.suppress(OSError):  # evicted meanwhile, or a disk mounted read-only
+            with contextlib.suppress(OSError):  # evicted in the meantime, or the disk is mounted read-only
                 os.utime(path, ns=(now, mtime_ns))
 
     def _warn_once(self, what: str, error: Exception) -> None:
@@ -102,7 +102,7 @@ class DiskCache:
 
 
 def clear(directory: str) -> None:
-    """Removes the entries of a directory, and the directory itself if nothing else is in it."""
+    """Removes the entries of a directory, and the directory if nothing else is in it."""
     KeptFiles(local_path(directory), _SUFFIX).clear()
 
 
@@ -111,7 +111,7 @@ def _digest(key: str) -> str:
 
 
 def _remember(memory: dict[str, _Value], key: str, value: _Value) -> None:
-    """Adds to a memory that may forget everything, but must not grow for ever."""
+    """Adds an entry to a dictionary, which is cleared first if it has reached its limit."""
     if len(memory) >= _MOST_REMEMBERED:
         memory.clear()
     memory[key] = value

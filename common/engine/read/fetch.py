@@ -1,6 +1,6 @@
-"""`Fetcher`: reads the wanted columns of the wanted rows of row groups, in canonical form.
+"""`Fetcher`: reads selected columns and rows of row groups in canonical form.
 
-The columns come from storage, or from the local cache; rows that are not wanted are dropped before anything is decoded.
+The columns come from storage or from the local cache. Unwanted rows are dropped before anything is decoded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .normalise import normalise, number_type
 _LARGE_CHUNK_BYTES = 1 << 17
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, ...]] = set()
-"""Datasets that this process has warned about; fetchers are made for every epoch."""
+"""Datasets that this process has warned about. It outlives the fetchers, which are created for every epoch."""
 _REMOTE_READS = 16
 
 
@@ -45,10 +45,10 @@ class TableCache(Protocol):
     """A store of fetched row groups; see `engine.disk_cache`."""
 
     def get(self, key: str) -> pa.Table | None:
-        """The table kept under the key, if there is a sound one."""
+        """Returns the table stored under the key, or ``None`` if there is none or it is damaged."""
 
     def put(self, key: str, table: pa.Table) -> None:
-        """Keeps a table."""
+        """Stores a table under the key."""
 
 
 def _warn_of_undated(dataset: StoredDataset) -> None:
@@ -56,23 +56,23 @@ def _warn_of_undated(dataset: StoredDataset) -> None:
     if roots not in _warned:
         _warned.add(roots)
         _LOGGER.warning(
-            "cache() of %s keeps nothing: the store tells neither times nor ETags of its files, so a kept copy could "
-            "not be told from that of another version.",
+            "cache() of %s keeps nothing: the store reports neither modification times nor ETags, so a cached copy "
+            "could not be told apart from that of another version.",
             ", ".join(roots),
         )
 
 
 class Fetcher:
-    """Reads blocks of one dataset; thread-safe.
+    """Reads blocks of one dataset. Thread-safe.
 
     Args:
-        fields: what to read, in the order of the tables' columns.
-        cache: where fetched row groups are kept, or ``None``.
+        fields: the fields to read, in the order of the tables' columns.
+        cache: stores fetched row groups; ``None`` for no cache.
         lists: reads lists whose lengths are known.
-        program: what becomes of the rows, for `LoadedBlock`.
-        shuffled: whether the items of a block come in another order than its rows.
-        partly: whether most rows of a block are for other processes.
-        stored_bytes: the stored bytes of a row group's columns, to be counted.
+        program: how rows become elements, for `LoadedBlock`.
+        shuffled: whether the items of a block are in another order than its rows.
+        partly: whether other processes use most rows of a block.
+        stored_bytes: returns the stored size of a row group's columns, for the counters.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Fetcher:
             _warn_of_undated(dataset)
         self._numbers = {field.name: number_type(field) for field in self._fields}
         self._stored = [field for field in self._fields if field.name not in dataset.partitions]
-        whole = [] if self._cache is not None else self._stored  # a cache keeps what Arrow has read
+        whole = [] if self._cache is not None else self._stored  # the cache stores tables read by Arrow
         self._cells = CellReader(dataset, whole, partly=partly and not (program and program.shares_rows))
         self._lists = lists if self._cache is None else None
         self._listed = [field for field in whole if is_listed(dataset, field)]
@@ -109,7 +109,7 @@ class Fetcher:
         return self.assemble(rows, parts)
 
     def assemble(self, rows: BlockRows, parts: Sequence[RowGroupColumns]) -> LoadedBlock:
-        """A block from its row groups' columns."""
+        """Builds a block from the columns of its row groups."""
         return LoadedBlock(
             parts,
             self.places(rows.row_groups),
@@ -122,7 +122,7 @@ class Fetcher:
         )
 
     def places(self, row_groups: Sequence[int]) -> list[str]:
-        """The file and row group of each row_group, in words."""
+        """Describes the file and number of each row group, for error texts."""
         groups = self._dataset.row_groups
         if self._listed:
             manifest, text = self._dataset.files[0].path, f"image folder {self._dataset.folder[1]}, row group"
@@ -130,14 +130,14 @@ class Fetcher:
         return [f"file {self._dataset.files[groups.file[u]].path}, row group {groups.group[u]}" for u in row_groups]
 
     def stored(self, row_group: int) -> pa.Table:
-        """The fields' columns of one row group, not decoded, partition columns included.
+        """Returns the fields' columns of one row group, still encoded, including partition columns.
 
-        This is what filters, blocks and all that looks at stored values read: each column has the type of the dataset
-        (`StoredDataset.types`), whatever type the file stores.
+        Filters, blocks and everything else that uses stored values read these columns. Each column has the type of the
+        dataset (`StoredDataset.types`), whatever type the file stores.
 
         Raises:
-            DatasetError: a file that cannot be read; names file and row group.
-            DecodeError, SchemaError: columns that do not fit the dataset.
+            DatasetError: a file cannot be read. The error names the file and row group.
+            DecodeError, SchemaError: columns do not fit the dataset.
         """
         table = self._stored_columns(row_group)
         count = int(self._dataset.row_groups.rows[row_group])
@@ -163,11 +163,11 @@ class Fetcher:
         return pa.repeat(self._dataset.partitions[name][int(self._dataset.row_groups.file[row_group])], count)
 
     def fetch(self, row_group: int, rows: np.ndarray | None) -> RowGroupColumns:
-        """The fields' columns of some rows (ascending; ``None`` = all) of one row group, canonical.
+        """Returns the fields' columns for some rows (ascending; ``None`` = all) of one row group, in canonical form.
 
         Raises:
-            DatasetError: a file that cannot be read; names file and row group.
-            DecodeError, SchemaError: columns that do not fit the schema.
+            DatasetError: a file cannot be read. The error names the file and row group.
+            DecodeError, SchemaError: columns do not fit the schema.
         """
         hits = counted(Count.CACHE_HITS)
         with Reading():
@@ -227,17 +227,17 @@ class Fetcher:
         groups = self._dataset.row_groups
         file = self._dataset.files[groups.file[row_group]]
         names = "\0".join(field.name for field in self._stored)
-        if self._dataset.table is not None:  # another version may find other columns under these names
+        if self._dataset.table is not None:  # in another table version these names may mean other columns
             names += "\0" + self._dataset.table.digest
-        if self._dataset.verify != VERIFY[0]:  # what is kept has been checked as it says
+        if self._dataset.verify != VERIFY[0]:  # entries were checked as `verify` required
             names += f"\0{self._dataset.verify}"
         return f"{file.version.key}\0{groups.group[row_group]}\0{names}"
 
 
 def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
-    """The columns of a row group as the file has them, named by field; one that it lacks is null, if the field may be.
+    """Returns the columns of a row group as stored, named by field. Missing columns of nullable fields are null.
 
-    The columns of a table are in the table's types already.
+    The columns of a table format (such as Delta) already have the table's types.
     """
     if dataset.table is not None:
         inside = [dataset.columns[field.name] for field in fields if not is_listed(dataset, field)]
@@ -257,7 +257,7 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
         top = set(arrow.names)
         return sorted({path if path in top else _top(path, arrow) for path in paths} - {""})
 
-    # Small columns are read at once. Large ones are read one by one, which saves a copy.
+    # Small columns are read together. Large ones are read one by one, which saves a copy.
     chunk_bytes = footer.row_group(int(groups.group[row_group])).total_byte_size // max(footer.num_columns, 1)
     table = read_group(
         dataset,
@@ -279,7 +279,7 @@ def read_row_group(dataset: StoredDataset, row_group: int, fields: Sequence[Unis
 
 
 def _top(name: str, arrow: pa.Schema) -> str:
-    """The column selection that reads a field: its own name, or the dotted path of a struct's child or of a map."""
+    """Returns the column to select for a field: its own name, or the dotted path of a struct's child or of a map."""
     if name in arrow.names:
         return name
     path, kind = "", pa.struct(list(arrow))
@@ -308,7 +308,7 @@ def _column(table: pa.Table, name: str, field: UnischemaField, rows: int, place:
 
 
 def _path(name: str, kind: pa.DataType) -> list[str]:
-    """The members that lead to ``name`` (a member's own name may hold dots); empty if there is no such member."""
+    """Returns the path of members to ``name`` (a member's name may contain dots), or an empty list if there is none."""
     if pa.types.is_map(kind):
         return [name] if name in ("key", "value") else []
     if not pa.types.is_struct(kind):
@@ -332,7 +332,7 @@ def _take(table: pa.Table, rows: np.ndarray | None) -> pa.Table:
 
 
 def fetchers_of(plan: BasePlan, *, partly: bool = False) -> list[Fetcher]:
-    """New fetchers, one for each source; ``partly`` if most rows of a block are for other processes."""
+    """Creates fetchers, one per source. ``partly`` means that other processes use most rows of a block."""
     return [_fetcher_of(part, partly) for part in plan.parts]
 
 
@@ -352,5 +352,5 @@ def _fetcher_of(plan: Plan, partly: bool) -> Fetcher:
 
 
 def fetch_threads(remote: bool, workers: int) -> int:
-    """How many row groups are read at once; a network hides its delay behind many."""
+    """Returns how many row groups to read at once. Many parallel reads hide the latency of remote storage."""
     return max(workers, _REMOTE_READS if remote else 2)

@@ -1,8 +1,8 @@
-"""`FileCells`: large values that stay in their file until a batch wants them.
+"""`FileCells`: large values that stay in their file until a batch needs them.
 
-In: where values lie in an open local file. Out: arrays of one layout, read straight into their places in a batch with
-one copy fewer than if a block held them (`FileValues`); other values one by one, for their decoder (`FileData`).
-Always holds: the file is the one that was listed, and one that is cut meanwhile is an error.
+`FileCells` holds the offsets of values in an open local file. Arrays that share one layout are read directly into their
+places in a batch, which saves the copy through a block (`FileValues`). Other values are read one by one for their
+decoder (`FileData`). The file is always the listed version. If it is truncated in the meantime, reads raise an error.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from ..columns.arena import SCRATCH
 from .stored_cells import StoredCells, read_bytes
 
 _MOST_FILES = 64
-_MOST_GAP_BYTES = 4096  # between two values that are read by one call
+_MOST_GAP_BYTES = 4096  # the largest gap between two values that one call reads
 _ADVICE_BYTES = 128 << 10
-_MOST_BUFFERS = 512  # of one call; POSIX promises 1024 on Linux
-_HEADER_BYTES = 256  # hold the header of any .npy file that numpy writes for numbers
+_MOST_BUFFERS = 512  # per call; Linux allows 1024
+_HEADER_BYTES = 256  # enough for the header of any .npy file that numpy writes for numbers
 
 
 class OpenFile:
-    """A local file that is open for reading; closed when the last value that lies in it is gone."""
+    """A local file open for reading. It is closed when the last object that refers to it is gone."""
 
     def __init__(self, version: FileVersion) -> None:
         self._version = version
@@ -48,27 +48,27 @@ class OpenFile:
         weakref.finalize(self, os.close, self.descriptor).atexit = False
 
     def current(self) -> FileVersion:
-        """Its version now."""
+        """Returns the current version of the file."""
         return local_version(self._version.store, self.path, os.fstat(self.descriptor))
 
     def is_as_listed(self) -> bool:
-        """Whether it is the version that was listed."""
+        """Returns whether the file is still the listed version."""
         return not self._version.became(self.current())
 
     def check(self) -> None:
-        """Raises `DatasetError` if it changed since it was listed; to be called when something has been read."""
+        """Raises `DatasetError` if the file changed since it was listed. Call this after every read."""
         hold(self._version, self.current())
 
 
 class OpenFiles:
-    """The files that values of loaded blocks lie in; at most some at a time. Thread-safe."""
+    """The open files that loaded blocks refer to, limited in number. Thread-safe."""
 
     def __init__(self) -> None:
         self._files: weakref.WeakValueDictionary[FileVersion, OpenFile] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     def open(self, file: DataFile) -> OpenFile | None:
-        """The file; ``None`` if too many are open, or it cannot be read, or is not what was listed."""
+        """Opens a file. Returns ``None`` if too many are open, or if it is unreadable or not the listed version."""
         try:
             with self._lock:
                 opened = self._files.get(file.version)
@@ -78,15 +78,15 @@ class OpenFiles:
                     opened = self._files[file.version] = OpenFile(file.version)
             return opened if opened.is_as_listed() else None
         except OSError:
-            return None  # whoever reads it next says why
+            return None  # the next reader of the file reports the cause
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileCells:
-    """Values of a column as bytes in a file.
+    """Values of a column as byte ranges of a file.
 
     Attributes:
-        starts, ends: the first byte of each value in the file, and the one after its last; int64.
+        starts, ends: the file offsets of each value's first byte and of the byte after its last; int64.
     """
 
     starts: np.ndarray
@@ -103,15 +103,15 @@ class FileCells:
 
     @property
     def data(self) -> FileData:
-        """The bytes of the file."""
+        """The content of the file, read by slices."""
         return FileData(self.file)
 
     def take(self, rows: np.ndarray) -> FileCells:
-        """Some of the values."""
+        """Returns the values of some rows."""
         return FileCells(self.starts[rows], self.ends[rows], self.file)
 
     def expect(self) -> None:
-        """Lets the system read ahead what will be asked for soon."""
+        """Asks the kernel to read the values ahead, because they will be needed soon."""
         if not hasattr(os, "posix_fadvise") or not len(self):
             return
         descriptor = self.file.descriptor
@@ -120,15 +120,15 @@ class FileCells:
             begin, end = int(self.starts[first]), int(self.ends[last])
             if _is_cached(descriptor, begin) and _is_cached(descriptor, end - 1):
                 continue
-            with contextlib.suppress(OSError):  # of a file system that cannot
-                for place in range(begin, end, _ADVICE_BYTES):  # the kernel takes no more of one advice
+            with contextlib.suppress(OSError):  # the file system does not support it
+                for place in range(begin, end, _ADVICE_BYTES):  # the kernel reads no more than this per call
                     os.posix_fadvise(descriptor, place, min(_ADVICE_BYTES, end - place), os.POSIX_FADV_WILLNEED)
 
     def loaded(self) -> StoredCells:
-        """The values in memory.
+        """Reads the values into memory.
 
         Raises:
-            DatasetError: the file was cut since it was opened.
+            DatasetError: the file was truncated or changed since it was opened, or cannot be read.
         """
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.ends - self.starts)])
         places = list(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))
@@ -141,10 +141,10 @@ class FileCells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WholeFiles:
-    """Values that are local files of their own; each is read when it is decoded. Used as `FileCells`.
+    """Values that are local files of their own, each read when it is decoded. Has the interface of `FileCells`.
 
     Attributes:
-        starts, ends: where each would be, if they followed each other; int64.
+        starts, ends: the offsets of each value as if all files were concatenated; int64.
     """
 
     starts: np.ndarray
@@ -161,11 +161,11 @@ class WholeFiles:
 
     @property
     def data(self) -> WholeFilesData:
-        """The bytes of the files."""
+        """The content of the files, read by slices."""
         return WholeFilesData(self)
 
     def loaded(self) -> StoredCells:
-        """The values in memory; raises as `read_whole`."""
+        """Reads the values into memory. Raises as `read_whole`."""
 
         def read(view: memoryview) -> None:
             for version, begin, end in zip(self.versions, self.starts.tolist(), self.ends.tolist(), strict=True):
@@ -175,10 +175,10 @@ class WholeFiles:
 
 
 def read_whole(version: FileVersion, place: memoryview) -> None:
-    """Reads a local file.
+    """Reads a local file into ``place``.
 
     Raises:
-        DatasetError: it is gone, is not the version that was listed, or cannot be read.
+        DatasetError: the file is gone, is not the listed version, or cannot be read.
     """
     try:
         file = OpenFile(version)
@@ -190,19 +190,19 @@ def read_whole(version: FileVersion, place: memoryview) -> None:
 
 
 def unreadable(version: FileVersion, error: Exception) -> DatasetError:
-    """The error for a listed file that cannot be read."""
+    """Returns the error for a listed file that cannot be read."""
     return DatasetError(
-        f"file {version.path}: expected a file, which was there when the folder was listed, got: {error}. Make the "
-        "pipeline anew to list the folder as it is now."
+        f"file {version.path}: expected a file, which existed when the folder was listed, got: {error}. Create the "
+        "pipeline again to list the folder anew."
     )
 
 
 class WholeFilesData:
-    """The bytes of files by slices, each of one file; valid until its thread asks for another one."""
+    """The bytes of whole files as slices, one file each. A slice is valid until the same thread takes another."""
 
     def __init__(self, cells: WholeFiles) -> None:
         self._cells = cells
-        self._latest = threading.local()  # its shape is looked at before it is decoded
+        self._latest = threading.local()  # a value is read twice: for its shape, then to decode it
 
     def __getitem__(self, part: slice) -> memoryview:
         """Raises as `read_whole`."""
@@ -218,39 +218,39 @@ class WholeFilesData:
 
 
 class FileData:
-    """The bytes of a file by slices; each is valid until its thread asks for the next one."""
+    """The bytes of a file as slices. A slice is valid until the same thread takes another."""
 
     def __init__(self, file: OpenFile) -> None:
         self._file = file
 
     def __getitem__(self, part: slice) -> memoryview:
-        """Raises `DatasetError`: the file was cut since it was opened."""
+        """Raises `DatasetError` if the file was truncated or changed since it was opened, or cannot be read."""
         data = memoryview(SCRATCH.array("stored", (part.stop - part.start,), np.dtype(np.uint8)))  # type: ignore[arg-type]
         read_values(self._file, np.array([part.start]), [data])
         return data
 
 
 def _is_cached(descriptor: int, place: int) -> bool:
-    """Whether the system has a byte of a file at hand."""
+    """Returns whether a byte of a file is in the page cache."""
     if not hasattr(os, "RWF_NOWAIT"):
         return False
     try:
         return os.preadv(descriptor, [bytearray(1)], place, os.RWF_NOWAIT) == 1
-    except OSError:  # it would have to wait, or cannot tell
+    except OSError:  # the read would block, or the file system cannot tell
         return False
 
 
 def stays_in_file(field: UnischemaField) -> bool:
-    """Whether stored values of a field are its array's own bytes, at most behind a header, all of one length."""
+    """Returns whether a field is stored as raw array bytes of one length, with or without a header."""
     raw = isinstance(field.storage, TensorCodec) or type(field.storage) is NdarrayCodec
     return raw and field.is_fixed and not is_string_like(field.dtype) and sys.byteorder == "little"
 
 
 class FileValues:
-    """Arrays of one dtype and shape that lie in a file; used like an array of them, ``[n, *shape]``.
+    """Arrays of one dtype and shape in a file, used like one array ``[n, *shape]``.
 
     Args:
-        starts: the first byte of each array's own bytes in the file.
+        starts: the file offset of each array's data.
     """
 
     def __init__(self, file: OpenFile, starts: np.ndarray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
@@ -272,7 +272,7 @@ class FileValues:
         """Reads some of the arrays into ``out``, ``[len(numbers), *shape]``.
 
         Raises:
-            DatasetError: the file was cut since it was opened, or cannot be read.
+            DatasetError: the file was truncated or changed since it was opened, or cannot be read.
         """
         if not out.flags.c_contiguous or out.dtype.itemsize != self.dtype.itemsize:
             for number, place in zip(numbers, out, strict=True):
@@ -287,7 +287,7 @@ class FileValues:
 
 
 def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileValues | None:
-    """The arrays of a field; ``None`` where the stored values differ in more than their content."""
+    """Returns the arrays of a field, or ``None`` if the stored values differ in length or header."""
     if not len(cells) or (cells.ends - cells.starts != cells.ends[0] - cells.starts[0]).any():
         return None
     length = int(cells.ends[0] - cells.starts[0])
@@ -301,7 +301,7 @@ def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileVa
         header = npy_header(first, length)
         heads = stored.heads(cells.starts, header.data_offset)
     except ValueError:
-        return None  # the plain path says which row is broken
+        return None  # the general path reports which row is damaged
     same = header.shape == shape and header.dtype == field.dtype and not header.fortran_order
     if not same or not header.data_bytes or (heads != heads[0]).any():
         return None
@@ -309,10 +309,10 @@ def file_values(field: UnischemaField, codec: Codec, cells: FileCells) -> FileVa
 
 
 def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) -> None:
-    """Reads bytes into places, from each start on; those that follow each other closely by one call.
+    """Fills each of ``places`` from the file offset in ``starts``. One call reads values that are close together.
 
     Raises:
-        DatasetError: the file was cut or changed since it was opened, or cannot be read.
+        DatasetError: the file was truncated or changed since it was opened, or cannot be read.
     """
     if not places:
         return
@@ -333,7 +333,7 @@ def read_values(file: OpenFile, starts: np.ndarray, places: list[memoryview]) ->
     except DatasetError:
         raise
     except OSError as error:
-        raise DatasetError(f"file {file.path}: expected to go on reading it, got: {error}.") from error
+        raise DatasetError(f"file {file.path}: expected to read the open file, got: {error}.") from error
 
 
 def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
@@ -346,7 +346,7 @@ def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
         if read == 0:
             file.check()
             raise DatasetError(
-                f"file {file.path}: expected {wanted} more bytes at {begin}, got its end. Write it again."
+                f"file {file.path}: expected {wanted} more bytes at {begin}, got the end of the file. Write it again."
             )
         begin += read
         while read >= len(buffers[0]):
@@ -356,17 +356,17 @@ def _read_all(file: OpenFile, buffers: list[memoryview], begin: int) -> None:
 
 InMemory: TypeAlias = pa.Array | StoredCells
 Part: TypeAlias = InMemory | FileCells | WholeFiles
-"""One field of one row group: an Arrow array in canonical form, or large values where they lie, in memory or a file."""
+"""One field of one row group: an Arrow array in canonical form, or large encoded values in memory or in files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroupColumns:
-    """One part for each field, all of the same length."""
+    """The fields of a row group: one part per field, all of the same length."""
 
     columns: tuple[Part, ...]
 
     def check(self, rows: int, place: str) -> None:
-        """Raises `DatasetError` for a column without a value for each of the rows: gathering looks at no bounds."""
+        """Raises `DatasetError` unless each column has ``rows`` values. Gathering does not check bounds."""
         for number, column in enumerate(self.columns):
             if len(column) != rows:
                 raise DatasetError(

@@ -1,10 +1,10 @@
-"""`ListReader`: lists of numbers whose lengths are known, read without Arrow.
+"""`ListReader`: reads lists of numbers without Arrow if their lengths are known.
 
-In: a row group, and the wanted rows of it. Out: the lists of each field that is stored plainly, as Arrow would give
-them; a field that is not there is one that Arrow has to read. Always holds: exactly as many numbers as the lengths say.
+Given a row group and the wanted rows, it returns the same lists as Arrow for each field that is PLAIN-encoded. Fields
+that are missing from the result must be read with Arrow. The count of numbers always matches the lengths.
 
-Stages that join or sort rows by length have measured all rows before (`stages.measure`). Arrow finds the lengths once
-more, in the levels of each number, which takes longer than all else.
+Stages that join or sort rows by length have already measured all rows (`stages.measure`). Arrow would derive the
+lengths again from the levels of every number, which takes longer than the rest of the read.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from ...layout.dataset import StoredDataset
 
-_PLAIN = {"PLAIN", "RLE"}  # the last is of levels
-_CODECS = {"BROTLI", "GZIP", "SNAPPY", "ZSTD"}  # whose frames in Parquet are those of Arrow's codecs
-_LEVEL_BYTES = 16  # more than the levels of a number or empty list take, even in a page of its own
+_PLAIN = {"PLAIN", "RLE"}  # RLE encodes the levels
+_CODECS = {"BROTLI", "GZIP", "SNAPPY", "ZSTD"}  # Parquet frames them in the same way as Arrow's codecs
+_LEVEL_BYTES = 16  # an upper bound for the levels of one number or empty list, even in a page of its own
 _STORED: dict[str, np.dtype[Any]] = {
     "INT32": np.dtype("<i4"),
     "INT64": np.dtype("<i8"),
@@ -40,11 +40,12 @@ _STORED: dict[str, np.dtype[Any]] = {
 
 
 class ListReader:
-    """Reads lists of numbers of a dataset; thread-safe.
+    """Reads lists of numbers from a dataset. Thread-safe.
 
     Args:
-        fields: those whose lengths are known.
-        lengths: how long each list of a row group is, in all of the fields, int64; ``None`` where that is not known.
+        fields: the fields whose lengths are known.
+        lengths: returns the length of each list of a row group (int64), the same for all fields, or ``None`` if the
+            lengths are unknown.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ListReader:
         self._fields = [f for f in fields if dataset.table is None and _is_list(dataset.types.get(f.name), f)]
 
     def read(self, row_group: int, rows: np.ndarray | None) -> dict[str, pa.Array]:
-        """The lists of some rows (ascending; ``None`` = all) of one row group, by name."""
+        """Returns the lists of some rows (ascending; ``None`` = all) of one row group, by field name."""
         lengths = self._lengths(row_group) if self._fields else None
         if lengths is None:
             return {}
@@ -91,7 +92,7 @@ class ListReader:
         return pa.LargeListArray.from_arrays(as_arrow(ends), values)
 
     def _bytes(self, file: int, chunk: pq.ColumnChunkMetaData) -> np.ndarray | None:
-        """A column chunk as it is stored, uint8; ``None`` if it cannot be read."""
+        """Returns the stored bytes of a column chunk (uint8), or ``None`` if they cannot be read."""
         begin, size = chunk.data_page_offset, chunk.total_compressed_size
 
         def read(view: memoryview) -> None:
@@ -103,11 +104,11 @@ class ListReader:
             with self._dataset.open(file) as source:
                 return read_bytes(size, read) if 0 <= begin <= begin + size <= source.size() else None
         except OSError:
-            return None  # Arrow meets it too, and says what it is
+            return None  # Arrow will hit the same problem and report it
 
 
 def _is_list(stored: pa.DataType | None, field: UnischemaField) -> bool:
-    """Whether a field's values are lists of numbers, of any length, in the type of the dataset."""
+    """Returns whether a field's values are variable-length lists of numbers, stored in the field's dtype."""
     if stored is None or field.storage.coded or field.shape != (None,) or "." in field.name:
         return False
     lists = pa.types.is_list(stored) or pa.types.is_large_list(stored)
@@ -115,7 +116,7 @@ def _is_list(stored: pa.DataType | None, field: UnischemaField) -> bool:
 
 
 def _column(schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | None:
-    """The column of a file that holds a field's lists of numbers, if they are of that type there."""
+    """Returns the index of the column with a field's lists, or ``None`` unless the file stores them as ``number``."""
     found = [place for place in range(len(schema)) if schema.column(place).path.startswith(f"{name}.")]
     if len(found) != 1 or schema.column(found[0]).max_repetition_level != 1:
         return None
@@ -125,7 +126,7 @@ def _column(schema: pq.ParquetSchema, name: str, number: pa.DataType) -> int | N
 
 
 def _plain_chunk(chunk: pq.ColumnChunkMetaData) -> pq.ColumnChunkMetaData | None:
-    """The chunk, if its numbers are stored as they are, compressed or not."""
+    """Returns the chunk if its numbers are PLAIN-encoded, compressed or not, and ``None`` otherwise."""
     plain = set(chunk.encodings) <= _PLAIN and not chunk.has_dictionary_page and chunk.physical_type in _STORED
     return chunk if plain and chunk.compression in ("UNCOMPRESSED", *_CODECS) else None
 
@@ -139,12 +140,12 @@ def _some(lists: pa.Array, rows: np.ndarray | None) -> pa.Array:
 
 
 def _joined(pages: Sequence[np.ndarray], dtype: np.dtype[Any], count: int) -> np.ndarray:
-    """The numbers of all pages, in memory that earlier row groups had."""
+    """Joins the numbers of all pages in memory reused from earlier row groups."""
     region = BLOCK_REGIONS.acquire(count * dtype.itemsize)
     try:
         numbers = region.allocate(dtype, (count,))
         if pages:
-            np.concatenate(pages, out=numbers, casting="unsafe")  # narrow integers are stored as wider ones
+            np.concatenate(pages, out=numbers, casting="unsafe")  # Parquet stores narrow integers as int32
         return numbers
     finally:
         region.end()

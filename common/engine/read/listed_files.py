@@ -1,7 +1,7 @@
-"""Values that are files of their own: the images of a folder, which a manifest lists.
+"""Reads values that are files of their own: the images of a folder, listed in a manifest.
 
-In: a row group of the manifest, and the wanted rows of it. Out: the content of their files, as they are stored. Always
-holds: a file that changed since the folder was listed is a `DatasetError` that names it.
+Given a row group of the manifest and the wanted rows, it returns the stored content of their files. A file that changed
+since the folder was listed raises a `DatasetError` that names the file.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _READS = 16
 
 
 class ListedPlace(str):
-    """A row group of a manifest in words, which also tells the file that is the value of a row.
+    """A description of a manifest's row group for error texts. It can also name the file of each row.
 
     Args:
-        manifest: its path.
-        group: the number of the row group in it.
+        manifest: the path of the manifest.
+        group: the number of the row group in the manifest.
     """
 
     def __new__(cls, text: str, manifest: str = "", group: int = 0) -> ListedPlace:
@@ -50,7 +50,7 @@ class ListedPlace(str):
     group: int
 
     def describe(self, row: int) -> str:
-        """The file of a row; the place of the row where the manifest cannot be read any more."""
+        """Names the file of a row, or the row group and row number if the manifest can no longer be read."""
         try:
             with pq.ParquetFile(self.manifest, page_checksum_verification=True) as reader:
                 return f"file '{reader.read_row_group(self.group, columns=['path']).column(0)[row]}' of {self}"
@@ -59,16 +59,16 @@ class ListedPlace(str):
 
 
 def is_listed(dataset: StoredDataset, field: UnischemaField) -> bool:
-    """Whether each value of a field is a file of its own."""
+    """Returns whether each value of a field is a file of its own."""
     column = dataset.columns.get(field.name)
     return column is not None and column.in_files
 
 
 def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> StoredCells:
-    """The files of some rows (ascending; ``None`` = all) of one row group.
+    """Reads the files of some rows (ascending; ``None`` = all) of one row group.
 
     Raises:
-        DatasetError: a file that is gone, changed, or cannot be read.
+        DatasetError: a file is gone, has changed, or cannot be read.
     """
     files = whole_files(dataset, row_group, rows)
     filesystem, _ = dataset.folder
@@ -84,7 +84,7 @@ def read_listed(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
 
 
 def listed_column(dataset: StoredDataset, row_group: int) -> pa.ChunkedArray:
-    """The same for all rows, as an Arrow column."""
+    """Reads the files of all rows of one row group into an Arrow column. Raises as `read_listed`."""
     cells = read_listed(dataset, row_group, None)
     offsets = np.append(cells.starts, cells.ends[-1:])
     array = pa.Array.from_buffers(
@@ -94,7 +94,7 @@ def listed_column(dataset: StoredDataset, row_group: int) -> pa.ChunkedArray:
 
 
 def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None) -> WholeFiles:
-    """The same, not read yet."""
+    """Returns the files of some rows (ascending; ``None`` = all) of one row group without reading them."""
     listed = read_columns(dataset, row_group, _COLUMNS)
     listed = listed if rows is None else listed.take(as_arrow(rows))
     filesystem, root = dataset.folder
@@ -106,7 +106,7 @@ def whole_files(dataset: StoredDataset, row_group: int, rows: np.ndarray | None)
             store=store,
             mtime_ns=mtime_ns,
             tag=tag,
-            inode=tuple(inode or ()),  # which manifests of earlier versions lack
+            inode=tuple(inode or ()),  # missing in manifests of earlier versions
         )
         for path, size_bytes, mtime_ns, tag, inode in zip(
             *(column.to_pylist() for column in listed.columns), strict=True

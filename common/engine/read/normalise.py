@@ -1,8 +1,8 @@
-"""Bringing a stored Arrow column into the one form that its field is gathered from.
+"""Converts a stored Arrow column to the canonical form that its field is gathered from.
 
-Numbers become their field's dtype (time types int64 in the field's unit), text ``large_string``, bytes and coded values
-``large_binary`` (raw tensors keep their fixed size), decimals exact text, lists ``large_list`` or fixed-size lists of
-those.
+Numbers get their field's dtype, and times become int64 in the field's unit. Text becomes ``large_string``. Bytes and
+coded values become ``large_binary`` (raw tensors keep their fixed size). Decimals become exact text. Lists become
+``large_list`` or fixed-size lists of these.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..columns.arrow_views import as_arrow, as_numpy
 
 
 def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column's canonical form, as one array.
+    """Returns the column in canonical form, as one array.
 
     Raises:
-        DecodeError: values that do not fit the field (out of range, another type).
+        DecodeError: values do not fit the field (out of range, or of another type).
     """
     array = _plain(column)
     codec = field.storage
@@ -44,7 +44,7 @@ def normalise(field: UnischemaField, column: pa.Array | pa.ChunkedArray) -> pa.A
 
 
 def number_type(field: UnischemaField) -> pa.DataType | None:
-    """The Arrow type of a column that is in canonical form as it is stored; ``None`` for other fields."""
+    """Returns the Arrow type in which a field's stored column is already canonical, or ``None`` for other fields."""
     plain = field.shape == () and not field.storage.coded
     if not plain or not isinstance(field.dtype, np.dtype) or field.dtype.kind not in "iuf":
         return None
@@ -67,7 +67,7 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
         return _scalars(field, array)
     array = _plain(array)
     if not is_list(array.type):
-        raise pa.ArrowInvalid("values that are no lists")
+        raise pa.ArrowInvalid("values that are not lists")
     length = field.shape[len(field.shape) - axes]
     if pa.types.is_fixed_size_list(array.type):
         if axes > 1 and not pa.types.is_nested(array.type.value_type):
@@ -84,15 +84,15 @@ def _values(field: UnischemaField, array: pa.Array, *, axes: int) -> pa.Array:
     if length is not None and array.null_count < len(array) and not _all_of_length(array.drop_null(), length):
         raise pa.ArrowInvalid(f"a list whose length is not {length}")
     children = _values(field, array.values, axes=axes - 1)
-    offsets = as_arrow(as_numpy(array.offsets))  # Arrow takes a mask only beside offsets that are no slice themselves
+    offsets = as_arrow(as_numpy(array.offsets))  # Arrow accepts a mask only with unsliced offsets
     return pa.LargeListArray.from_arrays(offsets, children, mask=array.is_null() if array.null_count else None)
 
 
 def _unflattened(array: pa.Array, shape: tuple[int | None, ...]) -> pa.Array:
-    """Arrow's fixed-shape tensors, which are one flat list each, as lists of lists."""
+    """Converts Arrow's fixed-shape tensors, each a flat list, to lists of lists."""
     size = array.type.list_size
-    if None in shape or math.prod(shape) != size:  # type: ignore[arg-type]  # None is looked for first
-        raise pa.ArrowInvalid(f"flat lists of {size} values, which do not have the shape {shape}")
+    if None in shape or math.prod(shape) != size:  # type: ignore[arg-type]  # None is ruled out first
+        raise pa.ArrowInvalid(f"flat lists of {size} values, which do not fit the shape {shape}")
     inner = array.values.slice(array.offset * size, len(array) * size)
     for length in reversed(shape[1:]):
         inner = pa.FixedSizeListArray.from_arrays(inner, length)
@@ -117,7 +117,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
         return decimal_text(array)
     if is_text(field.dtype):
         text = array.cast(pa.large_string())
-        text.validate(full=True)  # other writers store text that is no UTF-8, which nothing could decode later
+        text.validate(full=True)  # some writers store text that is not UTF-8, which could not be decoded later
         return text
     if is_bytes(field.dtype):
         return _to_binary(array)
@@ -134,7 +134,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> pa.Array:
 
 
 def _unscaled(array: pa.Array) -> pa.Array:
-    """The digits of decimals without their point, as int64."""
+    """Returns the unscaled digits of decimals as int64."""
     wide = array.cast(pa.decimal128(38, array.type.scale))
     words = np.frombuffer(wide.buffers()[1] or b"", "<i8")[2 * wide.offset :][: 2 * len(wide)].reshape(-1, 2)
     low, high = words[:, 0], words[:, 1]
@@ -162,7 +162,7 @@ def _times(array: pa.Array, dtype: np.dtype) -> pa.Array:
 
 
 def decimal_text(array: pa.Array) -> pa.Array:
-    """Decimals as plain text without trailing zeros: 1.50 -> ``"1.5"``, 100 -> ``"100"``; never an exponent."""
+    """Formats decimals without trailing zeros or exponents: 1.50 -> ``"1.5"``, 100 -> ``"100"``."""
     if not pa.types.is_decimal(array.type):
         array = array.cast(pa.large_string())
         return pa.array(

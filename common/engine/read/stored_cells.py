@@ -1,4 +1,4 @@
-"""`StoredCells`: large values in memory as they are stored, each found by its place."""
+"""`StoredCells`: large encoded values in memory, located by their offsets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class StoredCells:
     """Values of a column as bytes.
 
     Attributes:
-        starts, ends: the first byte of each value in ``data``, and the one after its last; int64.
-        data: uint8; also holds what lies between the values.
+        starts, ends: the offsets in ``data`` of each value's first byte and of the byte after its last; int64.
+        data: the bytes as uint8, including any between the values.
     """
 
     starts: np.ndarray
@@ -35,7 +35,7 @@ class StoredCells:
         return self.data.nbytes + 16 * len(self.starts)
 
     def take(self, rows: np.ndarray) -> StoredCells:
-        """Some of the values; their bytes are copied where most of the others would be kept for them."""
+        """Returns the values of some rows. Copies their bytes if that frees at least half of ``data``."""
         starts, ends = self.starts[rows], self.ends[rows]
         lengths = ends - starts
         if 2 * int(lengths.sum()) > self.data.nbytes:
@@ -45,7 +45,7 @@ class StoredCells:
         return StoredCells(bounds[:-1], bounds[1:], np.concatenate(parts) if parts else np.zeros(0, np.uint8))
 
     def runs(self) -> list[tuple[int, int, int]]:
-        """Stretches of values at equal distances: the first value, how many they are, and the distance in bytes."""
+        """Returns runs of evenly spaced values as ``(first value, number of values, distance in bytes)``."""
         if len(self) < 2:
             return [(0, len(self), 0)]
         distances = np.diff(self.starts)
@@ -55,7 +55,7 @@ class StoredCells:
 
 
 def cells_of(array: pa.Array) -> StoredCells:
-    """The values of a ``large_binary`` array, or one of fixed size; a null is any bytes."""
+    """Returns the values of a ``large_binary`` or fixed-size binary array. The bytes of a null are undefined."""
     count = len(array)
     if pa.types.is_fixed_size_binary(array.type):
         width = array.type.byte_width
@@ -70,7 +70,7 @@ def cells_of(array: pa.Array) -> StoredCells:
 
 
 def read_bytes(size: int, read: Callable[[memoryview], None]) -> np.ndarray:
-    """``size`` bytes in reused memory, which ``read`` fills: uint8."""
+    """Returns ``size`` bytes (uint8) of reused memory, filled by ``read``."""
     if not size:
         return np.zeros(0, np.uint8)
     region = BLOCK_REGIONS.acquire(size)

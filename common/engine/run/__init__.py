@@ -1,1 +1,1 @@
-"""Jobs in order, blocks loaded ahead, and the threads that make batches."""
+"""Plans jobs in order, loads their blocks ahead of time, and makes batches in threads."""

@@ -1,6 +1,6 @@
-"""Making the columns of one batch from loaded blocks: gather, decode into place, transform, form n-gram windows.
+"""Makes the columns of one batch from loaded blocks: gathers, decodes into place, transforms, forms n-gram windows.
 
-Pure but for the arena it allocates from; runs in threads and in worker processes alike.
+Apart from the arena that it allocates from, this is pure. It runs in threads and in worker processes.
 """
 
 from __future__ import annotations
@@ -42,20 +42,19 @@ from ..steps.pack import apply_pack, gather_packed
 from ..steps.source import Source, as_slice
 from ..steps.transform import apply_dropping
 
-_REPEATS_SHIFT = 32  # a row that comes again in an epoch draws numbers of its own
+_REPEATS_SHIFT = 32  # a row that is repeated in an epoch draws different numbers each time
 
 
 def assemble(
     program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
 ) -> list[Column]:
-    """The columns of a batch of ``count`` items, one for each of the element's leaves.
+    """Returns the columns of a batch of ``count`` items, one for each of the element's leaves.
 
-    Where a function may leave rows out, there are fewer rows, and one more column: their numbers (int64) among the
-    items.
+    If a function may drop rows, there may be fewer rows. One more column then holds the item number of each (int64).
 
     Raises:
-        DecodeError, TransformError: with file, row group and row.
-        NullValueError: a null, where ``strict_nulls`` says that the consumer cannot hold one.
+        DecodeError, TransformError: a value failed; names file, row group and row.
+        NullValueError: a value is null and ``strict_nulls`` is set.
     """
     begin, transformed = time.perf_counter(), counted(Count.TRANSFORM_S)
     columns = leaf_columns(_assembled(program, sources, count, arena, strict_nulls=strict_nulls))
@@ -66,7 +65,7 @@ def assemble(
 def _assembled(
     program: ElementProgram | MixedProgram, sources: Sequence[Source], count: int, arena: Arena, *, strict_nulls: bool
 ) -> list[Column]:
-    """The columns of a batch, one for each of the program's outputs."""
+    """Returns the columns of a batch, one for each of the program's outputs."""
     rows = _batch_rows(sources, count)
     if isinstance(program, MixedProgram):
         columns = _mixed(program, sources, count)
@@ -85,7 +84,7 @@ def _assembled(
 
 
 def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> list[Column]:
-    """The columns after the steps."""
+    """Returns the columns after the steps."""
     if steps:
         begin = time.perf_counter()
         for step in steps:
@@ -97,7 +96,7 @@ def _applied(steps: Sequence[Step], columns: list[Column], rows: BatchRows) -> l
 def _dropping(
     program: ElementProgram | MixedProgram, columns: list[Column], rows: BatchRows, *, strict_nulls: bool
 ) -> list[Column]:
-    """Applies steps of which some leave rows out; the numbers of the rows that are left come as one more column."""
+    """Applies steps of which some drop rows. One more column holds the numbers of the remaining rows."""
     kept, left, begin = np.arange(rows.count), rows, time.perf_counter()
     for step in program.item_steps:
         if isinstance(step, TransformStep) and step.drops:
@@ -114,7 +113,7 @@ def _dropping(
 
 
 def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
-    """Those of a batch's rows that are left."""
+    """Returns the remaining rows of a batch."""
 
     def describe(row: int) -> str:
         return rows.describe(int(kept[row]))
@@ -123,14 +122,14 @@ def _some_rows(rows: BatchRows, kept: np.ndarray) -> BatchRows:
 
 
 def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list[Column]:
-    """Makes each pipeline's rows by its own program, then puts them in the order of the mix."""
+    """Makes each pipeline's rows with its own program, then puts them in the order of the mix."""
     made, order, first = [], [], 0
     for part in program.sources:
         begin, first = first, first + len(leaves_of(part))
         own = [source for source in sources if begin <= source.source < first]
         if not own:
             continue
-        places = np.unique(np.concatenate([_places(source, count) for source in own]))  # joined rows share places
+        places = np.unique(np.concatenate([_places(source, count) for source in own]))  # joined rows share a place
         local = [
             replace(each, places=np.searchsorted(places, _places(each, count)), source=each.source - begin)
             for each in own
@@ -141,7 +140,7 @@ def _mixed(program: MixedProgram, sources: Sequence[Source], count: int) -> list
 
 
 def gather(field: UnischemaField, number: int, sources: Sequence[Source], count: int, arena: Arena) -> Column:
-    """One field of all items of a batch (the only step of each), numbers straight into the arena."""
+    """Gathers one field of all items of a batch, which have one step each. Numbers go straight into the arena."""
     out = _out(field, (count,), arena)
     if len(sources) == 1 and sources[0].places is None:
         return sources[0].block.column(number).gather(sources[0].cells[:, 0], out)
@@ -159,14 +158,14 @@ def gather(field: UnischemaField, number: int, sources: Sequence[Source], count:
 
 
 def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None) -> Column:
-    """One block's share of a field, written to its scattered places in ``out``."""
+    """Gathers one block's part of a field, if possible straight into its scattered places in ``out``."""
     column = source.block.column(number)
     places = source.places
     if out is None or places is None:
         return column.gather(rows, out)
     if isinstance(column, CodedColumn):
-        scattered = [out[place, ...] for place in places.tolist()]  # a view, also of a scalar's place
-        return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views serves as well
+        scattered = [out[place, ...] for place in places.tolist()]  # always a view, even of a scalar
+        return column.gather(rows, scattered)  # type: ignore[arg-type]  # a list of views works, too
     following = as_slice(places)
     if isinstance(following, slice):
         return column.gather(rows, out[following])
@@ -179,7 +178,7 @@ def _part(source: Source, number: int, rows: np.ndarray, out: np.ndarray | None)
 def _inputs(
     program: ElementProgram, sources: Sequence[Source], rows: BatchRows, arena: Arena, *, before_windows: bool = False
 ) -> list[Column]:
-    """The columns that the first steps are given, straight from storage; of rows, ``before_windows`` are formed."""
+    """Returns the inputs of the first steps, straight from storage: of windows, or of rows with ``before_windows``."""
     window = None if before_windows else program.window
     ready = {} if window is not None else gather_in_item_order(sources, rows.count, arena)
     columns = []
@@ -231,7 +230,7 @@ def _windows(
     count: int,
     arena: Arena,
 ) -> list[Column]:
-    """Windows gathered straight from stored rows; a row that several windows share is decoded once."""
+    """Gathers windows straight from stored rows. A row that several windows share is decoded once."""
     columns: list[Column] = []
     for leaf in leaves:
         _, number, offset = step.leaves[leaf]
@@ -252,7 +251,7 @@ def _windows(
 
 
 def _transformed_rows(program: ElementProgram, sources: Sequence[Source], count: int) -> list[Column]:
-    """Applies the row steps to each distinct row once, then lays the results out for the items."""
+    """Applies the row steps to each distinct row once, then arranges the results for the items."""
     distinct: list[Source] = []
     index: list[np.ndarray] = []
     base = 0
@@ -287,7 +286,7 @@ def _out(field: UnischemaField, lead: tuple[int, ...], arena: Arena) -> np.ndarr
 
 
 def _with_lead(column: Column, lead: tuple[int, ...]) -> Column:
-    """The same column with its first axis split in two."""
+    """Returns the column with its first axis split in two."""
     if isinstance(column, Compound):
         return column.each(lambda part: _with_lead(part, lead))
     valid = None if column.valid is None else column.valid.reshape(lead)
@@ -319,7 +318,10 @@ def _batch_rows(sources: Sequence[Source], count: int) -> BatchRows:
 
 
 def _keys(sources: Sequence[Source], count: int) -> Callable[[], ItemKeys]:
-    """Names the items by what their first step is and where it is stored; made when something asks, once."""
+    """Returns a function that returns the keys of the items: where the first step of each is stored.
+
+    The keys are made once, at the first call.
+    """
     made: list[ItemKeys] = []
 
     def keys() -> ItemKeys:
@@ -359,18 +361,18 @@ def _refuse_nulls(
         item = int(np.flatnonzero(~valid.reshape(len(valid), -1).all(axis=1))[0])
         names = ", ".join(f"'{each}'" for each in nulls)
         raise NullValueError(
-            f"field '{name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. Choose with "
-            f"nulls('fill', '{name}', value=...) or nulls('mask', '{name}') what becomes of it, select(...) fields "
-            f"without nulls, or leave such rows out with nulls('drop', '{name}'). Nulls are here in: {names}."
+            f"field '{name}', {describe(item)}: expected a value, found null, which a tensor cannot hold. Use "
+            f"nulls('fill', '{name}', value=...), nulls('mask', '{name}') or nulls('drop', '{name}'), or select(...) "
+            f"fields without nulls. Fields with nulls in this batch: {names}."
         )
 
 
 def gather_in_item_order(sources: Sequence[Source], count: int, arena: Arena) -> dict[int, Column]:
-    """The columns of a batch that all of its blocks keep in item order, by number of the field.
+    """Gathers the columns that all blocks of a batch keep in item order. Returns them by field number.
 
-    Numbers of a shuffled block are put into the order of its items once, when it is loaded: a whole column fits the
-    processor's cache then, and the batches that follow are stretches of it. That costs a third of taking scattered rows
-    for each of them.
+    Numeric columns of a shuffled block are put into item order once, when the block is loaded. At that point a whole
+    column fits into the processor's cache, and each later batch is a contiguous slice of it. This takes a third of the
+    time of gathering scattered rows for each batch.
     """
     if not sources or any(source.items is None for source in sources):
         return {}

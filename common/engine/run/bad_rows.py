@@ -1,8 +1,9 @@
 """`BadRows`: the rows of a pipeline that are known to fail, kept for later epochs, other processes, and the next run.
 
-They are kept under what decides whether a row fails: the version of the dataset, the selection, the fields, and the
-stages that work on them. A function may be another one tomorrow, so the rows that it failed for are known to this
-process alone. No order depends on what is known: a known row keeps its place in it, and is passed over unread.
+They are stored under a key of everything that decides whether a row fails: the version of the dataset, the selection,
+the fields, and the stages that change the fields. User functions may change between runs, so the rows for which they
+failed are known only to this process. The order does not depend on known rows: each keeps its place, and is skipped
+without being read.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _VERSION = 1
 
 
 class Row(NamedTuple):
-    """A stored row: of a window or another item, its first one. ``source`` counts the datasets of a mix."""
+    """A stored row, which is the first one of its item. ``source`` is the number of the dataset in a mix."""
 
     source: int
     row_group: int
@@ -42,25 +43,26 @@ class Row(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a row fails: the name of the error's class, and the beginning of its message."""
+    """Why a row fails: the name of the error's class and the beginning of its message."""
 
     cause: str
     message: str
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What there is to say about an error."""
+        """Returns the description of an error."""
         text = str(error).partition("\n")[0]
         return cls(type(error).__name__, text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 3]}...")
 
 
 class BadRows:
-    """The rows of a plan that are known to fail.
+    """The rows of a plan that are known to fail. Thread-safe.
 
-    Thread-safe. What other processes keep meanwhile is taken in when this one saves its own.
+    Saving also loads the rows that other processes have saved in the meantime.
 
     Args:
-        strict_nulls: whether nulls are errors; others fail then.
+        plan: the plan.
+        strict_nulls: whether nulls are errors, which changes the rows that fail.
     """
 
     def __init__(self, plan: BasePlan, *, strict_nulls: bool) -> None:
@@ -79,11 +81,11 @@ class BadRows:
 
     @property
     def complete(self) -> bool:
-        """Whether every row was read once, so that no other one is bad."""
+        """Whether every row has been read, so that no other row can be bad."""
         return any(len(parts) == int(name.split("/")[-1]) for name, parts in self._covered.items())
 
     def add(self, key: BlockKey, item: int, error: BaseException) -> Row:
-        """An item of a block failed; gives its row."""
+        """Notes that an item of a block failed, and returns its row."""
         (row,) = self.rows_of(key, np.array([item]))
         with self._lock:
             self.known.setdefault(row, Failure.of(error))
@@ -94,7 +96,7 @@ class BadRows:
         return row
 
     def fails(self, draws: list[Draw], count: int) -> np.ndarray | None:
-        """Which of ``count`` drawn items are known to fail (bool); ``None`` if none of them is."""
+        """Returns a bool mask of the items known to fail among ``count`` drawn ones, or ``None`` if there are none."""
         if not self.known:
             return None
         result: np.ndarray | None = None
@@ -107,12 +109,12 @@ class BadRows:
         return result
 
     def rows_of(self, key: BlockKey, items: np.ndarray) -> list[Row]:
-        """The stored rows that items of a block begin with."""
+        """Returns the first stored row of each of the given items of a block."""
         codes = _item_codes(self._block_rows(key))[items]
         return [Row(key.source, code >> _ROW_BITS, code & ((1 << _ROW_BITS) - 1)) for code in codes.tolist()]
 
     def covers(self, cursor: Cursor) -> None:
-        """The part of an iteration that begins at a cursor was read from there to its end."""
+        """Notes that the part of an iteration that begins at a cursor was read to its end."""
         plan = self._plan
         shard = plan.order.shard
         partly = any(stage.decides in (Decision.CUT, Decision.WEIGHTS) for stage in _deciding(plan))
@@ -128,7 +130,7 @@ class BadRows:
             self._unsaved = True
 
     def save(self) -> None:
-        """Keeps what is new, with what other processes have kept meanwhile."""
+        """Saves new rows, together with those that other processes have saved in the meantime."""
         self._saved_at = time.monotonic()
         if self._key is None or not self._unsaved:
             return
@@ -145,7 +147,7 @@ class BadRows:
             _kept().save(self._key, text.encode())
 
     def refresh(self) -> None:
-        """Takes in what other processes have kept."""
+        """Loads the rows that other processes have saved."""
         kept = None if self._key is None else _kept().load(self._key, read_bad_rows)
         if kept is None:
             return
@@ -163,11 +165,11 @@ class BadRows:
         self._items.clear()
 
     def _bad_items(self, key: BlockKey) -> np.ndarray:
-        """The numbers of a block's items that are known to fail."""
+        """Returns the numbers of a block's items that are known to fail."""
         found = self._items.get(key)
         if found is None:
             rows = self._block_rows(key)
-            with self._lock:  # so that what is kept is of all rows known now
+            with self._lock:  # so that the cached result covers all rows that are known now
                 codes = self._codes_of(key.source)
                 found = np.flatnonzero(np.isin(_item_codes(rows), codes)) if len(codes) else codes
                 self._items[key] = found
@@ -181,7 +183,7 @@ class BadRows:
 
 
 def bad_rows_of(plan: BasePlan, *, strict_nulls: bool) -> BadRows:
-    """The bad rows of a plan; one object for each plan, so that later epochs of this process know them all."""
+    """Returns the bad rows of a plan. Each plan has one object, so that later epochs of this process know them all."""
     with _LOCK:
         found: dict[bool, BadRows] = plan.__dict__.setdefault("bad_rows", {})
         if strict_nulls not in found:
@@ -193,10 +195,10 @@ _LOCK = ForkLock()
 
 
 def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None:
-    """The elements of one iteration (``None`` = endless).
+    """Returns the number of elements of one iteration, or ``None`` if it is endless.
 
     Raises:
-        TypeError: some rows have not been read yet, or the iteration has a part of the rows alone.
+        TypeError: some rows have not been read yet, or the iteration has only a part of the rows.
     """
     if plan.length is None or plan.keeps_step:
         return plan.length
@@ -206,7 +208,7 @@ def length_without_bad_rows(plan: BasePlan, *, strict_nulls: bool) -> int | None
     if not bad.complete or deciding & {Decision.CUT, Decision.PART, Decision.WEIGHTS} or len(plan.parts) > 1:
         raise TypeError(
             "len(): unknown, because on_error='skip' may leave rows out. It is known after an epoch over all rows of "
-            "one dataset without functions, and where shard(even='pad') fills what is left out."
+            "one dataset without functions, or if shard(even='pad') replaces the rows that are left out."
         )
     rows = (plan.row_view.length or 0) - len(bad.known) * (plan.row_view.passes or 1)
     batch = plan.order.batch
@@ -221,14 +223,17 @@ def _deciding(plan: BasePlan) -> list[Any]:
 
 
 def _item_codes(rows: BlockRows) -> np.ndarray:
-    """One number for the row that each item of a block begins with."""
+    """Returns a number for the first row of each item of a block."""
     parts = [group << _ROW_BITS | inside for group, inside in zip(rows.row_groups, rows.rows, strict=True)]
     codes: np.ndarray = np.concatenate([np.zeros(0, np.int64), *parts])[rows.cells[:, 0]]
     return codes
 
 
 def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:
-    """The causes that are kept (``None`` = all): what stands behind a function depends on what that gives."""
+    """Returns the causes to save (``None`` = all).
+
+    Steps after a user function depend on its results, so their failures are not saved.
+    """
     if not plan.program.has_user_code:
         return None
     programs = [plan.program, *(part.program for part in plan.parts)]
@@ -238,7 +243,7 @@ def _kept_causes(plan: BasePlan) -> tuple[str, ...] | None:
 
 
 def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
-    """The name under which the rows are kept; ``None`` if they must not be."""
+    """Returns the key under which the rows are stored, or ``None`` if they must not be stored."""
     keys = []
     for part in plan.parts:
         stages = [stage for stage in part.order.fields if stage.decides in _FIELD_DECISIONS]
@@ -254,7 +259,7 @@ def _key(plan: BasePlan, *, strict_nulls: bool) -> str | None:
 
 
 def read_bad_rows(content: bytes) -> tuple[dict[Row, Failure], dict[str, list[int]]]:
-    """The rows and the parts read in a kept file; raises one of `kept.UNREADABLE` for other bytes."""
+    """Reads the rows and the covered parts from a stored file. Raises one of `kept.UNREADABLE` for other bytes."""
     kept = json.loads(content)
     rows = {Row(*map(_count, row)): Failure(str(cause), str(text)) for *row, cause, text in kept["rows"]}
     covered = {name: sorted({_count(part) for part in parts}) for name, parts in kept["covered"].items()}

@@ -1,7 +1,7 @@
-"""`LoadedBlock`: the rows of one shuffle block (`plan.draws.BlockRows`), loaded.
+"""`LoadedBlock`: the loaded rows of one shuffle block (`plan.draws.BlockRows`).
 
-A block holds encoded columns of the rows that its items touch, each row once; items refer to rows by their number in
-it.
+A block holds the encoded columns of the rows that its items need, each row once. Items refer to rows by their number in
+the block.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ..read.file_cells import Part, RowGroupColumns
 from ..read.listed_files import ListedPlace
 from ..steps.pack import pack_parts, packed_bytes
 
-_MOST_REPEATS = 2  # items for each row, on average, for which numbers are kept in the order of items
+_MOST_REPEATS = 2  # numbers are kept in item order up to this average number of items per row
 
 
 class RowPlaces:
     """Where the rows of a block are stored.
 
     Args:
-        places: file and row group of each row_group, in words.
-        rows: the rows of each row_group that the block has, ascending int64.
-        row_groups: row groups, in the same order.
+        places: for each row group, its file and number as text.
+        rows: for each row group, the rows that the block has of it, ascending int64.
+        row_groups: the numbers of the row groups, in the same order.
     """
 
     def __init__(self, places: Sequence[str], rows: Sequence[np.ndarray], row_groups: Sequence[int]) -> None:
@@ -44,14 +44,14 @@ class RowPlaces:
         return int(self._start[-1])
 
     def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The row groups that rows of the block belong to, and their numbers inside them; int64 each."""
+        """Returns the row group of each of the given rows, and the row's number in it; int64 each."""
         part = np.searchsorted(self._start, rows, side="right") - 1
         if self._rows_inside is None:
             self._rows_inside = np.concatenate([np.zeros(0, np.int64), *self._rows])
         return self._row_groups[part], self._rows_inside[rows]
 
     def describe(self, row: int) -> str:
-        """Where a row of the block is stored: file, row group, and row."""
+        """Describes where a row of the block is stored: file, row group, and row."""
         part = int(np.searchsorted(self._start, row, side="right")) - 1
         place, number = self._places[part], int(self._rows[part][row - self._start[part]])
         return place.describe(number) if isinstance(place, ListedPlace) else f"{place}, row {number}"
@@ -60,9 +60,9 @@ class RowPlaces:
 class LoadedBlock:
     """The fetched columns of a block: those of each row group, in the order of `BlockRows.row_groups`.
 
-    Columns are shared by every thread. What becomes of them follows from ``program``: rows that n-gram windows share
-    are decoded once and kept, and packed fields become one matrix. With ``order`` (the row of each item), numbers are
-    kept in the order of the items (see `item_order`) instead of as read.
+    All threads share the columns. ``program`` decides how they are kept: rows that n-gram windows share are decoded
+    once, and packed fields become one matrix. With ``order`` (the row of each item), numbers are kept in item order
+    instead of storage order.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class LoadedBlock:
         for part, place, wanted in zip(fetched, places, rows, strict=True):
             part.check(len(wanted), place)
         self._arrays = [[rows.columns[number] for rows in fetched] for number in range(len(fields))]
-        # Columns name their rows in errors; they must not hold the block that holds them, or its memory would stay
-        # until the garbage collector finds it.
+        # Columns name their rows in errors. They must not refer to the block, because that cycle would keep its memory
+        # until the garbage collector runs.
         self._where = RowPlaces(places, rows, row_groups)
         self._fields = fields
         self._reuse = program is not None and program.shares_rows
@@ -110,15 +110,15 @@ class LoadedBlock:
             self._put_in_item_order(program.fields_by_item, order)
 
     def column(self, number: int) -> BlockColumn:
-        """The column of the program's ``number``-th field."""
+        """Returns the column of the program's ``number``-th field."""
         column = self._columns[number]
-        if column is None:  # it was packed or put in item order, and is wanted beside that
+        if column is None:  # it was packed or put in item order, but is also needed as it was
             column = self._by_row(number) if number in self.by_item else self._made(number)
             self._columns[number] = column
         return column
 
     def _put_in_item_order(self, numbers: Sequence[int], order: np.ndarray) -> None:
-        """Puts columns into the order of items, in memory that earlier blocks had: fresh pages cost most of it."""
+        """Puts columns into item order, in memory of earlier blocks, because fresh pages would dominate the cost."""
         chosen = [(n, c) for n in numbers if isinstance(c := self._columns[n], FixedColumn) and not c.large]
         if not chosen:
             return
@@ -130,12 +130,12 @@ class LoadedBlock:
             region.end()
         for number in numbers:
             self._columns[number] = None
-            self._arrays[number] = []  # the values would be kept twice
+            self._arrays[number] = []  # otherwise the values would be kept twice
 
     def _by_row(self, number: int) -> BlockColumn:
         assert self._order is not None
         items = np.zeros(len(self._where), np.int64)
-        items[self._order] = np.arange(len(self._order))  # one item of each row; there are no rows of no item
+        items[self._order] = np.arange(len(self._order))  # any item of each row; every row has one
         return in_order([self.by_item[number]], items, Heap())[0]
 
     def _made(self, number: int) -> BlockColumn:
@@ -155,7 +155,7 @@ class LoadedBlock:
         return self._where.identify(rows)
 
     def packed(self, step: PackStep) -> np.ndarray | None:
-        """All rows of a pack step as one matrix; ``None`` where it cannot be made of whole columns."""
+        """Returns all rows of a pack step as one matrix, or ``None`` if it cannot be made from whole columns."""
         return self._packed.get(step.output.path)
 
     def describe(self, row: int) -> str:

@@ -1,7 +1,7 @@
-"""Jobs: the steps of an iteration in order, each with the blocks it draws from; and the blocks, loaded ahead.
+"""Plans the jobs of an iteration and loads the blocks that they draw from.
 
-`JobPlanner` says what comes next; `BlockStore` fetches blocks in parallel, keeps those that are in use, and reads
-ahead as far as the memory budget allows. Both are driven by one thread; loading runs in a pool.
+`JobPlanner` returns the jobs in order. `BlockStore` fetches blocks in parallel, keeps those in use, and reads ahead as
+far as the memory budget allows. One thread drives both, and a thread pool loads the blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .bad_rows import Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Where rows that fail are left out: elements given so far, and rows of the order consumed for them."""
+    """A position in an iteration that skips failing rows: the elements so far, and the rows consumed for them."""
 
     elements: int
     rows: int
@@ -39,13 +39,13 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a job stands among the rows of its part, of which some were left out.
+    """The position of a job among the rows of its part, of which some were left out.
 
     Attributes:
-        begin: before it.
-        end: rows consumed after it.
-        skips: the rows that are left out in front of its last row.
-        passes: how many passes over the data have begun.
+        begin: the position before the job.
+        end: the number of rows consumed after the job.
+        skips: the rows that are left out before the job's last row.
+        passes: the number of passes over the data that have begun.
     """
 
     begin: Begin
@@ -54,7 +54,10 @@ class Place:
     passes: int
 
     def part(self, first: int, last: int, elements: int, rows: int) -> Place:
-        """That of some of its elements, of which each has so many rows; those of several follow each other."""
+        """Returns the place of the elements from ``first`` to ``last``, of which each has ``rows`` rows.
+
+        If there are several, their rows are consecutive.
+        """
         ends = [self.end - (elements - element) * rows for element in (first, last)]
         begin = Begin(elements=self.begin.elements + first, rows=ends[0]) if first else self.begin
         return replace(self, begin=begin, end=ends[1], skips=() if first else self.skips)
@@ -62,15 +65,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One or more steps made at once: batches of equal size, or a chunk of rows.
+    """One or more steps that are made at once: batches of equal size, or a chunk of rows.
 
     Attributes:
-        number: counted from the first job of the iteration.
-        steps: how many.
-        count: rows, of all steps together.
-        elements: how many are made of them: the batches, or the rows of a chunk.
-        draws: what to take from which block.
-        place: where rows that fail are left out, where it stands.
+        number: the number of the job, counted from the beginning of the iteration.
+        steps: the number of steps.
+        count: the number of rows of all steps.
+        elements: the number of elements: batches, or the rows of a chunk.
+        draws: which items to take from which block.
+        place: the position of the job, if rows that fail are left out.
     """
 
     number: int
@@ -81,7 +84,7 @@ class Job:
     place: Place | None = None
 
     def halves(self) -> list[tuple[Job, list[int]]]:
-        """Two jobs of half the elements, in order, and which of the draws each keeps a part of."""
+        """Returns two jobs with half of the elements each, in order, and the numbers of the draws that each uses."""
         middle = self.elements // 2
         return [self._part(0, middle), self._part(middle, self.elements)]
 
@@ -109,7 +112,7 @@ class JobPlanner:
     """The jobs of one iteration, in order.
 
     Args:
-        merge: most steps in a job; only full batches are merged.
+        merge: the maximum number of steps in a job. Only full batches are merged.
     """
 
     def __init__(self, plan: BasePlan, steps: BatchView, iteration: int, *, merge: int = 1) -> None:
@@ -140,7 +143,7 @@ class JobPlanner:
 
 @dataclass(slots=True, kw_only=True)
 class Handle:
-    """A block that is loaded, or being loaded; ``users`` counts the jobs that hold it."""
+    """A block that is loaded or being loaded. ``users`` is the number of jobs that hold it."""
 
     key: BlockKey
     num_bytes: int
@@ -153,17 +156,19 @@ class Handle:
 class BlockStore:
     """Loads blocks and keeps them while they are needed.
 
-    A block is needed while a job holds it, and while it is the latest one of its stream. Of each stream the next
-    block is read ahead, and one more each time that a job came before its block was there, while threads have nothing
-    else to read. Reading ahead stops where the sum of loaded blocks would pass ``memory_limit``; what a job needs is
-    loaded in any case.
+    A block is needed while a job holds it, and while it is the latest one of its stream. The next block of each stream
+    is read ahead. Each time a job has to wait for its block, one more is read ahead from then on, if threads are idle.
+    Reading ahead stops before the loaded blocks exceed ``memory_limit``. Blocks that a job needs are always loaded.
 
     Args:
+        plan: the plan.
         fetchers: one for each source of the plan.
-        finish: makes what `Handle.future` gives out of a block's source, rows and fetched columns.
-        discard: called with that when the block is dropped.
-        counters: of the iteration.
-        workers: loader workers that each load all blocks.
+        threads: the number of threads that fetch.
+        memory_limit: the budget for loaded blocks, in bytes.
+        finish: makes the result of `Handle.future` from a block's source, rows and fetched columns.
+        discard: called with that result when the block is dropped.
+        counters: the counters of the iteration.
+        workers: the number of loader workers that each load all blocks.
     """
 
     def __init__(
@@ -191,22 +196,22 @@ class BlockStore:
         self._latest: dict[tuple[int, int], BlockKey] = {}
         self._ahead: dict[tuple[int, int], list[BlockKey]] = {}
         self._threads = threads
-        self._depth = 1  # blocks of a stream to read ahead
+        self._depth = 1  # the number of blocks to read ahead in each stream
         self._lock = Lock()
         self._closed = False
 
     @property
     def loaded_bytes(self) -> int:
-        """About how much memory the blocks take."""
+        """The approximate memory of the blocks."""
         return sum(handle.num_bytes for handle in self._handles.values())
 
     def admits(self, job: Job) -> bool:
-        """Whether the blocks that a job needs and that are not loaded yet fit into the budget."""
+        """Returns whether the blocks that a job needs and that are not loaded yet fit into the budget."""
         new = [draw.key for draw in job.draws if draw.key not in self._handles]
         return self.loaded_bytes + sum(self._plan.block_bytes(key) for key in new) <= self._memory_limit
 
     def acquire(self, job: Job) -> list[Handle]:
-        """The blocks of a job, held until `release`."""
+        """Returns the blocks of a job, and holds them until `release`."""
         handles = []
         for draw in job.draws:
             stream = draw.key.source, draw.key.stream
@@ -214,30 +219,30 @@ class BlockStore:
             if handle is None:
                 handle = self._start(draw.key)
             elif self._latest.get(stream) != draw.key and not handle.future.done():
-                self._depth = min(self._depth + 1, self._threads)  # it was not begun early enough
+                self._depth = min(self._depth + 1, self._threads)  # it was not started early enough
             handle.users += 1
             handles.append(handle)
             self._latest[stream] = draw.key
             here = draw.key.epoch, draw.key.block
-            if stream in self._ahead:  # what lies behind is not ahead any more
+            if stream in self._ahead:  # earlier blocks are no longer ahead
                 self._ahead[stream] = [key for key in self._ahead[stream] if (key.epoch, key.block) > here]
         self._drop_unused()
         self._held.set(self.loaded_bytes)
         return handles
 
     def hold(self, handles: Sequence[Handle]) -> None:
-        """Holds blocks once more that are held already."""
+        """Holds blocks once more that are already held."""
         for handle in handles:
             handle.users += 1
 
     def release(self, handles: Sequence[Handle]) -> None:
-        """Gives back what `acquire` returned."""
+        """Releases blocks that `acquire` returned."""
         for handle in handles:
             handle.users -= 1
         self._drop_unused()
 
     def read_ahead(self) -> None:
-        """Starts to load the next blocks of each stream, as far as the budget allows."""
+        """Starts loading the next blocks of each stream, as far as the budget allows."""
         for stream, key in list(self._latest.items()):
             ahead: list[BlockKey] = []
             following = self._plan.next_block(key)
@@ -253,11 +258,11 @@ class BlockStore:
 
     @property
     def _reads(self) -> int:
-        """About how many row groups are being read, or wait for it."""
+        """The approximate number of row groups that are being read or wait to be read."""
         return sum(max(handle.missing, 1) for handle in self._handles.values() if not handle.future.done())
 
     def close(self) -> None:
-        """Stops loading; whoever waits for a block gets an error. Idempotent."""
+        """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         while self._handles:
@@ -290,7 +295,7 @@ class BlockStore:
             handle.missing = len(rows.row_groups)
             for number in range(1, len(rows.row_groups)):
                 self._pool.submit(self._load_part, handle, rows, number)
-        except BaseException as error:  # also that the pool was shut down, which nobody waits for any more
+        except BaseException as error:  # including a pool that was shut down, when nobody waits for the block
             _fail(handle.future, error)
             return
         self._load_part(handle, rows, 0)
@@ -318,18 +323,18 @@ class BlockStore:
         self._counters.bind()
         before = counted(Count.FILTERED_ROWS)
         part = self._fetchers[source].fetch(row_group, wanted)
-        if self._workers > 1:  # each of them counts its share of what they all leave out
+        if self._workers > 1:  # all loader workers filter the same rows, so each counts its share
             left_out = counted(Count.FILTERED_ROWS) - before
             add(Count.FILTERED_ROWS, left_out / self._workers - left_out)
         return part
 
 
 def loaded(handle: Handle) -> Any:
-    """What a block was loaded as (waits for it); see `all_loaded`.
+    """Waits for a block and returns what it was loaded as; see `all_loaded`.
 
     Raises:
-        ParquetryError: it could not be loaded. Each element gets a copy, because a kept error that is raised keeps
-            the frames it passes through, and with them the iterator.
+        ParquetryError: the block could not be loaded. Each element gets a copy of the error, because a stored error
+            that is raised would keep the frames on its way alive, and with them the iterator.
     """
     error = handle.future.exception()
     if isinstance(error, ELEMENT_ERRORS):
@@ -338,10 +343,10 @@ def loaded(handle: Handle) -> Any:
 
 
 def all_loaded(handles: Sequence[Handle]) -> list[Any]:
-    """What blocks were loaded as (waits for them).
+    """Waits for blocks and returns what they were loaded as.
 
     Raises:
-        ParquetryError: one could not be loaded.
+        ParquetryError: a block could not be loaded.
     """
     if all(handle.future.done() for handle in handles):
         return [loaded(handle) for handle in handles]
@@ -353,7 +358,7 @@ def all_loaded(handles: Sequence[Handle]) -> list[Any]:
 
 
 def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
-    """The rows of a job, once its blocks are loaded (waits for them)."""
+    """Waits for the blocks of a job and returns the rows that it takes from them."""
     result = []
     for draw, (rows, block) in zip(job.draws, all_loaded(handles), strict=True):
         result.append(
@@ -372,7 +377,7 @@ def sources_of(job: Job, handles: Sequence[Handle]) -> list[Source]:
 
 
 def _finish(future: Future[Any], value: object) -> bool:
-    """Sets a result; False if the future was failed meanwhile."""
+    """Sets a result. Returns ``False`` if the future has failed in the meantime."""
     try:
         future.set_result(value)
     except InvalidStateError:
@@ -381,5 +386,5 @@ def _finish(future: Future[Any], value: object) -> bool:
 
 
 def _fail(future: Future[Any], error: BaseException) -> None:
-    with suppress(InvalidStateError):  # done already
+    with suppress(InvalidStateError):  # it is already done
         future.set_exception(error)

@@ -1,7 +1,7 @@
-"""`Rebatcher`: rows that are left after a function dropped some, grouped into full batches again.
+"""`Rebatcher`: groups the rows that remain after a function dropped some into full batches.
 
-In: chunks of rows with the source row of each. Out: elements with the position after them, counted in source rows, so
-that a state is exact although nobody knows beforehand how many rows remain.
+It takes chunks of rows with the source row of each, and returns elements with the position after them. Positions count
+source rows, so a state is exact although the number of remaining rows is not known in advance.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Emission:
     """Some elements.
 
     Attributes:
-        columns: of the rows in them.
-        rows: how many.
-        position: source rows consumed after the last of them. Rows of an unbatched emission follow each other in the
-            source, so the row ``k`` from the end was consumed ``k`` positions before.
+        columns: the columns of their rows.
+        rows: the number of rows.
+        position: the number of source rows consumed up to the last element. The rows of an unbatched emission are
+            consecutive in the source, so the row ``k`` from the end was consumed ``k`` positions before.
     """
 
     columns: list[Column]
@@ -33,12 +33,12 @@ class Emission:
 
 
 class Rebatcher:
-    """Collects rows and gives elements.
+    """Collects rows and returns elements.
 
     Args:
-        batch_size: rows of a batch; ``None`` for unbatched rows.
-        drop_remainder: whether a last, shorter batch is left out.
-        start: source rows consumed before.
+        batch_size: the number of rows of a batch; ``None`` for unbatched rows.
+        drop_remainder: whether a last, shorter batch is dropped.
+        start: the number of source rows consumed before.
     """
 
     def __init__(self, batch_size: int | None, *, drop_remainder: bool, start: int) -> None:
@@ -49,7 +49,7 @@ class Rebatcher:
         self._rows = 0
 
     def add(self, columns: list[Column], count: int) -> Iterator[Emission]:
-        """Takes in a chunk of ``count`` source rows, whose last column says which of them are left (int64)."""
+        """Adds a chunk of ``count`` source rows. Its last column holds the numbers of the rows that remain (int64)."""
         *rest, kept = columns
         assert isinstance(kept, Dense)
         positions = kept.values + self._source + 1
@@ -73,12 +73,12 @@ class Rebatcher:
             self._rows -= full
 
     def skip(self) -> int | None:
-        """A source row is left out; gives the position after it, unless rows before it still wait for their batch."""
+        """Skips a source row. Returns the position after it, or ``None`` if earlier rows still wait for their batch."""
         self._source += 1
         return None if self._rows else self._source
 
     def finish(self) -> Iterator[Emission]:
-        """The last, shorter batch, if it is wanted."""
+        """Returns the last, shorter batch, unless it is dropped."""
         if self._rows and not self._drop_remainder:
             joined, positions = self._joined()
             yield _emission(joined, positions, 0, len(positions))
@@ -96,7 +96,7 @@ def _emission(columns: list[Column], positions: np.ndarray, lo: int, hi: int) ->
 
 
 def rebatcher_of(plan: BasePlan, start: int) -> Rebatcher:
-    """What makes elements of the rows that a plan's functions leave; ``start`` source rows were consumed before."""
+    """Returns the rebatcher of a plan whose functions drop rows. ``start`` source rows were consumed before."""
     batch = plan.order.batch
     return Rebatcher(
         None if batch is None else batch.batch_size,

@@ -1,6 +1,6 @@
-"""`select_rows`: the rows and windows that a plan wants: read from storage, or taken from what an earlier run kept.
+"""`select_rows`: finds the rows and windows that a plan selects, or loads the result of an earlier run.
 
-Predicates that are Python functions see rows as an iteration would give them (`test_rows`).
+Predicates that are Python functions see rows in the form in which an iteration returns them (`test_rows`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _THREADS = 8
 
 
 def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: ResolveFields) -> Selection:
-    """Exactly what the stages of a selection leave; computed once for a dataset version, and kept on disk.
+    """Returns exactly the rows that the stages select. Computed once for a dataset version, and stored on disk.
 
     Raises:
-        ParquetryError: files that cannot be read, or a predicate that fails; says where.
+        ParquetryError: a file cannot be read, or a predicate failed; says where.
     """
     key = selection_key(dataset, stages)
     selection = load_selection(key, dataset.row_groups.rows) if key is not None else None
@@ -58,14 +58,14 @@ def select_rows(dataset: StoredDataset, stages: Sequence[Stage], resolve: Resolv
 
 
 def stored_rows(dataset: StoredDataset, row_group: int, fields: Sequence[UnischemaField]) -> pa.Table:
-    """Stored columns of a whole row group, as `selection.select` reads them."""
+    """Returns stored columns of a whole row group, for `selection.select`."""
     return Fetcher(dataset, fields).stored(row_group)
 
 
 def tested_rows(
     dataset: StoredDataset, resolve: ResolveFields, stage: WhereFunction, row_group: int, rows: np.ndarray
 ) -> np.ndarray:
-    """The rows of a row group for which a Python predicate is true: a bool mask over ``rows``."""
+    """Tests rows of a row group with a Python predicate. Returns a bool mask over ``rows``."""
     fields = resolve(stage.fields)
     return test_rows(Fetcher(dataset, fields), fields, stage, row_group, rows)
 
@@ -73,10 +73,10 @@ def tested_rows(
 def test_rows(
     fetcher: Fetcher, fields: Sequence[UnischemaField], step: WhereFunction, row_group: int, rows: np.ndarray
 ) -> np.ndarray:
-    """The rows (a bool mask over ``rows``) for which the predicate is true.
+    """Returns a bool mask over ``rows`` that tells for which of them the predicate is true.
 
     Raises:
-        TransformError: the predicate raised, or returned something that is no bool; says for which row.
+        TransformError: the predicate raised, or did not return a bool; says for which row.
     """
     wanted = BlockRows(row_groups=(row_group,), rows=(rows,), cells=np.arange(len(rows))[:, None])
     block = fetcher.load(wanted)

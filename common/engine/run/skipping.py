@@ -1,8 +1,9 @@
-"""`SkippingPlanner`: the jobs of an iteration that leaves out rows which fail, each full of rows that are not known to.
+"""`SkippingPlanner`: plans the jobs of an iteration that leaves out failing rows.
 
-In: the rows of a loader worker's part, and `BadRows`. A job that fails is searched for the rows that do
-(`failing_items`), and planned again with the rows that follow in their place. So the order is that of the rows as
-stored in the plan, whatever is known of them beforehand, and a batch function always sees a full batch.
+It fills each job with rows of a loader worker's part that are not known to fail (`BadRows`). If a job fails,
+`failing_items` finds the rows that fail, and the job is planned again with the following rows in their place. The rows
+therefore always come in the order of the plan, whichever bad rows are known in advance, and a batch function always
+sees a full batch.
 
 A position is (elements, rows left out): rows consumed = rows of the elements + rows left out.
 """
@@ -28,18 +29,19 @@ from .jobs import Begin, Handle, Job, Place
 _LOGGER = logging.getLogger(__name__)
 
 Make = Callable[[Job, list[Handle]], Callable[[], object]]
-"""Begins to make a job for nothing but its errors; calling what it gives waits, and raises them."""
+"""Starts a job only to see its errors. Returns a function that waits for the job and raises its error."""
 
 
 class SkippingPlanner:
-    """The jobs of one iteration, in order, as `JobPlanner` gives them, each with its `Place`.
+    """The jobs of one iteration, in order, like those of `JobPlanner`, but each with its `Place`.
 
     Args:
+        plan: the plan.
         cursor: where to begin.
         strict_nulls: whether nulls are errors.
         max_errors: see `Options.max_errors`.
-        counters: what rows left out are counted in.
-        merge: most batches in a job.
+        counters: where the rows left out are counted.
+        merge: the maximum number of batches in a job.
     """
 
     def __init__(
@@ -68,13 +70,13 @@ class SkippingPlanner:
             self._target -= self._target % self._size
         self._begin = Begin(elements=cursor.start, rows=self._delivered(cursor.start) + cursor.skipped)
         self._limit = max_errors
-        self._one_too_many: Row | None = None  # behind the last job
-        self._passes = 1  # that have begun, as far as was planned
+        self._one_too_many: Row | None = None  # comes after the last job
+        self._passes = 1  # passes that have begun, as far as planned
         self._skipped = cursor.skipped
         self._last: Row | None = None
         self._first: Row | None = None
         self._part = (cursor.iteration, cursor.worker, cursor.workers)
-        # A process that died may have counted further than it was read.
+        # A process that died may have counted rows beyond those that the consumer received.
         before, self._counted = counters.left_out(self._part) or (cursor.skipped, 0)
         self._before = before
         self._number = 0
@@ -93,29 +95,29 @@ class SkippingPlanner:
         return job
 
     def rewind(self, job: Job) -> None:
-        """Plans from this job on again."""
+        """Goes back to this job, so that it and the jobs after it are planned again."""
         assert job.place is not None
         self._begin = job.place.begin
         self._one_too_many = None
 
     def add(self, failed: Sequence[tuple[BlockKey, int, BaseException]]) -> None:
-        """Notes items of blocks that failed."""
+        """Notes the items that failed, each with its block."""
         for key, item, error in failed:
             self.bad.add(key, item, error)
 
     def too_many(self, left_out: int, passes: int | None = None) -> bool:
-        """Whether so many rows left out are more than ``max_errors`` allows in the passes that have begun."""
+        """Returns whether ``max_errors`` allows fewer rows than ``left_out`` in the passes that have begun."""
         return self._limit is not None and left_out > self._allowed() * (passes or self._passes)
 
     def skipped_after(self, job: Job, element: int) -> int:
-        """The rows that were left out when ``element`` elements of a job have been given."""
+        """Returns the number of rows left out up to the ``element``-th element of a job."""
         assert job.place is not None
         behind = (job.elements - element) * (self._size or 1)
         rows = self._delivered(job.place.begin.elements + element)
         return max(0, job.place.end - behind - rows)  # a last, shorter batch counts as a full one
 
     def passed(self, job: Job) -> None:
-        """A job is handed on: the rows that it left out are counted.
+        """Counts the rows that a job left out. Call it when the job is returned to the consumer.
 
         Raises:
             PipelineError: more than ``max_errors`` rows were left out.
@@ -124,7 +126,7 @@ class SkippingPlanner:
             self._count(job.place.skips, job.place.passes)
 
     def finish(self) -> None:
-        """The iteration has come to its end: keeps and tells what was left out.
+        """Ends the iteration: saves and logs the rows that were left out.
 
         Raises:
             PipelineError: more than ``max_errors`` rows were left out.
@@ -136,14 +138,14 @@ class SkippingPlanner:
             self._end(self._one_too_many)
         rest = self._rest() if self._target is None else []
         self._count(rest, self._rows.passes or 1)
-        if self._length is not None and self._begin.rows + len(rest) >= self._length:  # not so behind a last part batch
+        if self._length is not None and self._begin.rows + len(rest) >= self._length:  # not if a part batch was dropped
             self.bad.covers(self._cursor)
         self.bad.save()
         seen = self._skipped - self._before
         if seen:
             first = "" if self._first is None else f" The first: {self._told(self._first)}."
             _LOGGER.warning(
-                "%d %s failed: left out of this epoch (on_error='skip').%s stats() names more.",
+                "This epoch left out %d %s failed (on_error='skip').%s See stats() for more.",
                 seen,
                 "row that" if seen == 1 else "rows that",
                 first,
@@ -154,7 +156,7 @@ class SkippingPlanner:
         return rows if self._target is None else min(rows, self._target)
 
     def _planned(self, begin: Begin) -> Job:
-        """The next job from there on; raises ``StopIteration`` at the end."""
+        """Returns the next job after a position. Raises ``StopIteration`` at the end."""
         delivered = self._delivered(begin.elements)
         if self._target is not None and delivered >= self._target:
             raise StopIteration
@@ -174,8 +176,12 @@ class SkippingPlanner:
         return most if self._target is None else min(most, self._target - delivered)
 
     def _fresh_run(self, first: int, delivered: int) -> tuple[np.ndarray, list[Row], int]:
-        """The next positions that follow each other and are not known to fail, the rows left out in front of them, and
-        how many full batches they are; for batches nothing if a row among them is known to fail.
+        """Returns the next consecutive positions that are not known to fail.
+
+        For batches, returns no positions if one of the next rows is known to fail.
+
+        Returns:
+            The positions, the rows left out before them, and the number of full batches.
         """
         skips: list[tuple[int, Row]] = []
         barren = 0
@@ -200,7 +206,7 @@ class SkippingPlanner:
             self._check_allowed(first - delivered, skips[-1][1])
 
     def _picked(self, first: int, wanted: int, delivered: int) -> tuple[np.ndarray, list[Row]]:
-        """The next ``wanted`` positions that are not known to fail, fewer at the end, and the rows left out before."""
+        """Returns the next ``wanted`` positions not known to fail (fewer at the end), and the rows left out before."""
         taken: list[np.ndarray] = []
         found: list[tuple[int, Row]] = []
         barren = 0
@@ -221,22 +227,25 @@ class SkippingPlanner:
         return picked, [row for place, row in found if len(picked) and place < picked[-1]]
 
     def _check_some_do_not_fail(self, barren: int, skips: Sequence[tuple[int, Row]]) -> None:
-        """Ends an iteration that would look for a good row for ever: ``barren`` positions in a row had none."""
+        """Ends an iteration that would search for a good row forever, after ``barren`` consecutive bad ones."""
         endless = self._target is not None or self._length is None
         if endless and barren and barren >= self._pass_rows():
             raise PipelineError(
-                f"on_error='skip': expected a row that does not fail, got none among {barren} in a row, which are all "
+                f"on_error='skip': expected a row that does not fail, got none among {barren} in a row, which is all "
                 f"of this part. The last: {self._told(skips[-1][1])}."
             )
 
     def _check_allowed(self, left_out: int, last: Row) -> None:
-        """Plans no further where more rows are left out than may be: `finish` tells, behind the jobs before."""
+        """Ends the planning if too many rows are left out. `finish` raises the error after the jobs before it."""
         if self.too_many(left_out):
             self._one_too_many = last
             raise StopIteration
 
     def _positions(self, first: int, count: int) -> np.ndarray:
-        """Positions of this part; behind its end come its first ones again, where every rank must give as many."""
+        """Returns ``count`` positions of this part, fewer at its end.
+
+        If every rank must return the same number of elements, the positions continue beyond the end and wrap around.
+        """
         end = first + count
         if self._target is None and self._length is not None:
             end = min(end, self._length)
@@ -246,7 +255,7 @@ class SkippingPlanner:
         return self._rows.resolve(positions % self._length if self._target is not None and self._length else positions)
 
     def _failing(self, positions: np.ndarray) -> tuple[np.ndarray | None, list[tuple[int, Row]]]:
-        """Which of some positions are known to fail (``None`` = none), and the rows there by their place."""
+        """Returns a mask of the positions known to fail (``None`` = none), and their rows, each with its place."""
         if not self.bad.known or not len(positions):
             return None, []
         draws = self._plan.draws(self._cursor.iteration, *self._resolved(positions))
@@ -273,7 +282,7 @@ class SkippingPlanner:
         )
 
     def _rest(self) -> list[Row]:
-        """The rows behind the last job that are left out."""
+        """Returns the rows that are left out after the last job."""
         skips, first = [], self._begin.rows
         while len(positions := self._positions(first, self._chunk)):
             skips += [row for _, row in self._failing(positions)[1]]
@@ -295,17 +304,17 @@ class SkippingPlanner:
     def _end(self, last: Row) -> NoReturn:
         self.bad.save()
         raise PipelineError(
-            f"max_errors={self._limit}: expected at most {self._allowed()} rows of an epoch that fail, got one more. "
-            f"The last: {self._told(last)}. Mend these rows, or allow more."
+            f"max_errors={self._limit}: expected at most {self._allowed()} rows of an epoch to fail, got one more. "
+            f"The last: {self._told(last)}. Fix these rows, or allow more."
         )
 
     def _allowed(self) -> int:
-        """How many rows of a pass may fail."""
+        """Returns how many rows of a pass may fail."""
         assert self._limit is not None
         return math.floor(self._limit * self._pass_rows()) if isinstance(self._limit, float) else self._limit
 
     def _pass_rows(self) -> float:
-        """The rows of this part in one pass over the data."""
+        """Returns the number of rows of this part in one pass over the data."""
         if self._length is not None and self._rows.passes:
             return self._length / self._rows.passes
         shard = self._plan.order.shard
@@ -318,9 +327,9 @@ class SkippingPlanner:
 
 
 def failing_items(job: Job, handles: Sequence[Handle], make: Make) -> list[tuple[BlockKey, int, BaseException]]:
-    """The items of a job that fails which fail alone, each by its block and its number there, with its error.
+    """Returns the items of a failed job that fail alone: the block, the number in the block, and the error of each.
 
-    The job is made again in halves, until what fails is one item. An error that no item causes alone is none of theirs.
+    The job is repeated in halves until a single item fails. An error that no item causes alone belongs to none of them.
     """
     if job.count == 1:
         wait = make(job, list(handles))
@@ -346,11 +355,11 @@ def failing_items(job: Job, handles: Sequence[Handle], make: Make) -> list[tuple
 
 
 def check_blocks(handles: Sequence[Handle]) -> None:
-    """Raises `DatasetError` where it is a whole block that fails, because its rows cannot even be told apart."""
+    """Raises `DatasetError` if a whole block failed to load, because its rows cannot be tested one by one."""
     for handle in handles:
         error = handle.future.exception()
         if isinstance(error, ELEMENT_ERRORS):
             raise DatasetError(
-                f"on_error='skip': expected rows that fail one by one, got a row that keeps all rows that are loaded "
-                f"with it from being laid out: {error}"
+                f"on_error='skip': expected rows that fail one by one, got a row that makes the whole block that it is "
+                f"loaded with fail: {error}"
             ) from error

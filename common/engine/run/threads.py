@@ -1,4 +1,4 @@
-"""The `threads` executor: everything in this process; decoders and Arrow release the interpreter lock."""
+"""The `threads` executor: runs everything in this process. Decoders and Arrow release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .skipping import SkippingPlanner, check_blocks, failing_items
 from .vocabularies import ready_program
 
 Form = Callable[[Sequence[Column], int], Iterable[Any]]
-"""What to hand out for steps that were made at once: their columns and how many there are -> one value each."""
+"""Converts the columns of several steps, and the number of steps, to one value for each step."""
 
 
 class ThreadedEngine:
-    """Makes the steps of one iteration in order, ahead of the consumer by a few steps.
+    """Makes the steps of one iteration in order, a few steps ahead of the consumer.
+
+    Only one consumer at a time. `close` may be called from any thread, and more than once.
 
     Args:
-        plan: of the pipeline.
-        cursor: where to begin, and which part to make.
-        threads: how many steps are decoded at once.
-        memory_limit: bytes of encoded blocks in flight, and of decoded steps that wait for the consumer.
+        plan: the plan of the pipeline.
+        cursor: where to begin, and which part of the elements to make.
+        threads: the number of steps that are decoded at once.
+        memory_limit: the bytes allowed for encoded blocks in flight, and for decoded steps that wait for the consumer.
         strict_nulls: whether nulls are errors.
-        max_errors: how many rows may fail where rows that do are left out.
-        form: what to hand out for each step; its columns, unless said otherwise.
-        counters: of the iteration.
-
-    One consumer at a time; `close` may be called from any thread, and more than once.
+        max_errors: how many rows may be left out because they fail.
+        form: converts each step to the value that is returned; by default, the columns.
+        counters: the counters of the iteration.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ThreadedEngine:
         self.position = cursor.start
         self.skipped = cursor.skipped
         self._by_rows = plan.batch_view is None
-        self._job_bytes = 0  # of the largest so far: the next one fits into its region at once
+        self._job_bytes = 0  # the largest job so far; the next region gets this size from the start
         self._waiting: Job | None = None
         self._store = BlockStore(
             plan,
@@ -94,10 +94,10 @@ class ThreadedEngine:
         return self
 
     def __next__(self) -> tuple[int, Any]:
-        """The row count and the form of the next step.
+        """Returns the row count and the form of the next step.
 
         Raises:
-            DecodeError, NullValueError, TransformError: an element failed; the next call gives the one after it.
+            DecodeError, NullValueError, TransformError: an element failed. The next call returns the element after it.
         """
         while not self._ready:
             self._make_ready()
@@ -106,7 +106,7 @@ class ThreadedEngine:
         return count, step
 
     def _make_ready(self) -> None:
-        """Waits for the next job and takes its steps apart; raises ``StopIteration`` at the end."""
+        """Waits for the next job and splits it into steps. Raises ``StopIteration`` at the end."""
         self._top_up()
         if not self._pending:
             self.close()
@@ -143,7 +143,7 @@ class ThreadedEngine:
         took(Count.HAND_OVER_S, begin)
 
     def _make_apart(self, job: Job, handles: list[Handle]) -> None:
-        """Makes a job again in halves, so that those of its elements which do not fail are given."""
+        """Repeats a job in halves, so that the elements that do not fail are returned."""
         self._counters.row()[Count.RETRIES] += 1
         for half, draws in reversed(job.halves()):
             mine = [handles[number] for number in draws]
@@ -152,8 +152,9 @@ class ThreadedEngine:
         self._store.release(handles)
 
     def _plan_again(self, job: Job, handles: list[Handle], skipping: SkippingPlanner) -> bool:
-        """Looks for the rows that fail in a job, and in those begun after it, and plans them all without these; False
-        if no row of it fails alone.
+        """Plans a failed job, and the jobs started after it, again without the rows that fail.
+
+        Returns ``False`` if no row of the job fails alone.
         """
         try:
             found = self._failing_items(job, handles)

@@ -1,7 +1,8 @@
 """The vocabularies that ``encode`` learns: the sorted distinct values of a field in the rows that a plan selects.
 
-They are learned once, and kept on disk by the dataset's version, the stages of the selection, and the field, so that
-every rank, worker and restart has the same. What a selection does not keep (see `selection.store`) is not kept here.
+A vocabulary is learned once and stored on disk under the dataset's version, the stages of the selection, and the field,
+so that every rank, worker and restart uses the same one. If the selection cannot be stored (see `selection.store`),
+neither is the vocabulary.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TYPES = (pa.large_string(), pa.large_binary(), pa.int64(), pa.uint64())
 
 
 def ready_program(plan: BasePlan) -> ElementProgram | MixedProgram:
-    """The plan's program with every vocabulary that its steps need."""
+    """Returns the plan's program with all vocabularies that its steps need."""
     program = plan.program
     if not isinstance(plan, Plan) or not plan.order.learning:
         return program
@@ -57,10 +58,10 @@ def ready_program(plan: BasePlan) -> ElementProgram | MixedProgram:
 
 
 def vocabulary_of(plan: Plan, name: str) -> Vocabulary:
-    """The vocabulary of a field, by the name that it has behind all stages: given, learned, or to be learned.
+    """Returns the vocabulary of a field, which is learned if it was not given. ``name`` is its name after all stages.
 
     Raises:
-        FieldNotFoundError, PipelineError: no such field, or one that cannot be encoded.
+        FieldNotFoundError, PipelineError: there is no such field, or it cannot be encoded.
     """
     stored, given = encoded_as(plan.order.fields, name)
     if given is not None:
@@ -70,10 +71,10 @@ def vocabulary_of(plan: Plan, name: str) -> Vocabulary:
 
 
 def learned_vocabulary(plan: Plan, name: str) -> Vocabulary:
-    """The vocabulary of a stored field in the rows that the plan selects, whatever part of them is this rank's.
+    """Returns the vocabulary of a stored field in all rows that the plan selects, not only in those of this rank.
 
     Raises:
-        PipelineError: a field that is no text, byte string or integer, or that is stored encoded.
+        PipelineError: the field does not hold texts, byte strings or integers, or is stored encoded.
     """
     if name not in plan.vocabularies:
         stages = list(takewhile(lambda stage: stage.decides is not Decision.ROW_GROUPS, plan.order.selection))
@@ -114,9 +115,9 @@ def _learn(plan: Plan, name: str, rows: RowSet) -> Vocabulary:
 
 
 def read_vocabulary(content: bytes) -> Vocabulary:
-    """The vocabulary in a kept file; raises one of `kept.UNREADABLE` for other bytes."""
+    """Reads the vocabulary from a stored file. Raises one of `kept.UNREADABLE` for other bytes."""
     table = pa.ipc.open_stream(content).read_all()
-    table.validate(full=True)  # Arrow reads whatever offsets say
+    table.validate(full=True)  # Arrow does not check offsets when it reads
     values = one_array(table.column(0))
     if values.null_count or values.type not in _TYPES:
         raise ValueError(f"expected distinct values, got {values.type} with {values.null_count} nulls")

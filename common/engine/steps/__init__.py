@@ -1,1 +1,1 @@
-"""One file for each kind of work on columns."""
+"""The steps that work on columns, with a module for each kind."""

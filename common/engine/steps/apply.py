@@ -1,6 +1,6 @@
-"""`apply_step`: the columns after one step, whichever kind it is.
+"""`apply_step`: applies a step of any kind to columns.
 
-Each kind of work stands in a module of its own beside this one.
+Each kind of step is implemented in its own module of this package.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .transform import apply_transform
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRows:
-    """What steps may ask about the rows of a batch.
+    """What steps may need to know about the rows of a batch.
 
     Attributes:
-        count: how many there are.
-        describe: where row ``i`` is stored, for errors.
-        keys: names the items, for random numbers.
-        check: holds images that are cut alike to one size.
+        count: the number of rows.
+        describe: describes where row ``i`` is stored, for errors.
+        keys: returns the keys of the items, for random numbers.
+        check: checks that images that are cropped together have the same size.
     """
 
     count: int
@@ -47,10 +47,10 @@ class BatchRows:
 
 
 def apply_step(step: Step, columns: Sequence[Column], rows: BatchRows) -> list[Column]:
-    """The columns after one step.
+    """Returns the columns after a step.
 
     Raises:
-        ParquetryError: a value that the step cannot take; names file and row.
+        ParquetryError: the step cannot handle a value; names file and row.
     """
     return _WORK[type(step)](step, columns, rows)
 

@@ -1,6 +1,6 @@
-"""Casting: numbers of one dtype as numbers of another; nothing wraps round.
+"""Casts numbers to another dtype. Values that do not fit raise an error instead of wrapping around.
 
-A pure function over columns, on whole batches.
+`apply_cast` is a pure function of the columns of a whole batch.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ..columns.batch import Column, Dense, Ragged, values_of, with_values
 
 
 def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:
-    """The columns with one of them cast.
+    """Returns the columns with one of them cast.
 
     Raises:
-        DecodeError: a number that the dtype cannot hold; with file and row.
+        DecodeError: the dtype cannot hold a number; names file and row.
     """
     column = values_of(columns[step.number])
     assert isinstance(column, Dense | Ragged)
     values = column.values
     assert isinstance(values, np.ndarray)
     wrong = _misfits(values, step.dtype) if step.time is None else _late(values, step)
-    if wrong is not None and column.valid is not None:  # what stands under a null is no value
+    if wrong is not None and column.valid is not None:  # the number stored for a null is not a value
         wrong &= _spread(column)
     if wrong is not None and wrong.any():
         place = tuple(np.argwhere(wrong)[0])
@@ -48,7 +48,7 @@ def apply_cast(step: CastStep, columns: Sequence[Column], describe: Callable[[in
 
 
 def _late(values: np.ndarray, step: CastStep) -> np.ndarray | None:
-    """Which times a finer unit cannot hold; ``None`` where it holds all of them."""
+    """Returns a mask of the times that a finer unit cannot hold, or ``None`` if it holds all of them."""
     units = [UNITS_NS[np.datetime_data(kind)[0]] for kind in (step.field.time, step.time) if kind is not None]
     most = np.iinfo(np.int64).max // max(units[0] // units[1], 1)
     if units[0] <= units[1] or not values.size or (int(values.min()) >= -most and int(values.max()) <= most):
@@ -57,7 +57,7 @@ def _late(values: np.ndarray, step: CastStep) -> np.ndarray | None:
 
 
 def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
-    """Which numbers the dtype cannot hold; ``None`` where it is clear that it holds all of them."""
+    """Returns a mask of the numbers that the dtype cannot hold, or ``None`` if it certainly holds all of them."""
     if dtype.kind == "f" or np.can_cast(values.dtype, dtype) or not values.size:
         return None
     if dtype.kind == "b":
@@ -65,7 +65,7 @@ def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
     limits = np.iinfo(dtype)
     if values.dtype.kind == "f":
         whole = np.trunc(values.astype(np.float64))
-        return ~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))  # powers of two, which floats hold
+        return ~((whole >= float(limits.min)) & (whole < float(limits.max + 1)))  # floats hold powers of two exactly
     if values.dtype.kind == "b" or (int(values.min()) >= limits.min and int(values.max()) <= limits.max):
         return None
     own = np.iinfo(values.dtype)
@@ -73,7 +73,7 @@ def _misfits(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
 
 
 def _spread(column: Dense | Ragged) -> np.ndarray:
-    """For every number of a column whether the value that it belongs to is not null."""
+    """Returns, for every number of a column, whether the value to which it belongs is not null."""
     assert column.valid is not None
     if isinstance(column, Ragged):
         return np.repeat(column.valid.reshape(-1), np.prod(column.shapes, axis=1, dtype=np.int64))
@@ -82,7 +82,7 @@ def _spread(column: Dense | Ragged) -> np.ndarray:
 
 
 def _row_of(column: Dense | Ragged, place: int) -> int:
-    """The row that a number on the first axis of a column's values belongs to."""
+    """Returns the row of a number, given its place on the first axis of a column's values."""
     if isinstance(column, Dense):
         return place
     ends = np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))

@@ -1,10 +1,10 @@
 """Random numbers of items: a pure function of a seed, the pass, and where the item is stored.
 
-In: `ItemKeys`, one entry for each item. Out: uniform numbers. Always holds: no worker count, executor, rank, batch
-size or restart changes them, and passes differ.
+`uniform` draws uniform numbers for `ItemKeys`, which hold one entry for each item. The numbers do not depend on the
+worker count, executor, rank, batch size or restarts, and they differ between passes.
 
-The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) used as a counter-based one: its output function over a
-hash of the key plus a multiple of its increment, so that all items of a batch are drawn at once.
+The generator is SplitMix64 (Steele, Lea and Flood, OOPSLA 2014), used as a counter-based generator: its output function
+is applied to a hash of the key plus a multiple of its increment. All items of a batch are drawn at once.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class ItemKeys:
     """Where items come from; int64 ``[items]`` each.
 
     Attributes:
-        turn: which pass over the dataset, counted over all iterators of the pipeline.
-        source: which pipeline of a mix.
-        row_group: the row group of the item (of a window: of its first row).
-        row: the row inside it.
+        turn: the number of the pass over the dataset, counted over all iterators of the pipeline.
+        source: the number of the pipeline in a mix.
+        row_group: the row group of the item (for a window, of its first row).
+        row: the row in the row group.
     """
 
     turn: np.ndarray
@@ -40,12 +40,12 @@ class ItemKeys:
     row: np.ndarray
 
     def take(self, index: np.ndarray) -> ItemKeys:
-        """The keys of some items."""
+        """Returns the keys of some items."""
         return ItemKeys(self.turn[index], self.source[index], self.row_group[index], self.row[index])
 
 
 def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
-    """The keys of several lots of items, one after the other."""
+    """Concatenates keys."""
     return ItemKeys(
         np.concatenate([part.turn for part in parts]),
         np.concatenate([part.source for part in parts]),
@@ -55,7 +55,7 @@ def concat_keys(parts: Sequence[ItemKeys]) -> ItemKeys:
 
 
 def uniform(key: Key, items: ItemKeys, count: int) -> np.ndarray:
-    """``count`` numbers in [0, 1) for each item: float64 ``[items, count]``."""
+    """Returns ``count`` numbers in [0, 1) for each item: float64 ``[items, count]``."""
     state = np.full(len(items.row), _start(key), dtype=np.uint64)
     for part in (items.turn, items.source, items.row_group, items.row):
         state = _mixed((state ^ part.astype(np.uint64)) + _INCREMENT)
@@ -69,7 +69,7 @@ def _start(key: Key) -> np.uint64:
 
 
 def _mixed(state: np.ndarray) -> np.ndarray:
-    """SplitMix64's output function (Stafford's variant 13 of the MurmurHash3 finaliser)."""
+    """Applies SplitMix64's output function (Stafford's variant 13 of the MurmurHash3 finaliser)."""
     state = (state ^ (state >> np.uint64(30))) * _FIRST
     state = (state ^ (state >> np.uint64(27))) * _SECOND
     result: np.ndarray = state ^ (state >> np.uint64(31))

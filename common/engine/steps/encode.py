@@ -1,6 +1,6 @@
-"""Encoding: values as their codes in a vocabulary.
+"""Encodes values as their codes in a vocabulary.
 
-A pure function over columns, on whole batches.
+`apply_encode` is a pure function of the columns of a whole batch.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ..columns.batch import Column, Dense, Plain, Ragged, Strings, leading, valu
 
 
 def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable[[int], str]) -> list[Column]:
-    """The columns with the codes of one of them; nulls stay nulls.
+    """Returns the columns with one of them encoded. Nulls stay nulls.
 
     Raises:
-        DecodeError: a value that the vocabulary has not; with file and row.
+        DecodeError: a value is not in the vocabulary; names file and row.
     """
     assert step.vocabulary is not None, "a vocabulary is learned before any row is made"
     column = values_of(columns[step.number])
@@ -40,8 +40,8 @@ def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable
             found = arrow[place].as_py()
             raise DecodeError(
                 f"encode: field '{step.field.name}', {describe(_row_of(column, place, len(codes)))}: expected one of "
-                f"the {len(step.vocabulary):,} values of the vocabulary, got {found!r}. Give unknown= the code of such "
-                "values, or a vocabulary that has them all."
+                f"the {len(step.vocabulary):,} values of the vocabulary, got {found!r}. Set unknown= to a code for "
+                "such values, or give a vocabulary that has all values."
             )
         codes[missing] = step.unknown
     result = list(columns)
@@ -54,7 +54,7 @@ def apply_encode(step: EncodeStep, columns: Sequence[Column], describe: Callable
 
 
 def _as_arrow(values: Dense | Strings | np.ndarray, kind: pa.DataType) -> pa.Array:
-    """All values of a column, end to end, in the type of a vocabulary."""
+    """Returns all values of a column, end to end, as the Arrow type of a vocabulary."""
     if isinstance(values, Strings):
         buffers = [pa.py_buffer(np.ascontiguousarray(part)) for part in (values.offsets, values.data)]
         return pa.Array.from_buffers(kind, len(values.offsets) - 1, [None, *buffers])
@@ -63,7 +63,7 @@ def _as_arrow(values: Dense | Strings | np.ndarray, kind: pa.DataType) -> pa.Arr
 
 
 def _under_nulls(column: Plain, count: int) -> np.ndarray | None:
-    """Which of a column's values stand under a null, and are no values."""
+    """Returns a mask of the values that belong to a null, or ``None`` if there are no nulls."""
     if column.valid is None:
         return None
     if isinstance(column, Ragged):
@@ -72,7 +72,7 @@ def _under_nulls(column: Plain, count: int) -> np.ndarray | None:
 
 
 def _row_of(column: Plain, place: int, count: int) -> int:
-    """The row that a value belongs to."""
+    """Returns the row to which a value belongs."""
     if not isinstance(column, Ragged):
         return place // (count // leading(column))
     ends = np.cumsum(np.prod(column.shapes, axis=1, dtype=np.int64))

@@ -1,8 +1,10 @@
-"""Images of a batch: stored ones straight through their step into the batch (`gather_images`), and ones that are in
-columns already (`apply_images`). Both give the same values.
+"""Applies image steps to the images of a batch.
 
-Always holds: an image that only one item needs is decoded into memory of its thread, never into a batch of its own;
-images that overlapping windows share are decoded once.
+`gather_images` decodes stored images and puts them through their step straight into the batch. `apply_images` takes
+images that are already in a column. Both return the same values.
+
+An image that only one item needs is decoded into memory of the thread, never into an extra batch. Images that
+overlapping windows share are decoded once.
 """
 
 from __future__ import annotations
@@ -25,17 +27,17 @@ Keys = Callable[[], ItemKeys]
 
 
 class SizeCheck:
-    """Holds the images of one item that are cut alike (an image and its mask) to one size."""
+    """Checks that images of an item that are cropped together, such as an image and its mask, have the same size."""
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
         self._found: dict[int, tuple[str, np.ndarray]] = {}
 
     def add(self, step: ImageStep, sizes: np.ndarray) -> None:
-        """Takes the sizes (int64 ``[items, 2]``; 0 where null) of a step's images.
+        """Adds the sizes (int64 ``[items, 2]``; 0 for nulls) of a step's images.
 
         Raises:
-            DecodeError: another field of the same call has another size in some item.
+            DecodeError: the image of another field of the same call has a different size in some item.
         """
         for call in step.together:
             name, other = self._found.setdefault(call, (step.field.name, sizes))
@@ -44,13 +46,13 @@ class SizeCheck:
                 item = int(wrong[0])
                 raise DecodeError(
                     f"field '{step.field.name}', {self._describe(item)}: expected an image as large as that of field "
-                    f"'{name}', {_size(other[item])}, because both are cut alike, got {_size(sizes[item])}. Resize one "
-                    "of them first, or give them calls of their own."
+                    f"'{name}', {_size(other[item])}, because both are cropped together, got {_size(sizes[item])}. "
+                    "Resize one of them first, or crop them in separate calls."
                 )
 
 
 def fits(step: ImageStep, sources: Sequence[Source], leaf: int) -> bool:
-    """Whether images can go straight from storage through the step."""
+    """Returns whether the step can take its images straight from storage."""
     if step.output.ragged:
         return False
     return all(isinstance(source.block.column(leaf), FixedColumn | CodedColumn) for source in sources)
@@ -67,13 +69,18 @@ def gather_images(
     keys: Keys,
     check: SizeCheck,
 ) -> Column:
-    """The finished images of a stored field.
+    """Returns the finished images of a stored field.
 
     Args:
+        step: the image step.
         leaf: the field's number.
-        steps: which steps of each item (all of a stacked window, or one).
-        places: for each source the items that its rows are.
+        sources: the rows of the batch.
+        steps: the steps of each item to take (all of a stacked window, or one).
+        places: for each source, the item to which each of its rows belongs.
         lead: ``(items,)``, or ``(items, steps)`` for stacked windows.
+        arena: allocates the result.
+        keys: returns the keys of the items, for random numbers.
+        check: checks images that are cropped together.
     """
     output = step.output
     out = arena.allocate(output.dtype, (*lead, *(axis or 0 for axis in output.shape)))
@@ -106,13 +113,13 @@ def _one(
     out: np.ndarray,
     describe: Describe,
 ) -> tuple[int, int]:
-    """One stored image through the step; gives its stored size."""
+    """Puts one stored image through the step. Returns its stored size."""
     if isinstance(column, FixedColumn):
         image = column.view(row)
         _process(step, image, numbers, out, lambda: describe(row))
         return image.shape[0], image.shape[1]
     shape = column.shape(row)
-    if column.reused and not step.random:  # the same in every window that has this row
+    if column.reused and not step.random:  # the result is the same in every window that has this row
         kept = column.finished(step)
         kept.copy_into(row, out, lambda place: _decoded(step, column, row, shape, numbers, place, describe))
     else:
@@ -129,8 +136,8 @@ def _decoded(
     out: np.ndarray,
     describe: Describe,
 ) -> None:
-    """One encoded image through the step, decoded no larger than it is needed."""
-    whole = column.reused and step.random  # every window cuts another part of it
+    """Puts one encoded image through the step. Decodes it no larger than needed."""
+    whole = column.reused and step.random  # every window crops a different part of it
     small = None if whole else reduction(step, shape[0], shape[1], numbers)
     if small is not None:
         reduced = (-(-shape[0] // small.factor), -(-shape[1] // small.factor), *shape[2:])
@@ -146,10 +153,11 @@ def _decoded(
 def apply_images(
     step: ImageStep, columns: Sequence[Column], describe: Describe, keys: Keys, check: SizeCheck
 ) -> list[Column]:
-    """The columns after a step, for images that are in a column.
+    """Returns the columns after a step whose images are already in a column.
 
     Raises:
-        DecodeError: an image that is smaller than the part wanted, or other than the one it is cut with.
+        DecodeError: an image is smaller than its crop, or differs in size from an image that is cropped together with
+            it.
     """
     column = columns[step.number]
     numbers = drawn_numbers(step, keys)
@@ -184,7 +192,7 @@ def apply_images(
 
 
 def _cells(column: Column, step: ImageStep, window: int) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """Every image of a column, and which are not null."""
+    """Returns every image of a column, and a mask of those that are not null (``None`` = all)."""
     valid = None if column.valid is None else column.valid.reshape(-1)
     if isinstance(column, Dense):
         values = column.values
@@ -209,7 +217,7 @@ def _process(step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarr
         raise _failed(step, where(), ValueError(f"expected pixels, got an image of shape {image.shape}"))
     try:
         process(step, image, numbers, out)
-    except ParquetryError:  # nothing is wrong with this image
+    except ParquetryError:  # the error is not about this image
         raise
     except ValueError as error:
         raise _failed(step, where(), error) from error

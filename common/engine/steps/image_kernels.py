@@ -1,7 +1,8 @@
-"""Resizing, flipping and normalising one image, each into memory that the caller gives.
+"""Resizes, flips and normalises one image, each into memory that the caller provides.
 
-Images are ``(H, W)`` or ``(H, W, C)``. One fixed implementation for each interpolation: OpenCV for all that weigh
-pixels, numpy for ``"nearest"``. Where OpenCV only copies (flips, planes) numpy serves as well, with the same result.
+Images are ``(H, W)`` or ``(H, W, C)``. Each interpolation has one fixed implementation: numpy for ``"nearest"``, and
+OpenCV for all others. For operations that only copy (flips, planes), numpy replaces a missing OpenCV with the same
+result.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
 
 @lru_cache(maxsize=1)
 def opencv() -> ModuleType:
-    """OpenCV, or an error that names the extra.
+    """Imports OpenCV, or raises an error that names the extra to install.
 
-    How many threads it uses is the process's own affair and is left alone: the trainer may use OpenCV itself. Only a
-    forked child, in which the threads of OpenCV's pool do not exist, is kept from waiting for them.
+    The number of OpenCV's threads is left alone, because the trainer may use OpenCV itself. Only a forked child runs
+    without them, because the threads of OpenCV's pool do not exist in it.
     """
     try:
         with importing():
@@ -50,9 +51,9 @@ def _opencv_if_installed() -> ModuleType | None:
 
 
 def resize_into(image: np.ndarray, out: np.ndarray, interpolation: str) -> None:
-    """Writes ``image`` into ``out`` (C-contiguous, same dtype and channels) at the size of ``out``.
+    """Resizes ``image`` into ``out`` (C-contiguous, same dtype and channels).
 
-    ``"area"`` averages the pixels that fall together where both sides shrink, and is ``"bilinear"`` elsewhere.
+    ``"area"`` averages pixels if both sides shrink. Otherwise, it equals ``"bilinear"``.
     """
     if image.shape == out.shape:
         np.copyto(out, image)
@@ -74,18 +75,18 @@ def resize_into(image: np.ndarray, out: np.ndarray, interpolation: str) -> None:
 
 
 def _nearest(image: np.ndarray, out: np.ndarray) -> None:
-    """The pixel whose area holds the centre of each new pixel."""
+    """Takes, for each new pixel, the old pixel that contains its centre."""
     (height, width), (old_height, old_width) = out.shape[:2], image.shape[:2]
     rows = (2 * np.arange(height) + 1) * old_height // (2 * height)
     columns = (2 * np.arange(width) + 1) * old_width // (2 * width)
     taken = np.take(image, rows, axis=0)
-    whole = np.dtype((np.void, taken.dtype.itemsize * math.prod(taken.shape[2:])))  # a pixel moves as one
+    whole = np.dtype((np.void, taken.dtype.itemsize * math.prod(taken.shape[2:])))  # moves each pixel as one value
     pixels = np.take(taken.reshape(height, old_width, -1).view(whole)[..., 0], columns, axis=1)
     np.copyto(out, pixels.view(out.dtype).reshape(out.shape))
 
 
 def flip_into(image: np.ndarray, out: np.ndarray, axis: int) -> None:
-    """Writes ``image`` mirrored along ``axis`` (0: upside down, 1: left and right swapped) into ``out``."""
+    """Writes ``image``, mirrored along ``axis`` (0: upside down, 1: left and right swapped), into ``out``."""
     cv2 = _opencv_if_installed() if out.flags.c_contiguous and image.dtype in RESIZABLE else None
     if cv2 is None or (image.ndim == 3 and image.shape[2] > 4):
         np.copyto(out, np.flip(image, axis))
@@ -98,7 +99,7 @@ def flip_into(image: np.ndarray, out: np.ndarray, axis: int) -> None:
 
 
 def copy_into(image: np.ndarray, out: np.ndarray) -> None:
-    """Copies an image; planes (channels first in memory) are split in one pass."""
+    """Copies an image. If ``out`` has its channels first in memory, splits them in one pass."""
     if _is_planar(out):
         for channel, plane in enumerate(_planes(image)):
             np.copyto(out[..., channel], plane, casting="no")
@@ -107,8 +108,10 @@ def copy_into(image: np.ndarray, out: np.ndarray) -> None:
 
 
 def normalise_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
-    """Writes ``float32(image) * multiply - subtract`` (float32 ``[C]`` each, every step rounded to float32) into
-    ``out``, float32 or float16, which may have its channels first in memory.
+    """Writes ``float32(image) * multiply - subtract`` into ``out``.
+
+    ``multiply`` and ``subtract`` are float32 ``[C]``, and every step is rounded to float32. ``out`` is float32 or
+    float16, and may have its channels first in memory.
     """
     if image.ndim == 2:
         image, out = image[..., None], out[..., None]
@@ -128,7 +131,7 @@ def normalise_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, sub
 
 
 def _normalise_to_half(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, subtract: np.ndarray) -> None:
-    if image.dtype == np.uint8:  # a table: numpy's conversion to half precision takes longer than all the rest
+    if image.dtype == np.uint8:  # uses a table, because numpy's conversion to half precision would dominate the cost
         values = np.arange(256, dtype=np.float32)
         with np.errstate(over="ignore"):
             tables = (values * multiply[:, None] - subtract[:, None]).astype(np.float16)
@@ -146,7 +149,7 @@ def _is_planar(out: np.ndarray) -> bool:
 
 
 def _planes(image: np.ndarray) -> list[np.ndarray]:
-    """The channels of an image, contiguous where that is cheap."""
+    """Returns the channels of an image, contiguous if that is cheap."""
     cv2 = _opencv_if_installed() if image.dtype in RESIZABLE and image.shape[2] > 1 else None
     if cv2 is None:
         return [image[..., channel] for channel in range(image.shape[2])]

@@ -1,8 +1,8 @@
-"""How one image goes through an `ImageStep`.
+"""Puts one image through an `ImageStep`.
 
-In: an image ``(H, W)`` or ``(H, W, C)`` and the random numbers of its item. Out: the finished image in its place in the
-batch. Crops are views, and every operation writes where the next one reads, the last one into the batch, so that an
-image is never copied for its own sake. The functions here know neither batches nor codecs.
+The functions here take an image ``(H, W)`` or ``(H, W, C)`` and the random numbers of its item, and write the finished
+image to its place in the batch. Crops are views. Every operation writes where the next one reads, and the last one
+writes into the batch, so there are no extra copies. The functions know neither batches nor codecs.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .image_kernels import copy_into, flip_into, normalise_into, resize_into
 
 Box = tuple[int, int, int, int]
 Numbers = Sequence[Sequence[float]]
-"""The random numbers of one item, for each operation that wants some."""
+"""The random numbers of one item, for each operation that needs some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """An image that may be decoded at ``1 / factor`` of its size, the part of that wanted, and its size at last."""
+    """How to decode a smaller image: at ``1 / factor`` of its size. Its part ``box`` is then resized to ``size``."""
 
     factor: int
     box: Box
@@ -40,9 +40,9 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class _Action:
-    """One thing to do now: ``run(image, out)`` makes an image of this size and dtype; ``None`` takes a part only.
+    """One operation on an image: ``run(image, out)`` makes an image of this size and dtype; ``None`` only crops.
 
-    ``planes`` says that ``out`` may have its channels first in memory.
+    With ``planes``, ``out`` may have its channels first in memory.
     """
 
     run: Callable[[np.ndarray, np.ndarray], None] | None
@@ -52,7 +52,7 @@ class _Action:
 
 
 def drawn_numbers(step: ImageStep, keys: Callable[[], ItemKeys]) -> Callable[[int], Numbers]:
-    """Draws for all items at once; gives the numbers of one."""
+    """Draws the numbers of all items at once. Returns a function that returns those of one item."""
     if not step.random:
         return lambda item: ((),) * len(step.ops)
     items = keys()
@@ -61,7 +61,11 @@ def drawn_numbers(step: ImageStep, keys: Callable[[], ItemKeys]) -> Callable[[in
 
 
 def size_after(step: ImageStep, height: int, width: int) -> tuple[int, int]:
-    """The size (H, W) of the finished image (before ``axes``); raises ``ValueError`` if a part is larger than it."""
+    """Returns the size (H, W) of the finished image, before ``axes`` permutes it.
+
+    Raises:
+        ValueError: a crop is larger than the image.
+    """
     for op in step.ops:
         height, width = op.size(height, width)
     return height, width
@@ -70,13 +74,17 @@ def size_after(step: ImageStep, height: int, width: int) -> tuple[int, int]:
 def process(
     step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, *, reduced: Reduction | None = None
 ) -> None:
-    """Puts one image through the step, into ``out`` (whose axes are already in the step's order).
+    """Puts one image through the step into ``out``, whose axes are already in the step's order.
 
     Args:
-        reduced: if the image was decoded smaller than it is: how.
+        step: the image step.
+        image: the decoded image.
+        numbers: the random numbers of its item.
+        out: where the finished image goes.
+        reduced: how the image was reduced while it was decoded, if it was.
 
     Raises:
-        ValueError: an image that is smaller than the part wanted.
+        ValueError: the image is smaller than a crop.
     """
     if step.axes is not None:
         out = out.transpose(np.argsort(step.axes))
@@ -90,7 +98,7 @@ def process(
         fits = step.axes is None or action.planes
         target = out
         if number < len(actions) - 1 or not fits:
-            made += 1  # the last one made is read while this one is written
+            made += 1  # two buffers alternate, because one is read while the other is written
             target = SCRATCH.array(f"image {made % 2}", (height, width, *image.shape[2:]), action.dtype)
         action.run(image, target)
         image = target
@@ -99,8 +107,10 @@ def process(
 
 
 def reduction(step: ImageStep, height: int, width: int, numbers: Numbers) -> Reduction | None:
-    """How far an image may be reduced while it is decoded: where it is first shrunk with ``"area"``, by a power of
-    two that leaves at least the size wanted; of a part twice that, because its edges then move by half a pixel.
+    """Returns how far an image may be reduced while it is decoded, or ``None``.
+
+    Only an image that is first shrunk with ``"area"`` is reduced, by a power of two that leaves at least the wanted
+    size. A crop keeps at least twice the wanted size, because the reduction moves its edges by up to half a pixel.
     """
     op = step.ops[0] if step.ops else None
     box: Box
@@ -117,7 +127,7 @@ def reduction(step: ImageStep, height: int, width: int, numbers: Numbers) -> Red
 
 
 def _reduced_box(box: Box, factor: int, height: int, width: int) -> Box:
-    """The nearest whole pixels of the reduced image, at least as many as ``box`` holds of them."""
+    """Returns the whole pixels of the reduced image that are nearest to ``box``, at least as many as it holds."""
     top, left = round(box[0] / factor), round(box[1] / factor)
     high, wide = round((box[0] + box[2]) / factor) - top, round((box[1] + box[3]) / factor) - left
     least_high, least_wide = box[2] // factor, box[3] // factor
@@ -173,7 +183,7 @@ def _middle_or_any(op: CropOp, numbers: Sequence[float], height: int, width: int
 
 
 def _part(op: ResizedCropOp, numbers: Sequence[float], height: int, width: int) -> Box:
-    """A part of random area and proportions; after ten that do not fit, the largest in the middle that does."""
+    """Returns a box of random area and proportions. After ten that do not fit, returns the largest centred one."""
     area, (low, high) = height * width, op.ratio
     for trial in range(TRIES):
         wanted = area * (op.scale[0] + (op.scale[1] - op.scale[0]) * numbers[2 + 2 * trial])

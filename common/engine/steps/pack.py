@@ -1,8 +1,7 @@
-"""Packing: many numeric columns into one matrix, ``[..., K]``, in one pass.
+"""Packs many numeric columns into one matrix, ``[..., K]``, in one pass.
 
-Stored columns go from Arrow's buffers into one matrix for each loaded block, from which batches take whole rows
-(`gather_packed`); columns that something was done to before are put side by side (`apply_pack`). Both give the same
-values.
+`gather_packed` takes whole rows from the matrix of each loaded block, which is filled straight from Arrow's buffers.
+`apply_pack` packs columns that earlier steps have changed. Both return the same values.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ _BLOCK_ROWS = 8192  # a block of the matrix stays in the processor's cache while
 
 
 def packed_bytes(step: PackStep, rows: int) -> int:
-    """What the matrix of a block takes in an arena."""
+    """Returns how many bytes the matrix of a block takes in an arena."""
     return array_bytes(step.output.dtype, (rows, sum(step.widths)))
 
 
 def pack_parts(step: PackStep, columns: Sequence[Sequence[np.ndarray] | None], arena: Arena) -> np.ndarray | None:
-    """The matrix of a block, from the arrays of each row group for each field.
+    """Returns the matrix of a block, made from the arrays of each row group for each field.
 
-    ``None`` where a field has no such arrays, or a number that does not fit: `apply_pack` says which, if it is wanted.
+    Returns ``None`` if a field has no such arrays, or a number that does not fit, which `apply_pack` reports if needed.
     """
     known = [column for column in columns if column is not None]
     if len(known) < len(columns):
@@ -54,7 +53,10 @@ def gather_packed(
     lead: tuple[int, ...],
     arena: Arena,
 ) -> Column:
-    """The matrix of a batch, from the matrices of its blocks; arguments as of `image_columns.gather_images`."""
+    """Returns the matrix of a batch, made from the matrices of its blocks.
+
+    The arguments are those of `image_columns.gather_images`.
+    """
     width = sum(step.widths)
     out = arena.allocate(step.output.dtype, (*lead, width))
     cells = out.reshape(lead[0], len(steps), width)
@@ -72,10 +74,11 @@ def gather_packed(
 
 
 def apply_pack(step: PackStep, columns: Sequence[Column], describe: Describe) -> list[Column]:
-    """The columns after packing.
+    """Returns the columns after packing.
 
     Raises:
-        NullValueError, DecodeError: a null, or a number that the matrix's dtype cannot hold; with file and row.
+        NullValueError: a value is null; names file and row.
+        DecodeError: the matrix's dtype cannot hold a number; names file and row.
     """
     chosen = [columns[number] for number in step.numbers]
     inner = 1 if step.output.window is None else step.output.window
@@ -101,7 +104,7 @@ def apply_pack(step: PackStep, columns: Sequence[Column], describe: Describe) ->
 
 def _fill(step: PackStep, arrays: Sequence[np.ndarray], matrix: np.ndarray) -> None:
     """Writes the columns into the matrix, block by block."""
-    with np.errstate(over="ignore"):  # a float that is too large for a narrower one becomes infinite, as in a cast
+    with np.errstate(over="ignore"):  # a float too large for a narrower dtype becomes infinite, as in a cast
         for start in range(0, len(matrix), _BLOCK_ROWS):
             block = matrix[start : start + _BLOCK_ROWS]
             place = 0
@@ -115,7 +118,7 @@ def _fill(step: PackStep, arrays: Sequence[np.ndarray], matrix: np.ndarray) -> N
 
 
 def _misfit(step: PackStep, array: np.ndarray) -> int | None:
-    """The first row with an integer that the wanted dtype cannot hold; nothing wraps round."""
+    """Returns the first row with an integer that the wanted dtype cannot hold, or ``None``."""
     target = step.output.dtype
     if target.kind not in "iu" or array.dtype.kind not in "iu" or np.can_cast(array.dtype, target) or not array.size:
         return None
@@ -128,6 +131,6 @@ def _misfit(step: PackStep, array: np.ndarray) -> int | None:
 
 def _null(field: OutputField, where: str, step: PackStep) -> NullValueError:
     return NullValueError(
-        f"pack '{step.output.name}', field '{field.name}', {where}: expected a value, found null. Choose with "
-        f"nulls('drop', '{field.name}'), 'fill' or 'mask', before pack(), what becomes of it."
+        f"pack '{step.output.name}', field '{field.name}', {where}: expected a value, found null. Call "
+        f"nulls('drop', '{field.name}') before pack(), or use 'fill' or 'mask'."
     )

@@ -1,6 +1,6 @@
-"""Steps that give nulls and variable shapes the form that a model takes: fill, mask, pad, and fixed shapes.
+"""Steps that convert nulls and variable shapes to a form that models can use: fill, mask, pad, and fixed shapes.
 
-Pure functions over columns, on whole batches.
+All are pure functions of the columns of a whole batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Describe = Callable[[int], str]
 
 
 def apply_permute(step: PermuteStep, columns: Sequence[Column]) -> list[Column]:
-    """The columns with one of them permuted."""
+    """Returns the columns with one of them permuted."""
     column = columns[step.number]
     result = list(columns)
     if isinstance(column, Dense):
@@ -55,10 +55,10 @@ def apply_permute(step: PermuteStep, columns: Sequence[Column]) -> list[Column]:
 
 
 def apply_nulls(step: NullStep, columns: Sequence[Column], describe: Describe) -> list[Column]:
-    """The columns after a null policy.
+    """Returns the columns after applying a null policy.
 
     Raises:
-        NullValueError: a null under ``"error"``.
+        NullValueError: a value is null, and the policy is ``"error"``.
     """
     column = columns[step.number]
     present: Column | None = None
@@ -86,10 +86,10 @@ def apply_nulls(step: NullStep, columns: Sequence[Column], describe: Describe) -
 
 
 def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> list[Column]:
-    """The columns after padding.
+    """Returns the columns after padding.
 
     Raises:
-        DecodeError: a value larger than the wanted shape (or other than it, without padding).
+        DecodeError: a value is larger than the wanted shape, or, without padding, has another shape.
     """
     column = columns[step.number]
     assert not isinstance(column, Compound)
@@ -116,7 +116,7 @@ def apply_pad(step: PadStep, columns: Sequence[Column], describe: Describe) -> l
 
 
 def lead_of(column: Plain, field: OutputField) -> tuple[int, ...]:
-    """The leading axes of a column: rows, and steps for stacked windows."""
+    """Returns the sizes of the leading axes of a column: rows, and steps for stacked windows."""
     axes = 1 if field.window is None else 2
     if isinstance(column, Dense):
         return column.values.shape[:axes]
@@ -124,7 +124,7 @@ def lead_of(column: Plain, field: OutputField) -> tuple[int, ...]:
 
 
 def _taken_apart(column: Compound) -> tuple[Column, Column]:
-    """The column of a field without its flags, and one of the flags."""
+    """Splits a column into the field without its flags, and the flags."""
     *lengths, values, flags = column.parts
     return (Compound((*lengths, values)), Compound((*lengths, flags))) if lengths else (values, flags)
 
@@ -142,7 +142,7 @@ def _filled(column: Column, valid: np.ndarray, value: object) -> Column:
         return without_valid(column)
     raise PipelineError(
         "nulls('fill'): expected a field of fixed shape for null values, got a variable one. Use 'mask' or 'drop', or "
-        "leave null lists out with where(pc.is_valid(...)), so that only nulls inside lists are filled."
+        "remove null lists with where(pc.is_valid(...)), so that only nulls inside lists are filled."
     )
 
 
@@ -198,7 +198,7 @@ def _padded(column: Ragged, target: tuple[int, ...], step: PadStep) -> Column:
 
 
 def _places(shapes: np.ndarray, target: tuple[int, ...]) -> np.ndarray:
-    """For each element of all cells laid end to end, its place in the padded array, flat."""
+    """Returns, for each element of all cells laid end to end, its place in the flat padded array."""
     cells = len(shapes)
     size = int(np.prod(target, dtype=np.int64))
     begins = np.arange(cells) * size

@@ -17,19 +17,19 @@ class LoadedColumns(Protocol):
     """The columns of a loaded block, as steps see them."""
 
     by_item: dict[int, FixedColumn]
-    """Columns that are already in the order of the block's items, by number of the field."""
+    """Columns that are already in the order of the block's items, by field number."""
 
     def column(self, number: int) -> BlockColumn:
-        """The column of the program's ``number``-th field."""
+        """Returns the column of the program's ``number``-th field."""
 
     def packed(self, step: PackStep) -> np.ndarray | None:
-        """The matrix that a step packs the block's columns into, if it could be made."""
+        """Returns the matrix into which a step packs the block's columns, or ``None`` if it could not be made."""
 
     def identify(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The row groups that rows of the block belong to, and their numbers inside them; int64 each."""
+        """Returns the row group of each of the given rows, and the row's number in it; int64 each."""
 
     def describe(self, row: int) -> str:
-        """Where a row is stored: file, row group, and row."""
+        """Describes where a row is stored: file, row group, and row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,13 @@ class Source:
     """The rows that a batch takes from one block.
 
     Attributes:
-        block: where the rows are.
+        block: the block that holds the rows.
         cells: int64 ``[items, T]``: the block's rows of each item.
-        places: which items of the batch they are, int64 ``[items]``; ``None`` when they are all, in order.
-        source: which pipeline of a mix the block belongs to.
-        turn: which pass over the dataset the items belong to, over all iterators.
-        items: their numbers in the block; ``None`` where ``cells`` are all that is known.
-        spans: where rows are joined into items, what is taken of each row, as `Draw.spans` says.
+        places: the items' numbers in the batch, int64 ``[items]``; ``None`` if they are the whole batch, in order.
+        source: the number of the pipeline in a mix to which the block belongs.
+        turn: the number of the pass over the dataset, counted over all iterators.
+        items: the items' numbers in the block; ``None`` if only ``cells`` are known.
+        spans: if rows are joined into items, the part taken of each row; see `Draw.spans`.
         repeats: how often the row of each item came before in the epoch, int64 ``[items]``; ``None`` = never.
     """
 
@@ -58,7 +58,7 @@ class Source:
 
 
 def as_slice(numbers: np.ndarray) -> Numbers:
-    """Numbers as a slice, where they follow each other."""
+    """Returns consecutive numbers as a slice, and all others as they are."""
     if len(numbers) and numbers[-1] - numbers[0] + 1 == len(numbers) and (np.diff(numbers) == 1).all():
         return slice(int(numbers[0]), int(numbers[-1]) + 1)
     return numbers

@@ -1,4 +1,4 @@
-"""Running user functions on rows and batches, and holding what they return to what was declared."""
+"""Runs user functions on rows and batches, and checks their results against the declared fields."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ Describe = Callable[[int], str]
 
 
 def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, describe: Describe) -> list[Column]:
-    """The columns after one user function.
+    """Returns the columns after a user function.
 
     Args:
+        step: the function, with its inputs and outputs.
         columns: one for each of ``step.inputs``.
-        count: rows.
-        describe: where row ``i`` of the batch comes from, for errors.
+        count: the number of rows.
+        describe: describes where row ``i`` of the batch comes from, for errors.
 
     Raises:
-        TransformError: the function raised, or returned another set of fields, dtype, or shape than declared.
+        TransformError: the function raised, or its fields, dtypes or shapes differ from the declared ones.
     """
     if step.form == "arrow":
         return _apply_to_arrow(step, columns, count, describe)
@@ -49,9 +50,7 @@ def apply_transform(step: TransformStep, columns: Sequence[Column], count: int, 
 def apply_dropping(
     step: TransformStep, columns: Sequence[Column], count: int, describe: Describe
 ) -> tuple[list[Column], np.ndarray]:
-    """As `apply_transform`, for a function that may leave rows out; also gives the numbers of the rows that are
-    left.
-    """
+    """Like `apply_transform`, for a function that may drop rows. Also returns the numbers of the remaining rows."""
     return _apply_to_rows(step, columns, count, describe)
 
 
@@ -88,10 +87,11 @@ def _apply_to_batch(step: TransformStep, columns: Sequence[Column], count: int, 
             found = _length(outputs[number])
             if found != count:
                 raise TransformError(
-                    f"transform {step.name}, field '{field.name}': expected {count} rows as it was given, "
+                    f"transform {step.name}, field '{field.name}': expected {count} rows, as in its input, "
                     f"got {type(outputs[number]).__name__ if found is None else found}."
                 )
-            # One reference is the list's and one this call's; more are the function's, which may write there again.
+            # One reference is held by the list and one by this call. If there are more, the user's function holds them
+            # and may write to the array again.
             references = sys.getrefcount(outputs[number])
             own = id(outputs[number]) in given or getattr(outputs[number], "base", True) is None
             alone = own and references <= given.get(id(outputs[number]), 1) + 1
@@ -125,7 +125,7 @@ def _from_arrow(
         )
     if result.num_rows != count:
         raise TransformError(
-            f"transform {step.name} for {where()}: expected {count} rows as it was given, got {result.num_rows}."
+            f"transform {step.name} for {where()}: expected {count} rows, as in its input, got {result.num_rows}."
         )
     missing = [field.name for field in step.outputs if field.name not in result.column_names]
     extra = [
@@ -157,7 +157,7 @@ def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> li
     if not isinstance(result, Mapping):
         raise TransformError(
             f"transform {step.name} for {where()}: expected a dict of fields, got {type(result).__name__}. "
-            "Return the row (or batch) that the function was given, changed; to leave rows out, say drops=True."
+            "Return the changed row (or batch). To drop rows, set drops=True."
         )
     try:
         picked = flatten(step.outputs, result)
@@ -176,10 +176,14 @@ def _picked(step: TransformStep, result: object, where: Callable[[], str]) -> li
 
 
 def _column(step: TransformStep, field: OutputField, values: Any, describe: Describe, *, alone: bool) -> Column:
-    """Checks values (one for each row) against the declared field, and lays them out as a column of its own memory.
+    """Checks values (one for each row) against the declared field, and converts them to a column with its own memory.
 
     Args:
-        alone: nobody else holds ``values``, so that they need no copy.
+        step: the user function's step, for errors.
+        field: the declared field.
+        values: the values.
+        describe: describes where row ``i`` comes from, for errors.
+        alone: whether nobody else holds ``values``, so that no copy is needed.
     """
     if isinstance(values, np.ndarray) and values.dtype != object and field.kind == "dense" and not field.ragged:
         _check_dtype(step, field, values.dtype, 0, describe)
@@ -194,7 +198,7 @@ def _column(step: TransformStep, field: OutputField, values: Any, describe: Desc
         except (TypeError, ValueError):
             raise TransformError(
                 f"transform {step.name}, field '{field.name}', the batch that begins at {describe(0)}: expected a "
-                "NestedArray whose offsets rise and end inside what they point to, got others."
+                "NestedArray with ascending offsets within its values, got invalid offsets."
             ) from None
         if (whole := _nested_column(field, values)) is not None:
             return whole
@@ -205,7 +209,7 @@ def _column(step: TransformStep, field: OutputField, values: Any, describe: Desc
 
 
 def _masked_column(step: TransformStep, field: OutputField, values: np.ma.MaskedArray, describe: Describe) -> Dense:
-    """A masked array: a value that is masked as a whole is null, and zero beneath."""
+    """Converts a masked array to a column. A value that is masked entirely becomes null, and is stored as zero."""
     lead = values.shape[: 1 if field.window is None else 2]
     mask = np.ma.getmaskarray(values).reshape(*lead, -1)
     null, whole = np.asarray(mask.any(axis=-1)), np.asarray(mask.all(axis=-1))
@@ -218,13 +222,13 @@ def _masked_column(step: TransformStep, field: OutputField, values: np.ma.Masked
 
 
 def _nested_column(field: OutputField, values: NestedArray) -> Compound | None:
-    """Nested lists as a column; ``None`` unless they are what the field says."""
+    """Converts nested lists to a column. Returns ``None`` unless they match the field."""
     fits = field.window is None and field.kind == "dense" and len(values.offsets) == field.levels
     if not fits or values.dtype != field.dtype or values.values.shape[1:] != field.shape[field.levels :]:
         return None
     held = zip(field.shape, values.offsets, strict=False)
     if np.ma.is_masked(values.values) or any(size is not None and (np.diff(o) != size).any() for size, o in held):
-        return None  # taken in row by row, which says what is wrong where
+        return None  # converting row by row reports which row is wrong
     ends, parts = values.offsets[0], []
     for offsets in values.offsets[1:]:
         parts.append(Ragged(np.diff(ends)[:, None], np.diff(offsets), (len(values),)))
@@ -235,12 +239,12 @@ def _nested_column(field: OutputField, values: NestedArray) -> Compound | None:
 
 
 def cells_of(step: TransformStep, field: OutputField, rows: int, describe: Describe) -> Cells | NestedCells:
-    """Where the values of a field go, one after the other."""
+    """Returns the collector for the values of a field."""
     return (NestedCells if field.levels else Cells)(step, field, rows, describe)
 
 
 class NestedCells:
-    """As `Cells`, of nested lists: each value goes in parts to the cells of the field's leaves."""
+    """Like `Cells`, for nested lists. Each value is split over the cells of the field's leaves."""
 
     def __init__(self, step: TransformStep, field: OutputField, rows: int, describe: Describe) -> None:
         self._step = step
@@ -252,7 +256,7 @@ class NestedCells:
         self._leaves = [Cells(step, leaf, rows * steps, lambda cell: describe(cell // steps)) for leaf in leaves]
 
     def add(self, value: Any) -> None:
-        """Takes in the value of the next row."""
+        """Adds the value of the next row."""
         window = self._field.window
         try:
             steps = (value,) if window is None else tuple(_as_list(value))
@@ -270,7 +274,7 @@ class NestedCells:
         self._rows += 1
 
     def column(self) -> Compound:
-        """All of them."""
+        """Returns the column of all values."""
         lead = (self._rows,) if self._field.window is None else (self._rows, self._field.window)
         parts = [part for cells in self._leaves if isinstance(part := cells.column(), Ragged)]
         for part, inside in pairwise(parts):
@@ -286,7 +290,7 @@ class NestedCells:
         return TransformError(f"{where}: expected {expected}, got {found}.")
 
     def _taken_apart(self, cell: Any) -> list[Any]:
-        """The lengths of the lists at each level but the first, and the values, end to end."""
+        """Returns the lengths of the lists at each level except the first, and the values, end to end."""
         levels, shape = self._field.levels, self._field.shape
         lists, lengths = [_as_list(cell)], []
         for level in range(levels):
@@ -301,11 +305,11 @@ class NestedCells:
                 counts = np.array([len(part) for part in lists], np.int64)
                 if level:
                     lengths.append(counts)
-            # A null that is masked came in without lists, and may go out so.
+            # A masked null came in without lists, so it may be returned without lists.
             held = shape[level] is None or (level == 0 and not len(lists[0]))
             if not held and (wrong := counts[counts != shape[level]]).size:
                 raise self._error(
-                    f"lists of {shape[level]} at level {level + 1}, as its shape {shape} says", f"{wrong[0]}"
+                    f"lists of {shape[level]} at level {level + 1}, as its shape {shape} declares", f"{wrong[0]}"
                 )
         filled = [each for each in lists if len(each)]
         if not filled:
@@ -320,17 +324,17 @@ class NestedCells:
         return [*lengths, items]
 
     def _inside(self, part: Any, level: int) -> Any:
-        """A list inside a list; no null, in any form."""
+        """Returns a list inside a list. Raises `TransformError` if it is null, in any form."""
         unmasked = self._leaves[-1].unmasked(part)
         if unmasked is None:
             raise self._null_inside(level + 1)
         return _as_list(unmasked)
 
     def _null_inside(self, level: int) -> TransformError:
-        return self._error(f"no null inside a list (level {level})", "one; leave it out, or put a value in its place")
+        return self._error(f"no null inside a list (level {level})", "one. Remove it, or replace it with a value")
 
     def _check_values(self, items: list[Any], axes: int) -> None:
-        """Looks for nulls in values of so many axes, and for lists that are nested deeper."""
+        """Checks values with this number of axes for nulls, and for lists that are nested deeper."""
         for axis in range(axes + 1):
             kinds = set(map(type, items))
             masked = any(issubclass(kind, np.ma.MaskedArray) for kind in kinds)
@@ -346,10 +350,10 @@ class NestedCells:
 
 
 def _as_list(value: Any) -> Any:
-    """A value that is a list, or that has one's values as an array.
+    """Returns a list as it is, and anything array-like as an array.
 
     Raises:
-        TypeError: it is no list.
+        TypeError: the value is not a list.
     """
     if isinstance(value, NestedArray):
         return _spanning(value)
@@ -361,10 +365,10 @@ def _as_list(value: Any) -> Any:
 
 
 def _spanning(nested: NestedArray) -> NestedArray:
-    """The same lists over those values alone that they have.
+    """Returns the same lists over only those values that they contain.
 
     Raises:
-        TypeError: its offsets fall, or point outside.
+        TypeError: offsets descend, or point outside of the values.
     """
     if not nested.offsets:
         raise TypeError
@@ -385,13 +389,15 @@ def _spanning(nested: NestedArray) -> NestedArray:
 
 
 class Cells:
-    """The values of one field as a function returns them, one row after the other.
+    """Collects the values of one field that a function returns, one row after the other.
 
-    Each is copied when it comes, because a function may return its own memory again, and change it then.
+    Each value is copied at once, because a function may reuse and change the memory that it returned.
 
     Args:
-        rows: how many may come.
-        describe: where the ``n``-th row comes from, for errors.
+        step: the user function's step, for errors.
+        field: the declared field.
+        rows: the maximum number of rows.
+        describe: describes where the ``n``-th row comes from, for errors.
     """
 
     def __init__(self, step: TransformStep, field: OutputField, rows: int, describe: Describe) -> None:
@@ -408,7 +414,7 @@ class Cells:
             self._out = np.empty((rows * math.prod(self._window), *self._zero), field.dtype)
 
     def add(self, value: object) -> None:
-        """Takes in the value of the next row."""
+        """Adds the value of the next row."""
         for cell in self._steps(value):
             cell = self.unmasked(cell)
             if cell is None and not self._field.nullable:
@@ -421,7 +427,7 @@ class Cells:
         self._rows += 1
 
     def column(self) -> Column:
-        """All of them."""
+        """Returns the column of all values."""
         field, lead = self._field, (self._rows, *self._window)
         mask = None if all(self._valid) else np.array(self._valid, dtype=bool).reshape(lead)
         if self._out is not None:
@@ -437,7 +443,7 @@ class Cells:
         return in_one_shape(field, found, f"transform {self._step.name}", self._describe)
 
     def _steps(self, value: Any) -> Sequence[Any]:
-        """The cells of a row: one, or one for each step of a window."""
+        """Returns the cells of a row: one, or one for each step of a window."""
         if self._field.window is None:
             return (value,)
         steps = list(value) if hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping) else None
@@ -448,7 +454,7 @@ class Cells:
         return steps
 
     def unmasked(self, cell: object) -> Any:
-        """``None`` for a null in any form."""
+        """Returns the cell without a mask, or ``None`` for a null in any form."""
         if isinstance(cell, np.ma.MaskedArray):
             mask = np.ma.getmaskarray(cell)
             if cell.size and mask.all():
@@ -467,8 +473,8 @@ class Cells:
         except ValueError as error:
             raise TransformError(
                 f"transform {self._step.name}, field '{self._field.name}', {self._describe(self._rows)}: expected an "
-                f"array, got lists of different lengths in one value ({error}). Declare the field with a None for each "
-                f"such axis in output=[...], and write .nested('{self._field.path[-1]}') behind the function."
+                f"array, got lists of different lengths in one value ({error}). Declare the field with None for each "
+                f"such axis in output=[...], and write .nested('{self._field.path[-1]}') after the function."
             ) from None
         _check_cell_shape(self._step, self._field, array.shape, self._rows, self._describe)
         if isinstance(value, np.ndarray | np.generic) or array.dtype.kind in "mM":
@@ -492,7 +498,7 @@ class Cells:
 
 
 def is_null(value: object) -> bool:
-    """Whether a value says that there is none: ``None``, and pandas' ``NA`` and ``NaT``."""
+    """Returns whether a value means null: ``None``, or pandas' ``NA`` or ``NaT``."""
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
@@ -501,8 +507,8 @@ def _check_null(step: TransformStep, field: OutputField, row: int, describe: Des
     where = f"transform {step.name}, field '{field.name}', {describe(row)}"
     if partly:
         raise TransformError(
-            f"{where}: expected a value without masked parts, or one that is masked as a whole, got one masked in part."
-            " Fill it with .filled(...)."
+            f"{where}: expected a value that is masked entirely or not at all, got one masked in part. "
+            "Fill it with .filled(...)."
         )
     if not field.nullable:
         raise TransformError(f"{where}: expected a value, got None. Declare the field nullable=True.")
@@ -511,7 +517,11 @@ def _check_null(step: TransformStep, field: OutputField, row: int, describe: Des
 def _converted(
     step: TransformStep, field: OutputField, array: np.ndarray, number: int, describe: Describe
 ) -> np.ndarray:
-    """Python numbers have no dtype of their own: they take the declared one, if it holds them."""
+    """Converts Python numbers, which have no dtype, to the declared dtype.
+
+    Raises:
+        TransformError: the dtype cannot hold a number.
+    """
     if array.size == 0:
         return array.astype(field.dtype)
     if array.dtype.kind not in {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[field.dtype.kind]:

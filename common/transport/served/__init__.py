@@ -1,1 +1,1 @@
-"""Batches over a socket: the client's half, and the wire; see `docs/arrow-stream.md`."""
+"""Batches over a socket: the client and the wire format; see `docs/arrow-stream.md`."""

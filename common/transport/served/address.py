@@ -1,7 +1,7 @@
-"""Where a server is: `Endpoint` (a socket's address) and `ServerAddress` (that, and what a client needs to get in).
+"""`Endpoint`, the address of a socket, and `ServerAddress`, which adds what a client needs to connect.
 
-In: texts such as ``unix:/run/data.sock``, ``tcp://127.0.0.1:9100`` or ``tls://data.example:9100``. What always holds: a
-plain TCP address is one of this machine; every other goes through TLS with a token.
+Both are made from URLs such as ``unix:/run/data.sock``, ``tcp://127.0.0.1:9100`` or ``tls://data.example:9100``. A
+plain TCP address is always on this machine. All other TCP addresses require TLS and a token.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Endpoint:
     """The address of a listening socket.
 
     Attributes:
-        kind: a Unix socket at ``path``, or TCP at ``host`` and ``port`` (0 = any free one).
-        tls: whether bytes on it are encrypted.
+        kind: ``"unix"`` for a Unix socket at ``path``, or ``"tcp"`` for ``host`` and ``port`` (0 = any free port).
+        tls: whether the connection is encrypted.
     """
 
     kind: Literal["unix", "tcp"]
@@ -36,7 +36,7 @@ class Endpoint:
 
     @property
     def is_local(self) -> bool:
-        """Whether only processes of this machine reach it."""
+        """Whether only processes on this machine can reach it."""
         return self.kind == "unix" or is_loopback(self.host)
 
     def __str__(self) -> str:
@@ -47,21 +47,21 @@ class Endpoint:
 
     @property
     def for_tensorflow_io(self) -> str:
-        """As ``ArrowStreamDataset`` wants it."""
+        """The address in the form that ``ArrowStreamDataset`` expects."""
         return f"unix://{self.path}" if self.kind == "unix" else f"tcp://{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """A served pipeline, as its clients name it.
+    """The address of a served pipeline, with the options of a client.
 
     Attributes:
         url: ``unix:PATH``, ``tcp://127.0.0.1:PORT``, or ``tls://HOST:PORT``.
-        token_file: a file whose first line is the server's token; ``None`` = the token that a server of this user made
-            for itself, if it is on a TCP port of this machine.
-        tls_ca_file: certificates (PEM) that the server's is held to; ``None`` = those of the system.
-        shared: take the next batches of one epoch that all such clients share, instead of a shard of one's own.
-        seed: in place of a shuffle seed that nobody chose; set when a state with another one is loaded.
+        token_file: a file whose first line is the server's token. ``None`` means the token that a server of the same
+            user created for itself, if it listens on a TCP port of this machine.
+        tls_ca_file: the CA certificates (PEM) that verify the server's certificate; ``None`` = the system's.
+        shared: whether to share one epoch with all other clients that set this, instead of reading a shard.
+        seed: replaces a shuffle seed that nobody chose. Set when a state with another seed is loaded.
     """
 
     url: str
@@ -79,24 +79,24 @@ class ServerAddress:
             )
         if endpoint.port == 0 and endpoint.kind == "tcp":
             raise PipelineError(
-                f"address {self.url!r}: expected a port, got none. The server tells its own when it starts."
+                f"address {self.url!r}: expected a port, got none. The server prints its port when it starts."
             )
 
     @property
     def endpoint(self) -> Endpoint:
-        """The socket's address."""
+        """The address of the socket."""
         return parse_endpoint(self.url)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields; the token itself stays in its file."""
+        """Returns the fields. The token itself stays in its file."""
         return {name: getattr(self, name) for name in ("url", "token_file", "tls_ca_file", "shared", "seed")}
 
     @classmethod
     def of(cls, value: str | os.PathLike[str] | Mapping[str, Any] | ServerAddress | Any) -> ServerAddress:
-        """An address from a URL, from JSON, from a server (anything with an ``address``), or as it is.
+        """Converts a URL, JSON, or a server (anything with an ``address``) to an address. Returns an address as it is.
 
         Raises:
-            PipelineError: it is none.
+            PipelineError: the value is not an address.
         """
         if isinstance(value, ServerAddress):
             return value
@@ -111,10 +111,10 @@ class ServerAddress:
 
 
 def parse_endpoint(url: str) -> Endpoint:
-    """The socket address that a URL names.
+    """Parses a URL to the address of a socket.
 
     Raises:
-        PipelineError: no such form.
+        PipelineError: the URL has none of the known forms.
     """
     if url.startswith("unix:"):
         path = os.path.abspath(url.removeprefix("unix://").removeprefix("unix:"))
@@ -134,12 +134,12 @@ def parse_endpoint(url: str) -> Endpoint:
 
 
 def parts_wrong(url: str) -> bool:
-    """Whether a URL has another scheme than TCP's, or more than a host and a port."""
+    """Returns whether a URL has a scheme other than ``tcp`` and ``tls``, or more than a host and a port."""
     return not url.startswith(("tcp://", "tls://")) or "/" in url[6:] or "@" in url
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name means this machine and nothing else."""
+    """Returns whether a host name refers to this machine's loopback interface."""
     if host == "localhost":
         return True
     try:

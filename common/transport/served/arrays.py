@@ -1,7 +1,7 @@
-"""Arrow arrays over numpy memory and back, without a copy where the two lay values out alike.
+"""Converts between numpy and Arrow arrays, without a copy where both have the same memory layout.
 
-They differ in one thing only: Arrow packs bools into bits. All lists and strings have 32-bit offsets, which every
-reader of Arrow understands.
+Only bools differ: Arrow packs them into bits. All lists and strings have 32-bit offsets, which every Arrow reader
+understands.
 """
 
 from __future__ import annotations
@@ -19,32 +19,35 @@ _MOST = 2**31 - 1
 
 
 def flat_array(values: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """Numbers as a flat array."""
+    """Returns numbers as a flat Arrow array."""
     flat = np.ascontiguousarray(values).reshape(-1)
     data = _bits(flat) if flat.dtype == np.bool_ else pa.py_buffer(flat)
     return pa.Array.from_buffers(pa.from_numpy_dtype(flat.dtype), len(flat), [_validity(valid), data])
 
 
 def string_array(strings: Strings, arrow: pa.DataType, valid: np.ndarray | None = None) -> pa.Array:
-    """Strings as a flat array of ``string`` or ``binary``."""
+    """Returns strings as a flat Arrow array of ``string`` or ``binary``."""
     offsets = _offsets(strings.offsets)
     data = pa.py_buffer(np.ascontiguousarray(strings.data))
     return pa.Array.from_buffers(arrow, len(strings.offsets) - 1, [_validity(valid), offsets, data])
 
 
 def list_array(items: pa.Array, offsets: np.ndarray, valid: np.ndarray | None = None) -> pa.Array:
-    """A list for each span of ``items`` between two offsets."""
+    """Returns an array of lists, one for each span of ``items`` between two offsets."""
     buffers = [_validity(valid), _offsets(offsets)]
     return pa.Array.from_buffers(pa.list_(items.type), len(offsets) - 1, buffers, children=[items])
 
 
 def even_offsets(rows: int, each: int) -> np.ndarray:
-    """The offsets of ``rows`` lists of ``each`` items."""
+    """Returns the offsets of ``rows`` lists of ``each`` items."""
     return np.arange(rows + 1, dtype=np.int64) * each
 
 
 def numbers_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
-    """The values of a flat array, whatever is null; writable, over the array's own memory."""
+    """Returns the values of a flat array, ignoring its nulls, as a writable view of the array's memory.
+
+    Bools are copied.
+    """
     memory = _memory(array.buffers()[1])
     if dtype == np.bool_:
         bits = np.unpackbits(memory, count=array.offset + len(array), bitorder="little")
@@ -54,30 +57,30 @@ def numbers_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def strings_of(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The offsets, from 0, and the bytes of a flat array of strings."""
+    """Returns the offsets (starting at 0) and the bytes of a flat array of strings."""
     _, offsets, data = array.buffers()
     found = offsets_of(array, offsets)
     return found - found[0], _memory(data)[found[0] : found[-1]]
 
 
 def offsets_of(array: pa.Array, buffer: pa.Buffer | None) -> np.ndarray:
-    """The offsets of lists or strings, int64 ``[n + 1]``."""
+    """Returns the offsets of lists or strings, int64 ``[n + 1]``."""
     if buffer is None or not len(array):
         return np.zeros(1, np.int64)
     return np.frombuffer(buffer, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
 
 
 def valid_of(array: pa.Array) -> np.ndarray | None:
-    """Which values are there; ``None`` if all are."""
+    """Returns a mask of the values that are not null, or ``None`` if no value is null."""
     return None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
 
 
 def _memory(buffer: pa.Buffer | None) -> np.ndarray:
-    """A received buffer as bytes that may be written to: nothing else refers to what came from the socket."""
+    """Returns a received buffer as writable bytes. This is safe because nothing else refers to the received memory."""
     if buffer is None or not buffer.size:
         return np.zeros(0, np.uint8)
     memory = (ctypes.c_uint8 * buffer.size).from_address(buffer.address)
-    memory.owner = buffer  # keeps the buffer as long as any view of it
+    memory.owner = buffer  # keeps the buffer alive as long as any view of it
     return np.frombuffer(memory, np.uint8)
 
 

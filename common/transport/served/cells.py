@@ -1,8 +1,8 @@
-"""From a step of the engine to the record batches that ``tensorflow_io.arrow.ArrowStreamDataset`` can read.
+"""Encodes a step of the engine as record batches that ``tensorflow_io.arrow.ArrowStreamDataset`` can read.
 
-It knows scalars, strings, and lists of them, one list to a row; no tensors, no nulls, no lists of different lengths in
-a batch. So here an Arrow row is one *element*, a whole batch of a batched pipeline, and each tensor of it is a list of
-its values. `tf_plugin.arrow` puts them into their shapes again, in the graph.
+That dataset supports scalars, strings, and one list of them per row. It supports no tensors, no nulls, and no lists of
+different lengths in a batch. Therefore, an Arrow row holds one *element* (of a batched pipeline, a whole batch), and
+each of its tensors is a list of values. `tf_plugin.arrow` restores the shapes in the graph.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .arrays import even_offsets, flat_array, list_array, string_array
 from .encode import dense_shape, item_type
 
 LEADING = ("error", "rows")
-"""The first columns: the text of an error that ends the stream (empty otherwise), and the rows of the element."""
+"""The first columns: the text of an error that ends the stream (otherwise empty), and the element's number of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One column: a list (or a scalar) for each element.
+    """One column, with a list (or a scalar) for each element.
 
     Attributes:
-        field: number of the output field.
-        part: ``"values"`` in C order; ``"shape"`` of the element where nobody can know it; ``"splits"`` of a ragged
-            value along ``axis``.
-        type: Arrow type of an item.
-        scalar: one item instead of a list.
+        field: the number of the output field.
+        part: ``"values"`` in C order; ``"shape"`` of the element, if it is not known in advance; or ``"splits"`` of a
+            ragged value along ``axis``.
+        type: the Arrow type of an item.
+        scalar: whether the column holds one item per element instead of a list.
     """
 
     field: int
@@ -42,12 +42,12 @@ class Cell:
 
     @property
     def arrow(self) -> pa.DataType:
-        """The column's type."""
+        """The Arrow type of the column."""
         return self.type if self.scalar else pa.list_(self.type)
 
 
 def cells_of(element: Element) -> list[Cell]:
-    """The columns after `LEADING`, in order."""
+    """Returns the columns after `LEADING`, in order."""
     cells: list[Cell] = []
     for number, output in enumerate(element.leaves):
         scalar = not element.batched and output.element_shape == ()
@@ -61,24 +61,24 @@ def cells_of(element: Element) -> list[Cell]:
 
 
 def has_splits(element: Element, output: OutputField) -> bool:
-    """Whether a ragged field has several cells in an element: rows of a batch, steps of a window."""
+    """Returns whether an element has several cells of a ragged field: the rows of a batch, or the steps of a window."""
     return element.batched or output.window is not None
 
 
 def last_variable(output: OutputField) -> int:
-    """The last axis of variable length."""
+    """Returns the last axis of variable length."""
     return max(axis for axis, size in enumerate(output.shape) if size is None)
 
 
 def cells_schema(element: Element) -> pa.Schema:
-    """The schema of a stream of elements."""
+    """Returns the schema of a stream of elements."""
     names = [f"{element.leaves[cell.field].name}.{cell.part}{max(cell.axis, 0) or ''}" for cell in cells_of(element)]
     types = [cell.arrow for cell in cells_of(element)]
     return pa.schema(list(zip([*LEADING, *names], [pa.string(), pa.int64(), *types], strict=True)))
 
 
 def encode_cells(element: Element, schema: pa.Schema, columns: Sequence[Column], count: int) -> pa.RecordBatch:
-    """A step as one row (a batch), or as a row for each of its rows."""
+    """Encodes a step as one row if the pipeline is batched, otherwise as one row for each of its rows."""
     groups = 1 if element.batched else count
     rows = np.full(groups, count if element.batched else 1, np.int64)
     arrays = [pa.array([""] * groups, pa.string()), pa.array(rows)]
@@ -88,7 +88,7 @@ def encode_cells(element: Element, schema: pa.Schema, columns: Sequence[Column],
 
 
 def error_cells(element: Element, schema: pa.Schema, text: str) -> pa.RecordBatch:
-    """A row that holds nothing but the text of an error."""
+    """Returns a record batch of one row that holds only the text of an error."""
     arrays = [pa.array([text]), pa.array([0], pa.int64())]
     for cell in cells_of(element):
         nothing = b"" if pa.types.is_binary(cell.type) else "" if pa.types.is_string(cell.type) else 0
@@ -118,13 +118,13 @@ def _items(cell: Cell, values: np.ndarray | Strings) -> pa.Array:
 
 
 def _dense_shapes(element: Element, column: Column, groups: int) -> np.ndarray:
-    """The shape of each element of a padded field."""
+    """Returns the shape of each element of a padded field."""
     shape = dense_shape(column)
     return np.tile(np.array(shape if element.batched else shape[1:], np.int64), (groups, 1))
 
 
 def _splits(shapes: np.ndarray, axis: int) -> np.ndarray:
-    """Where the parts along one axis begin and end, counted in parts of the next axis, as in `tf.RaggedTensor`."""
+    """Returns the row splits of one axis, counted in parts of the next axis, as in `tf.RaggedTensor`."""
     outer = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)
     return _ends(np.repeat(shapes[:, axis], outer))
 

@@ -1,4 +1,4 @@
-"""The client's side: requests to a server, and `ServedSource`, which gives the steps of one iteration."""
+"""The client: sends requests to a server. `ServedSource` receives the steps of one iteration."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _CONNECT_S = 10.0
 
 
 class Connection:
-    """A connection to a server; requests on it are answered one after another.
+    """A connection to a server, which answers its requests one after the other.
 
     Raises:
-        SidecarError: nobody listens there, or the TLS certificate does not fit.
+        SidecarError: no server listens there, or the TLS certificate is not accepted.
     """
 
     def __init__(self, address: ServerAddress) -> None:
@@ -39,10 +39,10 @@ class Connection:
         self.socket = _connect(address)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request.
+        """Sends a request and returns the answer.
 
         Raises:
-            ParquetryError: what the server raised, by its class.
+            ParquetryError: the server raised this error, which keeps its class.
             SidecarError: the server is gone.
         """
         if self._token is not None:
@@ -58,26 +58,26 @@ class Connection:
         return answer
 
     def lost(self, how: str) -> SidecarError:
-        """The error of a server that went away."""
+        """Returns the error for a server that is gone."""
         return SidecarError(
-            f"server at {self.address.url}: expected it to go on, got the end of the connection ({how}). "
-            "Start it again, and resume from a saved state if you have one."
+            f"server at {self.address.url}: expected more data, got the end of the connection ({how}). "
+            "Restart the server, and resume from a saved state if you have one."
         )
 
     def close(self) -> None:
-        """Leaves. Idempotent."""
+        """Closes the connection. Idempotent."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
 
 def request_of(address: ServerAddress, stages: Sequence[Stage]) -> dict[str, Any]:
-    """What every request says about the pipeline that is meant."""
+    """Returns the part of a request that identifies the pipeline."""
     return {"stages": [stage.to_json() for stage in stages], "seed": address.seed}
 
 
 def ask_once(address: ServerAddress, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer to one request, on a connection of its own."""
+    """Sends one request over a new connection and returns the answer."""
     connection = Connection(address)
     try:
         return connection.ask(request)
@@ -88,7 +88,7 @@ def ask_once(address: ServerAddress, request: dict[str, Any]) -> dict[str, Any]:
 def open_stream(
     address: ServerAddress, stages: Sequence[Stage], cursor: Cursor, *, layout: Layout, strict_nulls: bool
 ) -> Connection:
-    """A connection on which an Arrow stream follows."""
+    """Requests an Arrow stream. Returns the connection over which it arrives."""
     connection = Connection(address)
     try:
         connection.ask(
@@ -108,13 +108,13 @@ def open_stream(
 
 
 def raise_error(answer: dict[str, Any]) -> None:
-    """Raises the error that an answer carries, if it does."""
+    """Raises the error that an answer carries, if any."""
     if "error" in answer:
         raise error_class(str(answer["error"]))(str(answer.get("message")))
 
 
 class ServedSource:
-    """The steps of one iteration, made by a server elsewhere."""
+    """The steps of one iteration, produced by a server."""
 
     skipped = 0
 
@@ -155,22 +155,25 @@ class ServedSource:
         return leading(columns[0]), columns
 
     def _ask_for_one(self) -> None:
-        """Of a shared epoch each client asks for every batch, one ahead: none may lie in the buffer of a slow one."""
+        """Requests one more batch of a shared epoch.
+
+        A client requests each batch separately, one ahead, so that batches do not pile up in the buffer of a slow one.
+        """
         if self._shared and self._connection is not None:
-            with contextlib.suppress(OSError):  # the server ended the stream; its last message says how
+            with contextlib.suppress(OSError):  # the server ended the stream; its last message says why
                 self._connection.socket.sendall(b"n")
 
     def _check_fields(self) -> None:
-        """The server may have been started again, with another pipeline."""
+        """Checks the fields of the stream, because the server may have been restarted with another pipeline."""
         found = element_of_schema(self._reader.schema).leaves
         if found != self._leaves:
             raise SidecarError(
-                f"server: expected a stream of the fields {[leaf.name for leaf in self._leaves]} as they were "
-                f"when this pipeline was made, got {[leaf.name for leaf in found]}. Make the pipeline anew."
+                f"server: expected a stream of the fields {[leaf.name for leaf in self._leaves]}, unchanged since "
+                f"this pipeline was created, got {[leaf.name for leaf in found]}. Create the pipeline again."
             )
 
     def close(self) -> None:
-        """Leaves the server, which stops making batches for this client. Idempotent."""
+        """Disconnects from the server, which then stops making batches for this client. Idempotent."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

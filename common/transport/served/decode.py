@@ -1,6 +1,6 @@
-"""From a received record batch back to the columns that the server's engine made; see `encode`.
+"""Decodes a received record batch to the columns that the server's engine made; see `encode`.
 
-The arrays look into the received bytes; only bools, which Arrow packs, are copied.
+The arrays are views of the received bytes. Only bools are copied, because Arrow packs them into bits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .wire import SCHEMA_KEY, SHAPES_KEY, element_from_json
 
 
 def element_of_schema(schema: pa.Schema) -> Element:
-    """The element that a stream's schema describes.
+    """Returns the element that a stream's schema describes.
 
     Raises:
-        SidecarError: a stream of something else.
+        SidecarError: the stream does not come from a parquetry server.
     """
     text = (schema.metadata or {}).get(SCHEMA_KEY)
     if text is None:
@@ -32,7 +32,7 @@ def element_of_schema(schema: pa.Schema) -> Element:
 
 
 def decode_rows(leaves: Sequence[OutputField], batch: pa.RecordBatch, metadata: Mapping[bytes, bytes]) -> list[Column]:
-    """The columns of a record batch."""
+    """Returns the columns of a record batch."""
     padded = json.loads(metadata.get(SHAPES_KEY, b"{}"))
     columns: list[Column] = []
     arrays = iter(batch.columns)
@@ -69,7 +69,7 @@ def _strings(items: pa.Array, shape: tuple[int, ...], valid: np.ndarray | None =
 
 
 def _shapes(output: OutputField, array: pa.Array, shapes: pa.Array | None) -> np.ndarray:
-    """The shape of each cell, int64 ``[cells, axes]``."""
+    """Returns the shape of each cell, int64 ``[cells, axes]``."""
     if shapes is not None:
         return numbers_of(shapes.values, np.dtype(np.int64)).reshape(-1, len(output.shape))
     return np.diff(offsets_of(array, array.buffers()[1]))[:, None]

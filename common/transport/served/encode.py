@@ -1,7 +1,7 @@
-"""From a step of the engine to an Arrow record batch: a column for each field, a row for each row.
+"""Encodes a step of the engine as an Arrow record batch, with a column for each field and a row for each row.
 
-Tensors travel as lists of their values in C order; the schema's metadata says their dtypes and shapes, so any reader of
-Arrow reads the stream and ours puts the arrays together again (`decode`).
+Tensors are sent as lists of their values in C order. Their dtypes and shapes are in the schema's metadata. Any Arrow
+reader can read the stream, and `decode` restores the arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .wire import POSITION_KEY, SCHEMA_KEY, SHAPES_KEY, element_to_json
 
 
 def rows_schema(element: Element) -> pa.Schema:
-    """The schema of a stream of rows."""
+    """Returns the schema of a stream of rows."""
     fields: list[pa.Field] = []
     for output in element.leaves:
         fields.append(pa.field(output.name, _column_type(output)))
@@ -33,7 +33,11 @@ def rows_schema(element: Element) -> pa.Schema:
 def encode_rows(
     element: Element, schema: pa.Schema, columns: Sequence[Column], position: int
 ) -> tuple[pa.RecordBatch, dict[bytes, bytes]]:
-    """A step as a record batch, and what goes with it: the position after it, and the shapes of padded fields."""
+    """Encodes a step as a record batch.
+
+    Returns:
+        The record batch, and its metadata: the position after the step, and the shapes of padded fields.
+    """
     arrays: list[pa.Array] = []
     shapes: dict[str, list[int]] = {}
     for number, (output, column) in enumerate(zip(element.leaves, columns, strict=True)):
@@ -47,30 +51,30 @@ def encode_rows(
 
 
 def dense_shape(column: Column) -> tuple[int, ...]:
-    """The shape of a column that is one array."""
+    """Returns the shape of a column that is one array."""
     assert isinstance(column, Dense | Strings)
     return column.values.shape if isinstance(column, Dense) else column.shape
 
 
 def item_type(output: OutputField) -> pa.DataType:
-    """The Arrow type of one value of a field's arrays."""
+    """Returns the Arrow type of one value of a field's arrays."""
     if output.kind == "dense":
         return pa.from_numpy_dtype(output.dtype)
     return pa.string() if output.kind == "text" else pa.binary()
 
 
 def has_shapes(output: OutputField) -> bool:
-    """Whether the rows' shapes travel beside the values: lists say their length, but no more."""
+    """Returns whether a column of shapes accompanies the values, because a list records only its length."""
     return output.ragged and (len(output.shape) > 1 or output.window is not None)
 
 
 def has_valid(output: OutputField) -> bool:
-    """Whether nulls travel beside the values: those of a window's steps, which are no rows of their own."""
+    """Returns whether a column of validity flags accompanies the values: one flag for each step of a window."""
     return output.window is not None
 
 
 def is_scalar(output: OutputField) -> bool:
-    """Whether a row has one value."""
+    """Returns whether a row holds a single value."""
     return output.element_shape == ()
 
 
@@ -79,7 +83,7 @@ def _column_type(output: OutputField) -> pa.DataType:
 
 
 def _arrays(output: OutputField, column: Column) -> list[pa.Array]:
-    """The field's column, and those beside it."""
+    """Returns the field's column and the columns that accompany it."""
     valid = None if has_valid(output) else column.valid
     if isinstance(column, Dense):
         rows = len(column.values)

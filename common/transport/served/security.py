@@ -1,8 +1,8 @@
-"""Who may connect: the token, and TLS contexts, for both ends.
+"""Tokens and TLS contexts, for servers and clients.
 
-What always holds: a server that other machines can reach has both; tokens are compared in constant time and appear in
-no message, command line or stored pipeline. A server on a TCP port of this machine makes a token of its own, which it
-leaves in a directory of this user, where clients of the same user find it.
+A server that other machines can reach always has both. Tokens are compared in constant time and never appear in a
+message, command line or stored pipeline. A server on a TCP port of this machine generates its own token and stores it
+in a private directory of its user, where clients of the same user find it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,30 @@ from ...errors import PipelineError
 from .address import Endpoint, ServerAddress
 
 _SHORTEST_TOKEN = 16
-_NEW_S = 60.0  # a younger token may not be locked yet
+_NEW_S = 60.0  # a newer token file may not be locked yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """What a server asks of its clients: nothing, a token, TLS, or both."""
+    """What a server requires of its clients: nothing, a token, TLS, or both."""
 
     token_file: str | None = None
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
 
     def check(self, endpoint: Endpoint) -> None:
-        """Refuses what would open a server to other machines.
+        """Checks that a server is not open to other machines without protection.
 
         Raises:
-            PipelineError: an address beyond this machine without a token and TLS.
+            PipelineError: other machines can reach the address and there is no token or no TLS, or the TLS files do not
+                suit the address.
         """
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise PipelineError("serve: expected a TLS certificate and its key together, got only one of them.")
         if self.has_tls and endpoint.kind == "unix":
-            raise PipelineError(f"serve at {endpoint}: expected TCP for TLS, got a Unix socket, whose file guards it.")
+            raise PipelineError(
+                f"serve at {endpoint}: expected TCP for TLS, got a Unix socket, which file permissions protect."
+            )
         if not endpoint.is_local and (self.token_file is None or not self.has_tls):
             raise PipelineError(
                 f"serve at {endpoint}: expected an address of this machine (a Unix socket, 127.0.0.1), because other "
@@ -55,14 +58,14 @@ class Security:
         return self.tls_cert_file is not None
 
     def token(self) -> str | None:
-        """The token, or ``None`` where none is asked for."""
+        """Returns the token, or ``None`` if the server requires none."""
         return None if self.token_file is None else read_token(self.token_file)
 
     def context(self) -> ssl.SSLContext | None:
-        """The TLS side of a server.
+        """Returns the TLS context of a server, or ``None`` without TLS.
 
         Raises:
-            PipelineError: files that are no certificate and key.
+            PipelineError: the files do not hold a certificate and its key.
         """
         if self.tls_cert_file is None:
             return None
@@ -79,10 +82,10 @@ class Security:
 
 
 def client_context(address: ServerAddress) -> ssl.SSLContext | None:
-    """The TLS side of a client; ``None`` where the address has no TLS.
+    """Returns the TLS context of a client, or ``None`` if the address has no TLS.
 
     Raises:
-        PipelineError: a file that holds no certificates.
+        PipelineError: the file holds no certificates.
     """
     if not address.endpoint.tls:
         return None
@@ -95,10 +98,10 @@ def client_context(address: ServerAddress) -> ssl.SSLContext | None:
 
 
 def read_token(path: str) -> str:
-    """The first line of a token file.
+    """Returns the token in the first line of a file.
 
     Raises:
-        PipelineError: the file is missing, or its token is too short to keep anybody out.
+        PipelineError: the file cannot be read, or the token is too short to be secure.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -114,7 +117,7 @@ def read_token(path: str) -> str:
 
 
 class OwnToken:
-    """A server's token for clients of the same user on this machine; its file lasts as long as the server."""
+    """A server's token for clients of the same user on this machine. Its file exists as long as the server runs."""
 
     def __init__(self) -> None:
         self.text = secrets.token_urlsafe(32)
@@ -125,27 +128,27 @@ class OwnToken:
         """Writes the file.
 
         Raises:
-            PipelineError: somebody else has its directory, or it cannot be written.
+            PipelineError: another user has access to the directory, or the file cannot be written.
         """
         directory = _token_directory()
         try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(directory, 0o700)
             if not _is_private(directory, stat.S_IFDIR):
-                raise PermissionError(f"'{directory}' is no directory that only this user can write")
+                raise PermissionError(f"'{directory}' is not a directory that only this user can access")
             _remove_old_tokens(directory)
             path = _token_path(endpoint.host, endpoint.port)
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # of a server that was killed: the port is ours now
+                os.unlink(path)  # left by a server that was killed, because the port is ours now
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             os.write(self._file, self.text.encode() + b"\n")
             self._path = path
             with contextlib.suppress(OSError):
-                fcntl.flock(self._file, fcntl.LOCK_SH)  # what cleans up old temporary files leaves it alone
+                fcntl.flock(self._file, fcntl.LOCK_SH)  # keeps cleaners of temporary files away
         except OSError as error:
             self.close()
             raise PipelineError(
-                f"serve at {endpoint}: expected to keep a token where only this user can read it, got {error}. "
+                f"serve at {endpoint}: expected to store a token that only this user can read, got {error}. "
                 "Give a token file, or listen on a Unix socket."
             ) from error
 
@@ -161,10 +164,10 @@ class OwnToken:
 
 
 def client_token(address: ServerAddress) -> str | None:
-    """The token that a client shows: that of its file, or the one that a server of this user left on this machine.
+    """Returns the client's token, from its file or from a server of the same user on this machine.
 
     Raises:
-        PipelineError: a token file that holds none.
+        PipelineError: the token file holds no token.
     """
     endpoint = address.endpoint
     if address.token_file is not None:
@@ -179,9 +182,9 @@ def client_token(address: ServerAddress) -> str | None:
 
 
 def _remove_old_tokens(directory: str) -> None:
-    """Removes the tokens of servers that were killed: nobody holds a lock on them."""
+    """Removes the token files of servers that were killed, on which nobody holds a lock."""
     for entry in list(os.scandir(directory)):
-        with contextlib.suppress(OSError):  # somebody holds it, or it is gone already
+        with contextlib.suppress(OSError):  # it is locked, or already gone
             if time.time() - entry.stat().st_mtime > _NEW_S:
                 file = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -192,7 +195,7 @@ def _remove_old_tokens(directory: str) -> None:
 
 
 def _token_directory() -> str:
-    return f"/tmp/parquetry-{os.geteuid()}"  # not TMPDIR, which differs among jobs
+    return f"/tmp/parquetry-{os.geteuid()}"  # not TMPDIR, which differs between jobs
 
 
 def _token_path(host: str, port: int) -> str:
@@ -200,7 +203,7 @@ def _token_path(host: str, port: int) -> str:
 
 
 def _is_private(path: str, kind: int) -> bool:
-    """Whether a file or directory is this user's, and no link, and nobody else may use it."""
+    """Returns whether a path is a file or directory (not a link) that belongs to this user and nobody else may use."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -209,7 +212,7 @@ def _is_private(path: str, kind: int) -> bool:
 
 
 def same_token(wanted: str | None, given: object) -> bool:
-    """Whether a client may come in."""
+    """Returns whether a client's token is the server's. If the server has none, every client is accepted."""
     if wanted is None:
         return True
     return isinstance(given, str) and hmac.compare_digest(wanted.encode(), given.encode())

@@ -1,6 +1,7 @@
-"""`ServedPlan`: the plan of a pipeline that a server has; what it says of it, and what it is asked when needed.
+"""`ServedPlan`: the client's view of the plan of a served pipeline.
 
-States are those of the server's own plan, so they fit every face; what needs the dataset is asked for.
+The server describes the plan once. Anything that needs the dataset is requested from the server when it is needed.
+States are those of the server's own plan, so every front end can load them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .wire import element_from_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRecipe:
-    """What matters of the server's program here: whether functions leave rows out; they run there, not here."""
+    """What a client needs to know of the server's program: whether functions drop rows. They run on the server."""
 
     drops: bool
     has_user_code: bool = False
@@ -36,8 +37,8 @@ class ServedPlan(BasePlan):
     """The plan of a server's pipeline with this client's stages.
 
     Raises:
-        SidecarError: the server is not there.
-        ParquetryError: what the server raised when it planned.
+        SidecarError: the server cannot be reached.
+        ParquetryError: an error from planning on the server.
     """
 
     def __init__(self, address: ServerAddress, stages: Sequence[Stage]) -> None:
@@ -50,7 +51,7 @@ class ServedPlan(BasePlan):
         order.shard = None if shard is None else _shard(shard)
         self.order = order
         self.hashes = (self._said["hashes"][0], self._said["hashes"][1])
-        self.program = ServedRecipe(drops=self._said["drops"])  # type: ignore[assignment]  # as much as is known here
+        self.program = ServedRecipe(drops=self._said["drops"])  # type: ignore[assignment]  # all that is known here
 
     @cached_property
     def element(self) -> Element:
@@ -58,7 +59,7 @@ class ServedPlan(BasePlan):
 
     @property
     def accepts(self) -> Sequence[str]:
-        """The verbs that may follow."""
+        """The verbs that may follow this plan."""
         return list(self._said["accepts"])
 
     @property
@@ -80,16 +81,16 @@ class ServedPlan(BasePlan):
         return length
 
     def explain(self) -> str:
-        """The plan in the server's words."""
+        """Returns the server's explanation of the plan."""
         return str(self._ask("explain")["text"])
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
-        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        """Returns the global position after each of ``num_shards`` ranks has taken ``rows`` rows from ``origin``."""
         after = self._ask("origin_after", origin=[origin.passes, origin.rows], num_shards=num_shards, rows=rows)
         return Origin(passes=after["origin"][0], rows=after["origin"][1])
 
     def check_not_empty(self) -> None:
-        """The server does, when it begins."""
+        """Does nothing: the server checks this when an iteration begins."""
 
     def _ask(self, do: str, **arguments: object) -> dict[str, Any]:
         return ask_once(self.address, {"do": do, **self._request, **arguments})
@@ -102,15 +103,15 @@ def _shard(value: dict[str, Any]) -> Shard:
 
 
 def sendable_verbs() -> list[str]:
-    """The verbs that a client may add; the others belong into the pipeline that is served."""
+    """Returns the verbs that a client may add. All others belong in the served pipeline."""
     return sorted(verb for verb, kind in kinds().items() if kind.sendable)
 
 
 def check_sendable(verb: str) -> None:
-    """Raises `PipelineError` for the verb of a stage that a client cannot send."""
+    """Raises `PipelineError` if a client cannot send a stage with this verb."""
     kind = kinds().get(verb)
     if kind is None or not kind.sendable:
         raise PipelineError(
             f"{verb}: expected one of {', '.join(sendable_verbs())} on a served pipeline, got {verb}. Put it into the "
-            "pipeline that the server is given."
+            "pipeline that the server serves."
         )

@@ -1,8 +1,8 @@
-"""What stands before the Arrow stream: one JSON message each way, with its length in front.
+"""The wire format: JSON requests and answers, and the socket as a file for the Arrow stream.
 
-A connection begins with the client's request, ``b"PQA1"``, uint32 length (little endian), JSON; the server answers in
-the same form. After the answer to ``{"do": "stream"}`` the server sends one Arrow IPC stream and closes; every other
-connection may go on with further requests. See `docs/arrow-stream.md`.
+A request consists of ``b"PQA1"``, its length as uint32 (little endian), and JSON. The server answers in the same form.
+After the answer to ``{"do": "stream"}``, the server sends one Arrow IPC stream and closes the connection. Any other
+request may be followed by more requests on the same connection. See `docs/arrow-stream.md`.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ MAGIC = b"PQA1"
 VERSION = 1
 _HEAD = struct.Struct("<4sI")
 _MOST_BYTES = 16 << 20
-_SHORTEST_WAIT_S = 1e-3  # 0 would mean not to wait at all
+_SHORTEST_WAIT_S = 1e-3  # a timeout of 0 would make the socket non-blocking
 POSITION_KEY = b"parquetry.position"
 SHAPES_KEY = b"parquetry.shapes"
 SCHEMA_KEY = b"parquetry.stream"
 ERROR_KEY = b"parquetry.error"
 Layout = Literal["rows", "cells"]
-"""How batches are laid out: see `encode` and `cells`."""
+"""The layout of batches: see `encode` and `cells`."""
 
 
 def send_json(connection: socket.socket, value: dict[str, Any]) -> None:
-    """Sends one message.
+    """Sends a message.
 
     Raises:
         OSError: the other side is gone.
@@ -50,11 +50,11 @@ def send_json(connection: socket.socket, value: dict[str, Any]) -> None:
 def receive_json(
     connection: socket.socket, *, most_bytes: int = _MOST_BYTES, within_s: float | None = None
 ) -> dict[str, Any] | None:
-    """The next message; ``None`` at the end of the connection.
+    """Returns the next message, or ``None`` at the end of the connection.
 
     Raises:
-        SidecarError: bytes that are no message.
-        TimeoutError: it is not complete ``within_s`` seconds.
+        SidecarError: the bytes are not a message.
+        TimeoutError: the message is not complete within ``within_s`` seconds.
         OSError: the connection broke.
     """
     end_s = None if within_s is None else time.monotonic() + within_s
@@ -62,12 +62,12 @@ def receive_json(
     if len(head) == 0:
         return None
     if len(head) < _HEAD.size:
-        raise SidecarError(f"connection: expected a message of parquetry, got {bytes(head)!r} and the end.")
+        raise SidecarError(f"connection: expected a parquetry message, got only {bytes(head)!r}.")
     magic, length = _HEAD.unpack(head.tobytes())
     if magic != MAGIC or length > most_bytes:
         raise SidecarError(
-            f"connection: expected a message of parquetry (it begins with {MAGIC!r}), got {bytes(head)!r}. "
-            "Check the address: something else speaks there, or with TLS on one side only."
+            f"connection: expected a parquetry message, which begins with {MAGIC!r}, got {bytes(head)!r}. "
+            "Check the address: another program may listen there, or only one side uses TLS."
         )
     body = receive_exactly(connection, length, end_s=end_s)
     try:
@@ -80,10 +80,10 @@ def receive_json(
 
 
 def receive_exactly(connection: socket.socket, count: int, *, end_s: float | None = None) -> np.ndarray:
-    """``count`` bytes, or fewer at the end of the connection; writable, and nobody else's.
+    """Receives ``count`` bytes, or fewer at the end of the connection, into a new writable array.
 
     Raises:
-        TimeoutError: they are not there at ``end_s`` of the monotonic clock.
+        TimeoutError: the bytes have not arrived by ``end_s`` on the monotonic clock.
     """
     buffer = np.empty(count, np.uint8)
     view = buffer.data
@@ -99,7 +99,7 @@ def receive_exactly(connection: socket.socket, count: int, *, end_s: float | Non
 
 
 class SocketWriter:
-    """A connection as the file that Arrow writes to; big buffers go out without a copy."""
+    """A connection as a file that Arrow writes to. Large buffers are sent without a copy."""
 
     closed = False
 
@@ -108,7 +108,7 @@ class SocketWriter:
         self.broken = False
 
     def write(self, data: bytes | bytearray | memoryview | pa.Buffer) -> int:
-        """Sends all of it; waits while the receiver is slower (this is the back-pressure)."""
+        """Sends all of the data. Blocks while the receiver is slower, which is the back-pressure."""
         view = memoryview(data).cast("B")
         try:
             self._connection.sendall(view)
@@ -118,18 +118,18 @@ class SocketWriter:
         return len(view)
 
     def writable(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing, because nothing is buffered."""
 
     def close(self) -> None:
-        """The connection belongs to somebody else."""
+        """Does nothing: the connection has another owner."""
 
 
 class SocketReader:
-    """A connection as the file that Arrow reads from."""
+    """A connection as a file that Arrow reads from."""
 
     closed = False
 
@@ -137,10 +137,11 @@ class SocketReader:
         self._connection = connection
 
     def read(self, count: int) -> np.ndarray:
-        """The next ``count`` bytes.
+        """Returns the next ``count`` bytes.
 
         Raises:
-            ConnectionError: the connection ended; a stream says its end before that, and then Arrow asks for no more.
+            ConnectionError: the connection ended early. A complete stream ends with a marker, after which Arrow reads
+                no further.
         """
         found = receive_exactly(self._connection, count)
         if len(found) < count:
@@ -148,23 +149,23 @@ class SocketReader:
         return found
 
     def readable(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def close(self) -> None:
-        """The connection belongs to somebody else."""
+        """Does nothing: the connection has another owner."""
 
 
 def cursor_to_json(cursor: Cursor) -> dict[str, Any]:
-    """Which part of a pipeline's order a stream is, as a request says it."""
+    """Returns the part of a pipeline's order that a stream covers, in the form of a request."""
     return {**asdict(cursor), "origin": [cursor.origin.passes, cursor.origin.rows]}
 
 
 def cursor_of(request: object) -> Cursor:
-    """The inverse of `cursor_to_json`; the beginning of the first epoch where a request says nothing.
+    """The inverse of `cursor_to_json`. Missing values default to the beginning of the first epoch.
 
     Raises:
-        StateError: no whole numbers, or a worker that there is not.
+        StateError: a value is not a whole number, or there is no such worker.
     """
     given: dict[str, Any] = request if isinstance(request, dict) else {"iteration": request}
     found = {name: given[name] for name in Cursor.__dataclass_fields__ if name in given}
@@ -178,7 +179,7 @@ def cursor_of(request: object) -> Cursor:
 
 
 def element_to_json(element: Element) -> dict[str, Any]:
-    """What a stream's schema says about its fields."""
+    """Returns the description of an element's fields for a stream's schema."""
     fields = [
         {**asdict(output), "dtype": output.dtype.str if output.kind == "dense" else "object"}
         for output in element.outputs
@@ -195,7 +196,7 @@ def element_from_json(value: dict[str, Any]) -> Element:
     """The inverse of `element_to_json`."""
     outputs = []
     for field in value["fields"]:
-        # An earlier server says less, a later one more.
+        # An older server sends fewer entries, a newer one more.
         known = {name: field[name] for name in OutputField.__dataclass_fields__ if name in field}
         known |= {name: tuple(known[name]) for name in ("path", "shape", "dims") if known[name] is not None}
         outputs.append(OutputField(**{**known, "dtype": np.dtype(known["dtype"])}))

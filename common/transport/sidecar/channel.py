@@ -1,4 +1,4 @@
-"""`Channel`: messages of the protocol over one ``SOCK_SEQPACKET`` socket, with their descriptors."""
+"""`Channel`: sends and receives protocol messages and their descriptors over one ``SOCK_SEQPACKET`` socket."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from .protocol import HEADER, MAX_BODY_BYTES, Message, pack, unpack
 
 _PACKET_BYTES = HEADER.size + MAX_BODY_BYTES
 _SLICE = struct.pack("@ll", 0, 200_000)
-"""How long one wait lasts at most, as a ``timeval``: a signal that comes just before a wait does not interrupt it."""
+"""The longest single wait, as a ``timeval``. It is short because a signal that arrives before a wait does not interrupt
+the wait.
+"""
 
 
 class Channel:
-    """One end of the connection. `receive` is for one thread at a time.
+    """One end of the connection. Only one thread at a time may call `receive`.
 
-    `send` may be called from any thread, also from a finaliser in the middle of another `send`: packets are whole or
-    not at all, so it takes no lock.
+    `send` may be called from any thread, even from a finaliser in the middle of another `send`. It takes no lock,
+    because the socket sends each packet atomically.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -30,7 +32,7 @@ class Channel:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _SLICE)
 
     def send(self, message: Message) -> None:
-        """Sends a message; its descriptor stays open here.
+        """Sends a message. Its descriptor stays open on this side.
 
         Raises:
             OSError: the other side is gone.
@@ -42,23 +44,24 @@ class Channel:
             socket.send_fds(self._connection, [packet], [message.descriptor])
 
     def receive(self, is_over: Callable[[], bool] = lambda: False) -> Message | None:
-        """The next message, or ``None`` at the end of the connection. The receiver owns the descriptor.
+        """Returns the next message, or ``None`` at the end of the connection. The caller owns the descriptor.
 
         Args:
-            is_over: whether nothing will come any more though the connection stands; asked a few times a second.
+            is_over: returns whether no more messages will come although the connection is open. Called a few times per
+                second.
 
         Raises:
-            SidecarError: bytes that are not a message of this version.
+            SidecarError: the bytes are not a message of this version.
         """
         over = False
         while True:
             try:
                 packet, descriptors, _, _ = socket.recv_fds(self._connection, _PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
                 break
-            except BlockingIOError:  # the end of a slice: Python serves signals now
+            except BlockingIOError:  # the end of a slice, where Python handles signals
                 if over:
                     return None
-                over = is_over()  # its last words may have come meanwhile
+                over = is_over()  # a last message may have arrived in the meantime, so try once more
             except OSError:
                 return None
         try:
@@ -74,9 +77,9 @@ class Channel:
 
 
 def memory_file(name: str) -> int:
-    """A descriptor of anonymous shared memory, closed on exec.
+    """Returns a descriptor of anonymous shared memory that is closed on exec.
 
-    Where the system has no memfd, an unlinked POSIX shared-memory object.
+    On systems without memfd, it refers to an unlinked POSIX shared-memory object.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create(f"parquetry-{name}", os.MFD_CLOEXEC)
@@ -90,10 +93,10 @@ def memory_file(name: str) -> int:
 
 
 def received_counters(message: Message) -> Counters:
-    """The counters whose memory a START message carries, or new ones; takes the descriptor.
+    """Returns the counters whose memory a START message carries, or new ones. Takes ownership of the descriptor.
 
     Raises:
-        SidecarError: the memory holds something else.
+        SidecarError: the memory does not hold counters.
     """
     if message.descriptor is None:
         return Counters()
@@ -106,10 +109,10 @@ def received_counters(message: Message) -> Counters:
 
 
 def read_request(message: Message) -> dict[str, Any]:
-    """The request that an OPEN message carries; its descriptor stays open.
+    """Returns the request that an OPEN message carries. Its descriptor stays open.
 
     Raises:
-        SidecarError: no descriptor, or not as many bytes of a JSON object in it as the message says.
+        SidecarError: there is no descriptor, or it does not hold a JSON object of the announced size.
     """
     held = -1 if message.descriptor is None else os.fstat(message.descriptor).st_size
     if message.descriptor is None or held != message.a:

@@ -182,9 +182,8 @@ class SidecarClient:
             self._process.wait(timeout=_DEATH_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # a process that waits for a disk ends when the disk answers
+            # A process that waits for a disk ends only when the disk answers.
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=_DEATH_S)
         self._drain.join(timeout=_DEATH_S)
         for slot in self._slots.values():

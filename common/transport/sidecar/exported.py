@@ -1,4 +1,4 @@
-"""Blocks in shared memory: written once by the reader, mapped by every worker without a copy."""
+"""Blocks in shared memory. The reader writes each block once, and every worker maps it without a copy."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ALIGNMENT = 64
 class ExportedBlock:
     """A block in shared memory. Thread-safe.
 
-    Its memory is freed when it is closed and nobody holds it: a job that is on its way to a worker when the iteration
-    ends must not lose the descriptor that it is about to send.
+    The memory is freed once the block is closed and nobody holds it. If the iteration ends while a job is on its way to
+    a worker, the job must not lose the descriptor that it is about to send.
 
     Args:
-        number: names the block between reader and workers.
-        rows: as planned; its cells stay with the reader.
-        source: which pipeline of a mix it belongs to.
-        descriptor: owned.
+        number: identifies the block between the reader and its workers.
+        rows: the planned rows. Their cells stay with the reader.
+        source: the pipeline of a mix to which the block belongs.
+        descriptor: the shared memory; owned by this object.
     """
 
     def __init__(self, *, number: int, rows: BlockRows, source: int, descriptor: int) -> None:
@@ -47,11 +47,11 @@ class ExportedBlock:
 
     @property
     def closed(self) -> bool:
-        """Whether the owner gave the block up."""
+        """Whether the owner has closed the block."""
         return self._closed
 
     def hold(self) -> bool:
-        """Keeps the memory until `release`; False if the block is closed already."""
+        """Keeps the memory until `release`. Returns ``False`` if the block is already closed."""
         with self._lock:
             if self._closed:
                 return False
@@ -59,7 +59,7 @@ class ExportedBlock:
             return True
 
     def release(self) -> None:
-        """Ends what `hold` began."""
+        """Undoes one `hold`."""
         with self._lock:
             self._users -= 1
             last = self._users == 0
@@ -67,7 +67,7 @@ class ExportedBlock:
             os.close(self.descriptor)
 
     def close(self) -> None:
-        """Gives up the owner's hold. Idempotent."""
+        """Releases the owner's hold. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -78,7 +78,7 @@ class ExportedBlock:
 def export_block(
     number: int, rows: BlockRows, parts: Sequence[RowGroupColumns], places: Sequence[str], source: int
 ) -> ExportedBlock:
-    """Writes a block to shared memory: the columns of each row group, then where they are."""
+    """Writes a block to shared memory: the columns of each row group, then an index of where they are."""
     descriptor = memory_file("block")
     try:
         with os.fdopen(os.dup(descriptor), "wb", buffering=0) as raw, pa.PythonFile(raw, mode="w") as sink:
@@ -93,7 +93,11 @@ def export_block(
 
 
 def open_exported(descriptor: int) -> tuple[list[RowGroupColumns], list[str], list[np.ndarray], list[int]]:
-    """Maps a block: columns of each row group, places, rows, and row groups. Takes over the descriptor."""
+    """Maps a block. Takes ownership of the descriptor.
+
+    Returns:
+        The columns of each row group, the places, the rows, and the row groups.
+    """
     try:
         size = os.fstat(descriptor).st_size
         memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
@@ -107,12 +111,12 @@ def open_exported(descriptor: int) -> tuple[list[RowGroupColumns], list[str], li
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Where the columns of one row group are.
+    """Where the columns of one row group are stored.
 
     Attributes:
-        table: first byte of an Arrow IPC stream with all Arrow columns, and the one after its last.
-        cells: for each column that is `StoredCells`: its number, first and last byte, starts and ends.
-        count: columns.
+        table: the byte range (begin, end) of an Arrow IPC stream with all Arrow columns.
+        cells: for each column of `StoredCells`: its number, byte range (begin, end), starts and ends.
+        count: the number of columns.
     """
 
     table: tuple[int, int]

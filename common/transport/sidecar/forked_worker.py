@@ -123,7 +123,7 @@ class Template:
         return received[0]["answer"]
 
     def _take_over(self) -> None:
-        """Replaces a template that is gone by the next one, once that is ready."""
+        """Replaces a template that is gone with the next one, once that is ready."""
         if not self._gone or self._next is None:
             return
         started, channel = self._next
@@ -238,9 +238,8 @@ def _begin(connection: socket.socket) -> NoReturn:
     """Runs a new worker: does what a new process would do first, then the work, then exits."""
     _close_all_but(connection)
     if "numpy.random" in sys.modules:
-        sys.modules[
-            "numpy.random"
-        ].seed()  # otherwise all workers would draw the same numbers; Python's `random` reseeds itself
+        # Otherwise all workers would draw the same numbers. Python's `random` reseeds itself.
+        sys.modules["numpy.random"].seed()
     work(connection)
     sys.exit()
 
@@ -337,7 +336,7 @@ class ForkedProcess:
 
 def main() -> None:
     """Entry point of a template that replaces one that is gone."""
-    parser = argparse.ArgumentParser(description="what decode workers of parquetry's sidecar are forked from")
+    parser = argparse.ArgumentParser(description="template for the decode workers of parquetry's sidecar")
     parser.add_argument("--fd", type=int, required=True, help="descriptor of the reader's socket")
     connection = socket.socket(fileno=parser.parse_args().fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the trainer

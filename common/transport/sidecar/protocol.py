@@ -187,10 +187,8 @@ class RemoteError:
 
         A text that is too long loses its middle, never its end, which names the cause.
         """
-        name, text = (
-            self.name.encode(),
-            self.text.encode(errors="backslashreplace"),
-        )  # a lone surrogate is not valid UTF-8
+        # A lone surrogate is not valid UTF-8, so it is escaped.
+        name, text = self.name.encode(), self.text.encode(errors="backslashreplace")
         text = text.replace(b"\0", b"\\0")  # TensorFlow ends texts at a null byte
         room = MAX_BODY_BYTES - ERROR.size - len(name)
         if len(text) > room:

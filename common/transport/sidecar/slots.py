@@ -76,7 +76,7 @@ class SlotMemory:
         return int(copy.__array_interface__["data"][0] - self._maps[-1][1])
 
     def close(self) -> None:
-        """Closes the descriptor. Mappings end with the arrays that use them. Idempotent."""
+        """Closes the descriptor. A mapping lives as long as the arrays that use it. Idempotent."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -139,9 +139,7 @@ def _separated(slot: SlotMemory, entries: list[_Entry]) -> list[_Entry]:
 
 
 def _code(dtype: np.dtype[Any]) -> int:
-    code = _CODES.get(
-        dtype
-    )  # numpy builds the name of a dtype anew each time, which would take longer than all the rest
+    code = _CODES.get(dtype)  # numpy builds the name of a dtype on each access, which would dominate the cost here
     return DTYPE_CODES[dtype.name] if code is None else code
 
 

@@ -157,14 +157,13 @@ def _pickled(answer: dict[str, Any]) -> bytes:
         return data
     except Exception as error:
         text = "".join(traceback.format_exception(answer.get("failed", error))).rstrip()
-        return pickle.dumps({"failed": TransformError(f"worker process: a result could not travel back.\n{text}")})
+        return pickle.dumps({"failed": TransformError(f"worker process: a result could not be sent back.\n{text}")})
 
 
 def work(connection: socket.socket) -> None:
     """Serves the reader at the other end until it is gone."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is handled by the trainer, which ends this process by closing the connection
+    # The trainer handles Ctrl-C and ends this process by closing the connection.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with(connection)
     pa.set_cpu_count(1)
     with suppress(BrokenPipeError, ConnectionResetError):  # the reader ended during an answer

@@ -317,7 +317,7 @@ def test_a_closing_server_ends_its_streams_with_an_error_and_leaves_nothing(buil
         next(endless)
         server.close()
         server.close()
-        with pytest.raises(SidecarError, match="expected it to go on, got the end of the connection"):
+        with pytest.raises(SidecarError, match="expected more data, got the end of the connection"):
             elements(endless)
         endless.close()
         assert not os.path.exists(url.removeprefix("unix:"))

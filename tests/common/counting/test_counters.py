@@ -162,10 +162,10 @@ def test_counters_are_found_by_path_and_token_and_no_other_file_is_written_to(tm
     foreign = tmp_path / "foreign"
     for content in (b"", b"\0" * module.SIZE_BYTES):
         foreign.write_bytes(content)
-        with pytest.raises(ValueError, match="expected memory that holds the counters asked for"):
+        with pytest.raises(ValueError, match="expected memory that holds the requested counters"):
             Counters.at(str(foreign), counters.token)
         assert foreign.read_bytes() == content
-    with pytest.raises(ValueError, match="asked for"):
+    with pytest.raises(ValueError, match="requested counters"):
         Counters.at(f"/proc/self/fd/{other.descriptor}", counters.token)
 
 

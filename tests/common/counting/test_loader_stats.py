@@ -28,7 +28,7 @@ def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:
         ({"wait_s": 8, "decode_s": 3, "blocked_s": 9, "store_s": 3, "parquet_s": 1}, "store-bound", "disk or network"),
         ({"wait_s": 8, "decode_s": 3, "blocked_s": 9, "store_s": 1, "parquet_s": 3}, "input-bound", "reading Parquet"),
         ({"wait_s": 8, "decode_s": 7, "blocked_s": 0, "store_s": 90, "parquet_s": 1}, "input-bound", "is decoding"),
-        ({"wait_s": 8, "decode_s": 1}, "input-bound", "in no stage that is counted"),
+        ({"wait_s": 8, "decode_s": 1}, "input-bound", "in no measured stage"),
         ({"wait_s": 8, "elements": 9}, "too early", "ask again later"),
         ({"wait_s": 0.2, "last": 2.3}, "too early", "ask again later"),
         ({"first": 0.5, "last": 0.9}, "too early", "ask again later"),  # the times of an earlier epoch

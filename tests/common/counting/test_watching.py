@@ -60,7 +60,7 @@ def test_a_notebook_gets_a_plain_line(
 
 
 def test_what_is_none_of_ours_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"watch: expected a pipeline or dataset of parquetry.*got list"):
+    with pytest.raises(PipelineError, match=r"watch: expected a parquetry pipeline or dataset.*got list"):
         list(parquetry.watch([1, 2]))
-    with pytest.raises(PipelineError, match="Of a Pipeline give the iterator"):
+    with pytest.raises(PipelineError, match="For a Pipeline, pass the iterator"):
         parquetry.observe([1, 2])

@@ -27,7 +27,7 @@ from parquetry.common.layout.file_versions import FileVersion, version_of
 from parquetry.common.layout.index import write_index
 from parquetry.common.layout.stores import store_of
 
-CHANGED = "changed since the pipeline was planned: make the pipeline anew"
+CHANGED = "changed since the pipeline was planned. Create the pipeline again"
 ROWS = 40
 
 

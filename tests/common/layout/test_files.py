@@ -87,25 +87,27 @@ def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
     (tmp_path / "data" / "other").symlink_to(tmp_path / "elsewhere")
     assert len(Pipeline(tmp_path / "data")) == 2  # a link to a directory beside is one that was wished for
     (part / "loop").symlink_to(tmp_path / "data")
-    with pytest.raises(DatasetError, match=r"/loop: the link leads to '.*data', which it lies in\. Remove it\."):
+    with pytest.raises(DatasetError, match=r"/loop: the link leads to '.*data', which contains it\. Remove it\."):
         Pipeline(tmp_path / "data").dataset  # noqa: B018
     (part / "loop").unlink()
     (part / "gone.parquet").symlink_to(tmp_path / "nothing")
-    with pytest.raises(DatasetError, match=r"gone\.parquet: the link leads to nothing, '.*nothing'\. Remove it\."):
+    with pytest.raises(
+        DatasetError, match=r"gone\.parquet: the link is broken: '.*nothing' does not exist\. Remove it\."
+    ):
         Pipeline(tmp_path / "data").dataset  # noqa: B018
 
 
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("_delta_log/00000000000000000000.json", r"a table of Delta .* Open it with from_delta\(url\)"),
-        ("part/_delta_log/_last_checkpoint", "a table of Delta"),
+        ("_delta_log/00000000000000000000.json", r"a Delta table .* Open it with from_delta\(url\)"),
+        ("part/_delta_log/_last_checkpoint", "a Delta table"),
         (
             "metadata/00001-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f.metadata.json",
-            r"a table of Iceberg .* Open it with from_iceberg\(table\)",
+            r"a Iceberg table .* Open it with from_iceberg\(table\)",
         ),
-        ("metadata/v1.metadata.json", "a table of Iceberg"),
-        (".hoodie/hoodie.properties", "a table of Hudi .* name the files"),
+        ("metadata/v1.metadata.json", "a Iceberg table"),
+        (".hoodie/hoodie.properties", "a Hudi table .* name the files"),
     ],
 )
 def test_a_table_is_no_plain_dataset(tmp_path: Path, name: str, advice: str) -> None:
@@ -135,7 +137,7 @@ def test_a_partition_of_a_table_is_no_plain_dataset_either(tmp_path: Path) -> No
     assert len(Pipeline(partition)) == 1
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{}")
-    with pytest.raises(DatasetError, match="found a table of Delta"):
+    with pytest.raises(DatasetError, match="found a Delta table"):
         Pipeline(partition).dataset  # noqa: B018
 
 

@@ -160,7 +160,7 @@ def test_a_filesystem_of_another_kind_is_refused() -> None:
 
 
 def test_storage_options_beside_a_filesystem_are_refused() -> None:
-    with pytest.raises(DatasetError, match=r"expected none beside filesystem=, got \['anon'\]"):
+    with pytest.raises(DatasetError, match=r"expected none with filesystem=, got \['anon'\]"):
         resolve("train", filesystem=pafs.LocalFileSystem(), storage_options={"anon": True})
 
 

@@ -310,7 +310,7 @@ def test_damage_in_a_column_that_is_read_later_is_reported_once(
     dataset = opened(indexed)
     assert_same(dataset, without_index(indexed), ["id", "small"])
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "expected sound columns" in caplog.text
+    assert "expected valid columns" in caplog.text
 
 
 def test_an_index_that_is_replaced_while_in_use_is_not_read_further(

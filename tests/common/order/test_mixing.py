@@ -129,5 +129,5 @@ def test_a_schedule_begins_at_row_0_ascends_and_draws_every_source() -> None:
     for starts in ([1, 5], [0, 5, 5], [0, 6, 5], [-1, 0]):
         with pytest.raises(PipelineError, match="whose first row is 0 and whose rows ascend"):
             phases_of([(start, [1, 1]) for start in starts], 2)
-    with pytest.raises(PipelineError, match=r"got weights of 0 alone for \[1\]"):
+    with pytest.raises(PipelineError, match=r"got only weights of 0 for \[1\]"):
         phases_of([(0, [1, 0]), (5, [2, 0])], 2)

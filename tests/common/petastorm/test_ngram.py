@@ -102,7 +102,7 @@ def test_windows_keep_to_a_file_where_time_stamps_go_back_from_one_row_group_to_
 
 def test_time_stamps_that_go_back_inside_a_row_group_are_an_error(tmp_path: Path) -> None:
     url = write(tmp_path, [[0, 2, 1, 3]])
-    with pytest.raises(DatasetError, match="row 2: expected time stamps in 'ts' that do not decrease, got 1 after 2"):
+    with pytest.raises(DatasetError, match="row 2: expected timestamps in 'ts' that do not decrease, got 1 after 2"):
         firsts(url, NGram({0: ["id"], 1: ["id"]}, 10, "ts"))
 
 

@@ -159,12 +159,12 @@ def test_a_sidecar_learns_the_same(drive: Pipeline) -> None:
     [
         ("abc", "expected a list of values, got 'abc'"),
         (3, "expected a list of values, got 3"),
-        ([], "expected texts, byte strings or integers of 64 bits, got"),
-        (["a", 1], "expected texts, byte strings or integers"),
-        (["a", None], "expected texts, byte strings or integers"),
-        ([1.5], "expected texts, byte strings or integers"),
-        ([2**64], "expected texts, byte strings or integers"),
-        (["a", "b", "a"], "expected each value once, got 'a' again"),
+        ([], "expected strings, bytes or 64-bit integers, got"),
+        (["a", 1], "expected strings, bytes or 64-bit integers"),
+        (["a", None], "expected strings, bytes or 64-bit integers"),
+        ([1.5], "expected strings, bytes or 64-bit integers"),
+        ([2**64], "expected strings, bytes or 64-bit integers"),
+        (["a", "b", "a"], "expected each value once, got 'a' twice"),
     ],
 )
 def test_a_vocabulary_that_is_none_is_refused(drive: Pipeline, vocabulary: Any, message: str) -> None:
@@ -179,7 +179,7 @@ def test_fields_that_cannot_be_encoded_are_refused_before_anything_is_read(drive
         _ = drive.encode("id", ["a"]).element
     with pytest.raises(FieldNotFoundError, match=r"encode: field 'nam\.': expected the name of a field"):
         _ = drive.encode("nam.", ["a"]).element
-    with pytest.raises(PipelineError, match="expected unknown to be an integer of 64 bits or one of"):
+    with pytest.raises(PipelineError, match="expected unknown to be a 64-bit integer or one of"):
         drive.encode("name", ["a"], unknown="other")  # type: ignore[arg-type]
     with pytest.raises(PipelineError, match=r"encode: expected before nulls\(\).*the stored values of 'name'"):
         drive.nulls("fill", "name", value="?").encode("name")

@@ -325,7 +325,7 @@ def test_a_dataset_that_was_moved_is_the_same_dataset(tmp_path: Path) -> None:
         (lambda state: {**state, "version": 99}, "belongs to another format version: expected 2, the state has 99"),
         (lambda state: {**state, "worker": 1, "workers": 2}, "belongs to another number of loader workers"),
         (lambda state: {**state, "consumed": -1}, "expected whole numbers >= 0"),
-        (lambda state: {**state, "consumed": "3"}, "expected consumed to be an integer of 64 bits, got '3'"),
+        (lambda state: {**state, "consumed": "3"}, "expected consumed to be a 64-bit integer, got '3'"),
         (lambda state: {**state, "iteration": -1}, "expected whole numbers >= 0"),
         (lambda state: {k: v for k, v in state.items() if k != "seed"}, r"expected what state_dict\(\) returned, got"),
         (lambda state: {}, r"expected what state_dict\(\) returned, got"),

@@ -184,7 +184,7 @@ def test_thousands_of_groups_do_not_nest_deeply() -> None:
         (("a",), "expected \\('field', op, value\\)"),
         (("a", "==", 1, 2), "expected \\('field', op, value\\)"),
         ([("a", "==", 1), [("b", "==", 1)]], "expected \\('field', op, value\\)"),
-        (("a", "~", 1), "expected an operator"),
+        (("a", "~", 1), "expected one of the operators"),
         (("a", ["=="], 1), "expected"),
         (("a", "in", "xyz"), "expected a list, tuple, set or array"),
         (("a", "==", None), "is_null"),

@@ -215,7 +215,7 @@ def test_arrays_of_decimals_decode_as_their_exact_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [[["a\0"]], [[b"a\0"]]])
 def test_a_string_array_refuses_a_final_nul_that_npy_would_drop(value: Any) -> None:
     schema = Unischema("s", [UnischemaField("x", type(value[0][0]), (1, 1), NdarrayCodec())])
-    with pytest.raises(EncodeError, match=r"row 0, field 'x': expected strings without a NUL at the end"):
+    with pytest.raises(EncodeError, match=r"row 0, field 'x': expected strings without a trailing NUL"):
         encode_rows(schema, [{"x": value}])
 
 
@@ -448,7 +448,7 @@ def test_an_image_of_another_kind_is_refused() -> None:
     data = memoryview(rgb.storage.encode(rgb, picture((4, 4, 3))))
     with pytest.raises(ValueError, match=r"expected an image of mode L \(1 channels\), got RGB"):
         grey.storage.decode_into(grey, data, np.zeros((4, 4), np.uint8))
-    with pytest.raises(ValueError, match=r"expected a 16-bit grey image, got mode RGB"):
+    with pytest.raises(ValueError, match=r"expected a 16-bit greyscale image, got mode RGB"):
         deep.storage.decode_into(deep, data, np.zeros((4, 4), np.uint16))
     with pytest.raises(ValueError, match=r"expected an image of shape \(5, 4, 3\), got \(4, 4, 3\)"):
         rgb.storage.decode_into(rgb, data, np.zeros((5, 4, 3), np.uint8))
@@ -466,7 +466,7 @@ def test_a_jpeg_never_lands_in_a_16_bit_buffer() -> None:
     eight = image_field(CompressedImageCodec("jpeg"), (4, 4))
     deep = image_field(CompressedImageCodec("png"), (4, 4), "uint16")
     data = memoryview(eight.storage.encode(eight, picture((4, 4))))
-    with pytest.raises(ValueError, match=r"expected a 16-bit grey image, got mode L"):
+    with pytest.raises(ValueError, match=r"expected a 16-bit greyscale image, got mode L"):
         deep.storage.decode_into(deep, data, np.zeros((4, 4), np.uint16))
 
 

@@ -137,7 +137,7 @@ def test_a_list_that_fits_is_kept(dtype: Any, shape: tuple[int | None, ...], val
         ("datetime64[us]", np.float32(1.5), r"expected datetime64\[us\], got float32"),
         ("datetime64[us]", True, r"expected datetime64\[us\], got bool True\."),
         ("datetime64[us]", datetime.timedelta(1), r"expected datetime64\[us\], got timedelta"),
-        ("datetime64[us]", 2**63, r"expected a count of datetime64\[us\] in 64 bits, got 9223372036854775808"),
+        ("datetime64[us]", 2**63, r"expected a 64-bit count of datetime64\[us\], got 9223372036854775808"),
         ("datetime64[s]", np.datetime64(1500, "ms"), r"expected a value that datetime64\[s\] holds exactly"),
         ("datetime64[ns]", np.datetime64("3000-01-01"), r"expected a value that datetime64\[ns\] holds exactly"),
         ("datetime64[us]", np.datetime64("NaT"), r"expected a value, got NaT\. Declare the field nullable=True"),

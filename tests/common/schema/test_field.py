@@ -76,7 +76,7 @@ def test_a_dtype_that_is_no_tensor_is_refused(dtype: Any) -> None:
         ({"codec": "png"}, "codec of field 'x': expected a parquetry codec such as .* got 'png'"),
         ({"shape": (2,), "codec": ScalarCodec()}, r"ScalarCodec expected shape \(\), got \(2,\)"),
         ({"codec": ScalarCodec(pa.string())}, "expected an Arrow type that can hold int32, got string"),
-        ({"codec": ListCodec()}, r"ListCodec expected one axis or more, got shape \(\)"),
+        ({"codec": ListCodec()}, r"ListCodec expected at least one axis, got shape \(\)"),
         ({"shape": (None,), "codec": TensorCodec()}, "TensorCodec expected a fixed shape of numbers"),
         ({"dtype": str, "shape": (2,), "codec": TensorCodec()}, "TensorCodec expected a fixed shape of numbers"),
         ({"shape": (2, 2), "codec": CompressedImageCodec()}, "png images expected dtype uint8 or uint16, got int32"),

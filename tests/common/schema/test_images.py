@@ -192,13 +192,13 @@ def test_columns_of_encoded_bytes_are_stored_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("wanted", "data", "text"),
     [
-        (field(None, "jpeg"), encoded("RGB"), "a png file, in a field of jpeg files"),
-        (field(None), encoded("RGB", "webp"), "a webp file, in a field of png files"),
-        (field(True), encoded("RGB", "bmp"), "a bmp file, in a field of png files"),
+        (field(None, "jpeg"), encoded("RGB"), "a png file in a field of jpeg files"),
+        (field(None), encoded("RGB", "webp"), "a webp file in a field of png files"),
+        (field(True), encoded("RGB", "bmp"), "a bmp file in a field of png files"),
         (field(None).replace(shape=(5, 8, 3)), encoded("RGB"), r"a value of shape \(5, 7, 3\)"),
         (field(None), encoded("LA"), r"mode RGB \(3 channels\), got LA. Declare the field with convert=True"),
         (field(False, "jpeg"), encoded("CMYK", "jpeg"), r"mode RGB \(3 channels\), got CMYK"),
-        (field(None, channels=1, dtype="uint16"), encoded("L"), "expected a 16-bit grey image, got mode L"),
+        (field(None, channels=1, dtype="uint16"), encoded("L"), "expected a 16-bit greyscale image, got mode L"),
         (field(None), b"", "cannot identify image file"),
         (field(None, "jpeg"), encoded("RGB", "jpeg")[:9], r"\w"),
         (field(None, "jpeg"), b"not an image", "cannot identify image file"),

@@ -95,7 +95,7 @@ def test_seeds_have_64_bits_with_or_without_a_sign() -> None:
     for seed in (-(1 << 63), (1 << 64) - 1, np.uint64(1 << 63)):
         assert Pipeline("x").shuffle(2, seed).drawn_seed is None
     with pytest.raises(
-        PipelineError, match=r"shuffle: expected seed to be an integer of 64 bits, got 18446744073709551616"
+        PipelineError, match=r"shuffle: expected seed to be a 64-bit integer, got 18446744073709551616"
     ):
         Pipeline("x").shuffle(2, 1 << 64)
 
@@ -118,7 +118,7 @@ def test_fields_and_codecs_hold_plain_numbers() -> None:
     assert json.dumps(field.to_json())
     with pytest.raises(SchemaError, match=r"shape of field 'a': expected axes >= 0 or None, got \(2.5,\)"):
         UnischemaField("a", np.uint8, (2.5,))  # type: ignore[arg-type]  # what is tested
-    with pytest.raises(SchemaError, match=r"expected quality to be an integer of 64 bits, got True"):
+    with pytest.raises(SchemaError, match=r"expected quality to be a 64-bit integer, got True"):
         CompressedImageCodec("png", True)
 
 

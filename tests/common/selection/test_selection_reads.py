@@ -118,7 +118,7 @@ def test_explain_tells_what_pruned_what(tmp_path: Path) -> None:
         "2 pruned (2 by partitions), 2 proven without a read, none read"
         in built.pipeline().where(pc.field("drive") != "d1").explain()
     )
-    assert "pruned (they belong to other parts)" in built.pipeline().shard(2, 0, policy="rowgroup_modulo").explain()
+    assert "pruned (they belong to other shards)" in built.pipeline().shard(2, 0, policy="rowgroup_modulo").explain()
 
 
 def test_a_selection_is_computed_once_for_epochs_ranks_and_pipelines(url: str, reads: Counter) -> None:

@@ -643,7 +643,9 @@ def test_a_swallowed_error_cannot_pass_for_a_finished_dataset(tmp_path: Path) ->
         out.write_columns({"i": ["x"]})
     with pytest.raises(DatasetError, match=r"expected an open writer, got one that was closed, aborted, or failed"):
         out.write({"i": 1})
-    with pytest.raises(DatasetError, match=r"nothing was written, because a write failed before \(EncodeError: row 3"):
+    with pytest.raises(
+        DatasetError, match=r"nothing was written, because an earlier write failed \(EncodeError: row 3"
+    ):
         out.close()
     out.close()
     assert everything(tmp_path) == []

@@ -355,7 +355,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
 
 def test_places_beyond_the_end_of_a_file_are_an_error(tmp_path: Path) -> None:
     cells, _ = cells_in_file(tmp_path / "x", [100], [4])
-    with pytest.raises(DatasetError, match=r"x: expected 4 more bytes at 104, got its end\. Write it again\."):
+    with pytest.raises(DatasetError, match=r"x: expected 4 more bytes at 104, got the end of the file\. Write it"):
         FileCells(cells.starts, cells.ends + 4, cells.file).loaded()
 
 

@@ -69,5 +69,5 @@ def test_what_counts_rows_must_stand_before(dropping: Pipeline) -> None:
 
 def test_none_without_a_declaration_is_an_error(tmp_path: Path) -> None:
     plain = Pipeline(write_drive(tmp_path), ["id"], executor="threads").transform(lambda row: None)
-    with pytest.raises(TransformError, match="to leave rows out, say drops=True"):
+    with pytest.raises(TransformError, match="To drop rows, set drops=True"):
         ids(plain)

@@ -230,7 +230,7 @@ def hand_table(path: Path, features: list[str], data: pa.Table, **more: Any) -> 
 
 def test_a_gap_in_the_log_is_an_error(tmp_path: Path) -> None:
     hand_table(tmp_path, [], numbers(0, 2))
-    with pytest.raises(DatasetError, match=r"expected 00000000000000000001\.json, which version 1 is made of"):
+    with pytest.raises(DatasetError, match=r"expected 00000000000000000001\.json, which version 1 requires"):
         live_files(pafs.LocalFileSystem(), str(tmp_path), 1)
 
 

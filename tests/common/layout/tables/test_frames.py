@@ -120,7 +120,7 @@ def test_what_is_no_frame_is_an_error() -> None:
         Pipeline.from_pandas({"a": [1]})
     with pytest.raises(DatasetError, match=r"expected a polars\.DataFrame or LazyFrame, got dict"):
         Pipeline.from_polars({"a": [1]})
-    with pytest.raises(DatasetError, match="expected column names that are texts"):
+    with pytest.raises(DatasetError, match="expected column names that are strings"):
         Pipeline.from_pandas(pd.DataFrame([[1, 2]]))
     with pytest.raises(DatasetError, match="expected columns that Arrow has a type for"):
         Pipeline.from_pandas(pd.DataFrame({"a": [np.zeros((2, 2))]}))

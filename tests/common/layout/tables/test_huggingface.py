@@ -73,7 +73,7 @@ def test_a_split_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
     assert ids(Pipeline.from_huggingface_parquet(tmp_path, "all")) == [1, 2, 3, 4, 9]
     with pytest.raises(DatasetError, match=r"expected split= one of \['test', 'train'\]"):
         Pipeline.from_huggingface_parquet(tmp_path)
-    with pytest.raises(DatasetError, match=r"expected split to be of \['test', 'train'\], got 'dev'"):
+    with pytest.raises(DatasetError, match=r"expected split= one of \['test', 'train'\], got 'dev'"):
         Pipeline.from_huggingface_parquet(tmp_path, "dev")
 
 

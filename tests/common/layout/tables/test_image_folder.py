@@ -153,7 +153,7 @@ def test_a_row_by_its_number_reads_its_file_alone(folder: Path) -> None:
     for path, _ in LISTED[:3]:
         (folder / path).unlink()
     assert [np.array_equal(pipeline[place]["image"], images[place - 1]) for place in (4, 5)] == [True, True]
-    with pytest.raises(DatasetError, match=r"cat/a.jpg: expected a file, which was there when the folder was listed"):
+    with pytest.raises(DatasetError, match=r"cat/a.jpg: expected a file, which existed when the folder was listed"):
         pipeline[1]
     with pytest.raises(DecodeError, match=r"'dog/0.jpg' of image folder"):
         pipeline[3]
@@ -204,7 +204,7 @@ def test_files_that_are_no_images_are_left_out_with_a_warning(folder: Path, capl
     put(folder, "cat/readme.txt", b"x")
     with caplog.at_level(logging.WARNING):
         assert len(Pipeline.from_image_folder(folder)) == len(LISTED)
-    assert "left out 1 files that are no JPEG, PNG or WebP, such as cat/readme.txt" in caplog.text
+    assert "skipped 1 files that are not JPEG, PNG or WebP, such as cat/readme.txt" in caplog.text
 
 
 @pytest.mark.parametrize(
