@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from ..errors import DatasetError, EncodeError, FieldNotFoundError, PipelineError
 from ..layout.file_versions import FileVersion, look, opened, versions_below
 from ..layout.filesystem import resolve
+from ..layout.store_faults import asking_again
 from ..pipeline import Pipeline
 from ..schema.field import Unischema, UnischemaField
 from ..schema.plain import integer, plain
@@ -262,9 +263,12 @@ def _form_of(shown: str, filesystem: pafs.FileSystem, versions: Sequence[FileVer
 
 
 def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bool:
-    try:
+    def read() -> bool:
         with opened(filesystem, version) as stream:
             return b"huggingface" in (pq.read_schema(stream).metadata or {})
+
+    try:
+        return asking_again(filesystem, read, f"file {version.path}")
     except (pa.ArrowException, OSError):
         return False  # whoever reads it says what is wrong
 
