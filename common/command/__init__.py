@@ -1,1 +1,1 @@
-"""The command ``parquetry``: it only shows what functions of other rooms return as values."""
+"""The command line tool ``parquetry``. It only displays values that functions of other packages return."""

@@ -1,4 +1,4 @@
-"""The app: ``parquetry`` with all its commands, and ``--version``."""
+"""The ``parquetry`` app: all commands, and ``--version``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command that the arguments of this process name."""
+    """Runs ``parquetry`` with the command-line arguments of this process."""
     if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # bars are for people
+        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars are only useful in a terminal
     app(prog_name="parquetry")

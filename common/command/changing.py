@@ -1,4 +1,4 @@
-"""``convert``, ``copy``, ``rewrite``, ``index``, ``migrate``, ``generate-metadata``: new files; ``serve``: a server."""
+"""Commands that write data or serve it: ``convert``, ``copy``, ``rewrite``, ``index``, ``migrate``, and others."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from ..schema.codec import Codec
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="A directory that is empty or does not exist.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a dataset that is at the target.")]
-PartitionBy = Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field that becomes directories.")]
-RowGroupRows = Annotated[int | None, typer.Option(metavar="N", min=1, help="Rows of a row group.")]
-Compatible = Annotated[bool, typer.Option("--petastorm-compatible", help="Write Petastorm's metadata too.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing dataset at the target.")]
+PartitionBy = Annotated[
+    list[str] | None, typer.Option(metavar="FIELD", help="A field to partition by, as directories.")
+]
+RowGroupRows = Annotated[int | None, typer.Option(metavar="N", min=1, help="Rows per row group.")]
+Compatible = Annotated[bool, typer.Option("--petastorm-compatible", help="Also write Petastorm's metadata.")]
 Where = Annotated[
     str | None,
-    typer.Option(metavar="CONDITION", help="Only rows for which this holds: 'field(\"speed\") > 3', or DNF as JSON."),
+    typer.Option(metavar="CONDITION", help="Only rows that match this filter: 'field(\"speed\") > 3', or DNF as JSON."),
 ]
-NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no bar.")]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress bar.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,19 +55,19 @@ def register(app: typer.Typer) -> None:
 
 def convert(
     source: Annotated[
-        list[str], typer.Argument(metavar="SOURCE...", help="A folder, a file, or several; * and ? too.")
+        list[str], typer.Argument(metavar="SOURCE...", help="A folder, a file, or several; may contain * and ?.")
     ],
     target: Target,
     form: Annotated[str | None, typer.Option(help="parquet, huggingface, images, tfrecord or webdataset.")] = None,
-    fields: Annotated[
-        list[str] | None, typer.Option(metavar="FIELD", help="A field to convert; all otherwise.")
+    fields: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to convert; default: all.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a feature; for TFRecord and WebDataset.")
     ] = None,
-    rename: Annotated[list[str] | None, typer.Option(metavar="OLD=NEW", help="For TFRecord and WebDataset.")] = None,
-    split: Annotated[str | None, typer.Option(help="Of a Hugging Face folder.")] = None,
-    config: Annotated[str | None, typer.Option(help="Of a Hugging Face folder.")] = None,
+    split: Annotated[str | None, typer.Option(help="The split of a Hugging Face folder.")] = None,
+    config: Annotated[str | None, typer.Option(help="The configuration of a Hugging Face folder.")] = None,
     partition_by: PartitionBy = None,
     row_group_rows: RowGroupRows = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many parts are written at a time.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many parts to write in parallel.")] = None,
     overwrite: Overwrite = False,
     petastorm_compatible: Compatible = False,
     no_progress: NoProgress = False,
@@ -73,7 +75,7 @@ def convert(
     """Write image folders, TFRecords, WebDataset tars, Hugging Face folders or Parquet as a dataset."""
     from ..tools import convert as convert_files
 
-    known: Any = form  # checked there
+    known: Any = form  # `convert_files` validates it
     report = convert_files(
         source if len(source) > 1 else source[0],
         target,
@@ -96,18 +98,20 @@ def copy(
     source: Url,
     target: Target,
     field_regex: Annotated[
-        list[str] | None, typer.Option(metavar="REGEX", help="Fields to copy; all otherwise.")
+        list[str] | None, typer.Option(metavar="REGEX", help="Fields to copy; default: all.")
     ] = None,
-    not_null_fields: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="Must not be null.")] = None,
+    not_null_fields: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="Only rows where this field is not null.")
+    ] = None,
     where: Where = None,
     partition_by: PartitionBy = None,
     row_group_rows: RowGroupRows = None,
-    files: Annotated[int, typer.Option(min=1, help="Files of each stripe.")] = 1,
+    files: Annotated[int, typer.Option(min=1, help="Files per stripe.")] = 1,
     overwrite: Overwrite = False,
     petastorm_compatible: Compatible = False,
     no_progress: NoProgress = False,
 ) -> Shown:
-    """Copy some fields and rows of a dataset; run it again to go on after an interruption."""
+    """Copy some fields and rows of a dataset. After an interruption, run it again to resume."""
     from ..tools import copy as copy_dataset
 
     report = copy_dataset(
@@ -129,21 +133,23 @@ def copy(
 def rewrite(
     source: Url,
     target: Target,
-    fields: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to write; all otherwise.")] = None,
+    fields: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to write; default: all.")] = None,
     where: Where = None,
-    sort_by: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="Sort by it; -FIELD descending.")] = None,
+    sort_by: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD", help="Sort by this field; -FIELD for descending order.")
+    ] = None,
     codec: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=CODEC", help="jpeg:90, png, webp:80, ndarray, npz or tensor.")
     ] = None,
     row_group_rows: RowGroupRows = None,
-    row_group_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Bytes of a row group.")] = None,
-    files: Annotated[int, typer.Option(min=1, help="How many files.")] = 1,
+    row_group_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Bytes per row group.")] = None,
+    files: Annotated[int, typer.Option(min=1, help="The number of files.")] = 1,
     partition_by: PartitionBy = None,
     compression: Annotated[str, typer.Option(help="zstd, snappy, lz4, gzip, brotli or none.")] = "zstd",
     no_progress: NoProgress = False,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Write a dataset again: sorted, in row groups of equal size, with codecs and compression that suit training."""
+    """Rewrite a dataset: sorted, in row groups of equal size, with codecs and compression that suit training."""
     from ..tools import rewrite as rewrite_dataset
 
     report = rewrite_dataset(
@@ -167,7 +173,7 @@ def rewrite(
 
 def index(
     url: Url,
-    columns: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to describe; all else.")] = None,
+    columns: Annotated[list[str] | None, typer.Option(metavar="FIELD", help="A field to index; default: all.")] = None,
     storage_option: StorageOptions = None,
 ) -> Shown:
     """Write the row-group index of a dataset, so that planning reads one file instead of all footers."""
@@ -179,8 +185,8 @@ def index(
 
 def migrate(
     url: Url,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
-    keep_petastorm: Annotated[bool, typer.Option("--keep-petastorm", help="Leave Petastorm's keys too.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only report what would change.")] = False,
+    keep_petastorm: Annotated[bool, typer.Option("--keep-petastorm", help="Keep Petastorm's keys.")] = False,
 ) -> Shown:
     """Turn Petastorm's pickled metadata into JSON, in place."""
     from ..tools import migrate as migrate_dataset
@@ -193,7 +199,7 @@ def migrate(
 
 def generate_metadata(
     url: Url,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a schema that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing schema.")] = False,
 ) -> Shown:
     """Write the schema of plain Parquet files."""
     from ..reports.values import without_secrets
@@ -207,18 +213,20 @@ def generate_metadata(
 
 def serve(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="URL", help="A dataset; or PIPELINE.json of Pipeline.to_json().")],
+    source: Annotated[str, typer.Argument(metavar="URL", help="A dataset, or a JSON file from Pipeline.to_json().")],
     chain: Chain = "",
     listen: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="unix:PATH or tcp://127.0.0.1:PORT; a new socket otherwise.")
+        str | None, typer.Option(metavar="ADDRESS", help="unix:PATH or tcp://127.0.0.1:PORT; default: a new socket.")
     ] = None,
-    token_file: Annotated[str | None, typer.Option(metavar="FILE", help="Clients must know its first line.")] = None,
+    token_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A file whose first line clients must present.")
+    ] = None,
     tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="The key of the certificate, PEM.")] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=NUMBER", help="What a client may ask for, such as idle_s=600; see docs/arrow-stream.md."
+            metavar="NAME=NUMBER", help="A limit on client requests, such as idle_s=600; see docs/arrow-stream.md."
         ),
     ] = None,
     storage_option: StorageOptions = None,

@@ -1,4 +1,4 @@
-"""``lint``, ``verify``, ``stats``, ``doctor``, ``state``, ``cache``: is the data sound, and is this machine?"""
+"""Commands that check the data and this machine: ``lint``, ``verify``, ``stats``, ``doctor``, ``state``, ``cache``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .output import FINE, FOUND_PROBLEMS, Shown, StorageOptions, Url, command, f
 if TYPE_CHECKING:
     from ..reports.kept_files import CacheReport
 
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Row groups at once; one for each processor.")]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Row groups to check in parallel; default: one per processor.")
+]
 _STYLES = {"fine": "green", "note": "bold yellow", "problem": "bold red"}
 
 
@@ -35,7 +37,7 @@ def register(app: typer.Typer) -> None:
         state, "parquetry state show state.json", "parquetry state show state.json data/train 'batch(64)'", name="show"
     )(state_show)
     app.add_typer(state, name="state")
-    cache = typer.Typer(help="What parquetry keeps between runs.", no_args_is_help=True)
+    cache = typer.Typer(help="Files that parquetry keeps between runs.", no_args_is_help=True)
     command(cache, "parquetry cache ls", "parquetry cache ls --directory /scratch/cache", name="ls")(cache_ls)
     command(cache, "parquetry cache clear selections", name="clear")(cache_clear)
     command(cache, "parquetry cache warm data/train 'where(field(\"speed\") > 3)'", name="warm")(cache_warm)
@@ -47,7 +49,7 @@ def lint(
     strict: Annotated[bool, typer.Option("--strict", help="Count notes as problems too.")] = False,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Say what makes training from a dataset slow or wrong; exit status 1 if there is a problem."""
+    """Report what makes training from a dataset slow or incorrect. Exit status 1 if there is a problem."""
     from ..reports.linting import lint as lint_dataset
 
     findings = lint_dataset(url, storage_options=storage_options_of(storage_option))
@@ -58,10 +60,10 @@ def lint(
 def verify(
     url: Url,
     workers: Workers = None,
-    round_trips: Annotated[int, typer.Option(min=0, help="Rows of each row group that codecs encode again.")] = 16,
+    round_trips: Annotated[int, typer.Option(min=0, help="Rows per row group to encode and decode again.")] = 16,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Read every byte, decode every value, compare footers, index and codecs; exit status 1 if something is wrong."""
+    """Read every byte, decode every value, and check footers, index and codecs. Exit status 1 if anything is wrong."""
     from ..pipeline.explain import bytes_text
     from ..reports.verifying import verify as verify_dataset
 
@@ -89,14 +91,16 @@ def _place(file: str | None, row_group: int | None) -> str:
 def stats(
     url: Url,
     chain: Chain = "",
-    rows: Annotated[int | None, typer.Option("--rows", "-n", min=1, help="Draw so many rows; all otherwise.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the draw.")] = 0,
+    rows: Annotated[
+        int | None, typer.Option("--rows", "-n", min=1, help="Sample this many rows; default: all.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the sample.")] = 0,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Write them beside the dataset, and use them from there.")
+        bool, typer.Option("--keep", help="Keep the statistics beside the dataset and reuse them.")
     ] = False,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Count values: mean and deviation of numbers and image channels, lengths, and which values occur."""
+    """Compute statistics: mean and deviation of numbers and image channels, lengths, and frequent values."""
     from ..reports.statistics import keep as keep_statistics
     from ..reports.statistics import kept
     from ..reports.statistics import stats as count
@@ -119,7 +123,7 @@ def _nulls(field: dict[str, Any]) -> str:
 
 
 def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
-    """A table of statistics as JSON has them."""
+    """Formats statistics, given in their JSON form, as a table."""
     columns = table(
         *("field", "dtype", "count", "nulls", "mean", "deviation", "least", "median", "most", "lengths", "distinct"),
         "most often",
@@ -162,7 +166,7 @@ def _numbers(values: Iterable[float]) -> str:
 
 
 def doctor() -> Shown:
-    """Look at this machine: versions, the op, shared memory, limits, caches; exit status 1 if something is missing."""
+    """Check this machine: versions, the op, shared memory, limits, caches. Exit status 1 if something is missing."""
     from ..pipeline.explain import bytes_text
     from ..reports.machine import doctor as look
 
@@ -189,11 +193,11 @@ def _kept(found: Iterable[CacheReport]) -> RenderableType:
 
 def state_show(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON file with what state_dict() returned.")],
-    url: Annotated[str, typer.Argument(metavar="URL", help="A dataset that the state is held to.")] = "",
+    url: Annotated[str, typer.Argument(metavar="URL", help="A dataset to check the state against.")] = "",
     chain: Chain = "",
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Say what a saved state holds, and whether it fits a dataset and a chain; exit status 1 if it does not."""
+    """Show a saved state, and whether it fits a dataset and a chain. Exit status 1 if it does not."""
     from ..reports.states import show_state
 
     found = show_state(file, opened(url, chain, storage_option) if url else None)
@@ -220,11 +224,13 @@ def state_show(
     return Shown(found, tuple(parts), FOUND_PROBLEMS if any(each.fits is False for each in found) else FINE)
 
 
-Directory = Annotated[str | None, typer.Option(metavar="DIR", help="A directory of cache(directory) instead.")]
+Directory = Annotated[
+    str | None, typer.Option(metavar="DIR", help="A directory of cache(directory), instead of the default.")
+]
 
 
 def cache_ls(directory: Directory = None) -> Shown:
-    """List what is kept between runs, and how much it is."""
+    """List the files kept between runs, and their size."""
     from ..reports.kept_files import caches
 
     found = caches(directory)
@@ -234,11 +240,11 @@ def cache_ls(directory: Directory = None) -> Shown:
 def cache_clear(
     kinds: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KIND", help="Such as selections; if none, all but frames and folders."),
+        typer.Argument(metavar="KIND", help="Such as selections; default: all but frames and folders."),
     ] = None,
     directory: Directory = None,
 ) -> Shown:
-    """Remove what is kept and made again when needed; frames and folders, which live pipelines read, only if named."""
+    """Remove kept files that can be recreated. Frames and folders, which pipelines may still read, only if named."""
     from ..reports.kept_files import clear
 
     found = clear(kinds or (), directory)
@@ -246,7 +252,7 @@ def cache_clear(
 
 
 def cache_warm(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
-    """Make what a job would make first: the selection, vocabularies, and the rows of cache(directory) in the chain."""
+    """Prepare what a job would compute first: selection, vocabularies, and the rows of a cache(directory)."""
     from ..reports.kept_files import warm
 
     found = warm(opened(url, chain, storage_option))

@@ -1,4 +1,4 @@
-"""``explain``, ``inspect``, ``head``, ``sample``, ``show``: what is stored, and what a chain makes of it."""
+"""Commands that show stored data or the output of a chain: ``explain``, ``inspect``, ``head``, ``sample``, ``show``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Chain = Annotated[
     str, typer.Argument(metavar="CHAIN", help="Verbs as in Python: 'where(field(\"a\") > 3).shuffle(1000).batch(64)'.")
 ]
-Count = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows (batches after batch()).")]
+Count = Annotated[int, typer.Option("--rows", "-n", min=0, help="The number of rows (of batches, after batch()).")]
 
 _TERMINAL_TILE = 64
 
@@ -46,10 +46,10 @@ def register(app: typer.Typer) -> None:
 
 def inspect(
     url: Url,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write one self-contained page instead.")] = None,
+    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write a self-contained HTML page instead.")] = None,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Show the schema, files, row groups, compression and statistics of a dataset, and what is odd about them."""
+    """Show the schema, files, row groups, compression and statistics of a dataset, and anything unusual."""
     from ..reports.inspecting import inspect as inspect_dataset
     from ..reports.inspecting import pipeline_of
     from ..reports.linting import find
@@ -112,13 +112,13 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
 
 
 def finding_lines(findings: Iterable[Finding]) -> Iterable[RenderableType]:
-    """Each finding: what, its cost, and what to do."""
+    """Formats each finding as a line: what was found, its cost, and the remedy."""
     lines = []
     for finding in findings:
         line = Text(f"{finding.level}: ", style="bold red" if finding.level == "problem" else "bold yellow")
         line.append(f"{finding.what} ", style="bold").append(f"{finding.cost} {finding.remedy}", style="")
         lines.append(line)
-    return lines or [Text("Nothing is odd about its layout.", style="green")]
+    return lines or [Text("No problems found in the layout.", style="green")]
 
 
 def head(url: Url, chain: Chain = "", rows: Count = 5, skip: int = 0, storage_option: StorageOptions = None) -> Shown:
@@ -132,7 +132,7 @@ def head(url: Url, chain: Chain = "", rows: Count = 5, skip: int = 0, storage_op
 def sample(
     url: Url, chain: Chain = "", rows: Count = 5, seed: int | None = None, storage_option: StorageOptions = None
 ) -> Shown:
-    """Show rows drawn at random; the same ones for the same seed."""
+    """Show a random sample of rows. The same seed gives the same rows."""
     from ..reports.rows import preview
 
     pipeline, refused = opened_to_show(url, chain, storage_option)
@@ -140,12 +140,12 @@ def sample(
 
 
 def _previewed(found: Preview) -> Shown:
-    """Rows side by side, one line to a field where there are few rows."""
+    """Shows rows side by side: one column per row, one line per field."""
     from ..display.text import short_text
 
     columns = table("field", "dtype", "shape", *(f"row {number}" for number in range(len(found.elements))))
     for field in found.fields:
-        told = f"{field.dtype} {field.shape} "  # in the columns before
+        told = f"{field.dtype} {field.shape} "  # already in the columns dtype and shape
         cells = [short_text(element.get(field.name), 20).removeprefix(told) for element in found.elements]
         columns.add_row(field.name, field.dtype, str(field.shape) if field.shape else "", *cells)
     many = "" if found.length is None else f" of {found.length:,}"
@@ -155,17 +155,19 @@ def _previewed(found: Preview) -> Shown:
 def show(
     url: Url,
     chain: Chain = "",
-    chain_option: Annotated[str, typer.Option("--chain", metavar="CHAIN", help="The chain, as an option.")] = "",
+    chain_option: Annotated[
+        str, typer.Option("--chain", metavar="CHAIN", help="The chain, if not given as an argument.")
+    ] = "",
     rows: Count = 4,
     field: Annotated[
-        str | None, typer.Option(help="Whose images or tokens; the first field of them otherwise.")
+        str | None, typer.Option(help="The field to show; default: the first one with images or tokens.")
     ] = None,
     png: Annotated[str | None, typer.Option(metavar="FILE", help="Write a contact sheet instead.")] = None,
-    columns: Annotated[int, typer.Option(min=1, help="Images in a line.")] = 4,
-    tile: Annotated[int, typer.Option(min=1, help="Pixels of each image's side in the PNG.")] = 256,
-    seed: Annotated[int | None, typer.Option(help="Draw rows at random.")] = None,
+    columns: Annotated[int, typer.Option(min=1, help="Images per line.")] = 4,
+    tile: Annotated[int, typer.Option(min=1, help="Width and height of each image in the PNG, in pixels.")] = 256,
+    seed: Annotated[int | None, typer.Option(help="Sample rows at random with this seed.")] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A tokenizer.json: shows tokens as text.")
+        str | None, typer.Option(metavar="FILE", help="A tokenizer.json; shows tokens as text.")
     ] = None,
     storage_option: StorageOptions = None,
 ) -> Shown:
@@ -173,7 +175,7 @@ def show(
     from ..reports import pictures
 
     if chain and chain_option:
-        raise PipelineError("show: expected one chain, got one by itself and one by --chain.")
+        raise PipelineError("show: expected one chain, got one as an argument and one from --chain.")
     pipeline, _ = opened_to_show(url, chain or chain_option, storage_option)
     if tokenizer is not None:
         return _tokens(pipeline, tokenizer, field, rows, seed)
@@ -188,7 +190,7 @@ def show(
     )
     value = {"field": sheet.field, "images": sheet.images, "captions": sheet.captions}
     if console.color_system is None:
-        return Shown(value, ("There are no colours here. Write a picture with --png.", *sheet.captions))
+        return Shown(value, ("This output has no colors. Use --png to write an image.", *sheet.captions))
     return Shown(value, (half_blocks(sheet.pixels), "", *sheet.captions))
 
 
@@ -207,7 +209,7 @@ def _tokens(pipeline: Pipeline, path: str, field: str | None, rows: int, seed: i
 
 
 def half_blocks(pixels: np.ndarray) -> Text:
-    """A picture (uint8 ``(H, W, 3)``) in letters, two pixels above each other in one."""
+    """Renders an image (uint8 ``(H, W, 3)``) as text. Each character shows two pixels, one above the other."""
     if len(pixels) % 2:
         pixels = pixels[:-1]
     result = Text(no_wrap=True, overflow="crop")
@@ -219,7 +221,7 @@ def half_blocks(pixels: np.ndarray) -> Text:
 
 
 def explain(url: Url, chain: Chain = "", storage_option: StorageOptions = None) -> Shown:
-    """Say what a chain of verbs reads, in which order, and what it gives."""
+    """Explain what a chain of verbs reads, in which order, and what it returns."""
     from ..reports.values import without_secrets
 
     pipeline = opened(url, chain, storage_option)
@@ -233,7 +235,7 @@ def explain(url: Url, chain: Chain = "", storage_option: StorageOptions = None) 
 
 
 def opened(url: str, chain: str, storage_option: list[str] | None) -> Pipeline:
-    """The pipeline over a URL with the verbs of a chain."""
+    """Opens a URL as a pipeline, and applies a chain to it."""
     from ..reports.chain import apply_chain
     from ..reports.inspecting import open_url
 
@@ -241,7 +243,11 @@ def opened(url: str, chain: str, storage_option: list[str] | None) -> Pipeline:
 
 
 def opened_to_show(url: str, chain: str, storage_option: list[str] | None) -> tuple[Pipeline, dict[str, str]]:
-    """As `opened`, without the columns that cannot become tensors; and why they cannot, by name."""
+    """Like `opened`, but leaves out columns that cannot become tensors.
+
+    Returns:
+        The pipeline, and the reason for each column that was left out, by name.
+    """
     pipeline = opened(url, chain, storage_option)
     try:
         _ = pipeline.element
@@ -253,7 +259,7 @@ def opened_to_show(url: str, chain: str, storage_option: list[str] | None) -> tu
         if not refused or not len(bare.schema):
             raise
         usable = apply_chain(bare.select(*bare.schema), chain)
-        with suppress(ParquetryError):  # the chain names one of them
+        with suppress(ParquetryError):  # fails if the chain names a refused column
             _ = usable.element
             return usable, refused
         raise
@@ -261,7 +267,7 @@ def opened_to_show(url: str, chain: str, storage_option: list[str] | None) -> tu
 
 
 def with_refused(shown: Shown, refused: Mapping[str, str]) -> Shown:
-    """What was found, and which columns are not in it."""
+    """Adds the columns that were left out, and why, to a result."""
     if not refused:
         return shown
     from ..reports.values import to_json

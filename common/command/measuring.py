@@ -1,4 +1,4 @@
-"""``bench`` and ``simulate``: how fast a chain is here, and what it does on many ranks."""
+"""``bench`` measures the speed of a chain on this machine. ``simulate`` shows its plan for many ranks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def register(app: typer.Typer) -> None:
 def bench(
     url: Url,
     chain: Chain = "",
-    seconds: Annotated[float, typer.Option(help="Of each run; there are three or four.")] = 3.0,
-    workers: Annotated[int | None, typer.Option(min=1, help="Threads; one for each processor otherwise.")] = None,
+    seconds: Annotated[float, typer.Option(help="Seconds per run; there are three or four runs.")] = 3.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Threads; default: one per processor.")] = None,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Measure what a chain delivers here, which stage bounds it, and say what to change."""
+    """Measure how fast a chain is on this machine, which stage limits it, and what to change."""
     from ..pipeline.explain import bytes_text
     from ..reports.benching import bench as measure
 
@@ -51,28 +51,28 @@ def bench(
 
 def simulate(
     url: Annotated[
-        str, typer.Argument(metavar="[URL]", help="A dataset; or describe one by --rows and the like.")
+        str, typer.Argument(metavar="[URL]", help="A dataset. Or describe one with --rows and related options.")
     ] = "",
     chain: Chain = "",
     ranks: Annotated[
-        list[int] | None, typer.Option(help="A number of ranks; may be repeated. 1 to 4,096 otherwise.")
+        list[int] | None, typer.Option(help="A number of ranks; may be repeated. Default: 1 to 4,096.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Rows of a dataset that need not exist.")] = None,
-    row_group_rows: Annotated[int, typer.Option(min=1, help="Rows of each of its row groups.")] = 1000,
-    row_bytes: Annotated[float, typer.Option(help="Stored bytes of each of its rows.")] = 1000.0,
-    shuffle: Annotated[int | None, typer.Option(metavar="N", min=1, help="Its shuffle's buffer_size.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Its rows of a batch.")] = 64,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of a hypothetical dataset.")] = None,
+    row_group_rows: Annotated[int, typer.Option(min=1, help="Rows per row group of the hypothetical dataset.")] = 1000,
+    row_bytes: Annotated[float, typer.Option(help="Stored bytes per row.")] = 1000.0,
+    shuffle: Annotated[int | None, typer.Option(metavar="N", min=1, help="The buffer_size of the shuffle.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows per batch.")] = 64,
     even: Annotated[str, typer.Option(help="pad, drop or none.")] = "pad",
-    canonical_shards: Annotated[int | None, typer.Option(min=1, help="Its canonical shards.")] = None,
+    canonical_shards: Annotated[int | None, typer.Option(min=1, help="The number of canonical shards.")] = None,
     storage_option: StorageOptions = None,
 ) -> Shown:
-    """Say what each number of ranks does to an epoch: steps, balance, reads, memory, cache, shuffle quality."""
+    """Show an epoch for each number of ranks: steps, balance, reads, memory, cache, shuffle quality."""
     from ..pipeline.explain import bytes_text
     from ..reports.simulating import RANKS, describe, described_by
     from ..reports.simulating import simulate as plan
 
     if bool(url) == (rows is not None):
-        raise PipelineError("simulate: expected a URL, or --rows for a dataset that need not exist.")
+        raise PipelineError("simulate: expected either a URL, or --rows for a hypothetical dataset.")
     if even not in ("pad", "drop", "none"):
         raise PipelineError(f"simulate: expected --even pad, drop or none, got '{even}'.")
     options: dict[str, Any] = {"batch_size": batch, "buffer_size": shuffle, "even": even}
@@ -114,9 +114,9 @@ def simulate(
         )
     about = facts({"items": found.items, "row groups": found.row_groups, "stored": bytes_text(found.stored_bytes)})
     notes = (
-        "row groups: that a rank reads. reads: row groups read by all ranks, over those that there are.",
-        "read, cache: of one rank in an epoch, cache after one epoch and after many. block: memory of a shuffle block.",
-        "mixing: mean distance that a row moves, of a full permutation's.",
+        "row groups: read by one rank. reads: row groups read by all ranks, divided by those in the dataset.",
+        "read: bytes per rank and epoch. cache: bytes after one epoch and after many. block: memory of a shuffle block.",
+        "mixing: the mean distance that a row moves, relative to a full permutation.",
     )
     return Shown(found, (about, "", columns, "", *notes))
 

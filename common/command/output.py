@@ -1,7 +1,7 @@
-"""How every command shows its result and its errors: tables for people, one JSON value for programs, an exit status.
+"""Output shared by all commands: tables for people, one JSON value for programs, errors, and the exit status.
 
-`command` registers a function with typer. The function returns a `Shown`: a value, and how people see it. The wrapper
-adds ``--json`` and ``--debug``, turns errors into one line, and sets the exit status.
+`command` registers a function with typer. The function returns a `Shown`, which holds a value and its text form. The
+wrapper adds ``--json`` and ``--debug``, prints errors as one line, and sets the exit status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EXIT_CODES = {
     WRONG_USE: "wrong options or arguments, a chain that does not parse, a field that does not exist",
     DATA_ERROR: "the dataset is missing, damaged, or cannot be read or written",
     NOT_INSTALLED: "an optional library is missing",
-    UNEXPECTED: "an error that nobody foresaw; --debug shows where",
+    UNEXPECTED: "an unexpected error; --debug shows where",
     INTERRUPTED: "Ctrl-C",
 }
 _PIPED_WIDTH = 160
@@ -46,7 +46,7 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="A directory or a Parque
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command found: the ``value`` that ``--json`` prints, ``parts`` for people, and the exit status."""
+    """The result of a command: the ``value`` for ``--json``, the ``parts`` to print as text, and the exit status."""
 
     value: object
     parts: tuple[RenderableType, ...]
@@ -54,13 +54,13 @@ class Shown:
 
 
 SHOWN_BEFORE = Shown(None, ())
-"""What a command returns that has shown all there is while it ran."""
+"""Returned by commands that have already printed all their output."""
 
 
 def command(
     app: typer.Typer, *examples: str, name: str | None = None
 ) -> Callable[[Callable[..., Shown]], Callable[..., Shown]]:
-    """Registers a function as a command; ``examples`` stand under its ``--help``."""
+    """Registers a function as a command. ``examples`` are shown at the end of its ``--help``."""
 
     def register(function: Callable[..., Shown]) -> Callable[..., Shown]:
         called = function.__name__.replace("_", "-" if name is None else " ")
@@ -98,7 +98,7 @@ def _print(shown: Shown, *, as_json: bool) -> None:
     if shown is SHOWN_BEFORE:
         return
     if as_json:
-        from ..reports.values import to_json  # --help and completion need no arrays
+        from ..reports.values import to_json  # imported late: --help and completion should not load numpy
 
         print(json.dumps(to_json(shown.value), indent=2))
         return
@@ -108,13 +108,13 @@ def _print(shown: Shown, *, as_json: bool) -> None:
 
 
 def new_console() -> Console:
-    """Standard output; wide where it is no terminal, so that a pipe gets whole lines."""
+    """A console on standard output. It is wide if that is not a terminal, so that piped lines are not wrapped."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=_PIPED_WIDTH if piped else None, soft_wrap=False, highlight=False, markup=False)
 
 
 def _fail(name: str, error: Exception, *, as_json: bool, debug: bool) -> NoReturn:
-    """Says what went wrong in one line (with ``debug``, in all of them), and ends the command."""
+    """Prints the error as one line (with ``debug``, the traceback), and exits."""
     from ..reports.values import without_secrets
 
     code = exit_code_of(error)
@@ -131,7 +131,7 @@ def _fail(name: str, error: Exception, *, as_json: bool, debug: bool) -> NoRetur
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit status for an error; see `EXIT_CODES`."""
+    """Returns the exit status for an error; see `EXIT_CODES`."""
     if isinstance(error, ImportError) or isinstance(error.__cause__, ImportError):
         return NOT_INSTALLED
     if isinstance(error, PipelineError | FieldNotFoundError):
@@ -140,20 +140,20 @@ def exit_code_of(error: Exception) -> int:
 
 
 def storage_options_of(given: list[str] | None) -> dict[str, str] | None:
-    """``NAME=VALUE`` options as a dict; ``None`` if there are none.
+    """Parses ``NAME=VALUE`` options into a dict. Returns ``None`` if there are none.
 
     Raises:
-        PipelineError: one without a name.
+        PipelineError: an option has no name or no equals sign.
     """
     found = dict(pair_of(text, "--storage-option") for text in given or ())
     return found or None
 
 
 def pair_of(text: str, option: str) -> tuple[str, str]:
-    """``NAME=VALUE`` as two texts.
+    """Splits ``NAME=VALUE`` into two strings.
 
     Raises:
-        PipelineError: no name, or no equals sign.
+        PipelineError: there is no name or no equals sign.
     """
     name, equals, value = text.partition("=")
     if not (name and equals):
@@ -162,7 +162,7 @@ def pair_of(text: str, option: str) -> tuple[str, str]:
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """A plain table; the columns named in ``right`` hold numbers."""
+    """Creates a table without borders. The columns named in ``right`` are right-aligned."""
     result = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
     for name in columns:
         result.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -170,7 +170,7 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
 
 
 def facts(values: Mapping[str, object], title: str | None = None) -> Table:
-    """Names and values, one to a line; ``None`` leaves a line out."""
+    """Creates a table with one name and value per line. Values of ``None`` are skipped."""
     result = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False, title_style="bold")
     result.add_column(style="bold")
     result.add_column(overflow="fold")

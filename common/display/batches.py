@@ -1,8 +1,8 @@
 """`describe` and `plot` show a batch or a row as a table of fields, dtypes and shapes, or as plots.
 
 They accept the output of every pipeline class: dicts (nested or flat), tuples, arrays and tensors. Batches are plain
-dicts because pytrees (torch, JAX) treat any other class as a leaf. A plain dict prints its whole arrays; these functions
-print a summary.
+dicts because pytrees (torch, JAX) treat any other class as a leaf. Since a plain dict prints its arrays in full, use
+these functions for a summary.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def describe(batch: object) -> Description:
         id     int64  (64,)          0 1 2 3 ...
         image  uint8  (64, 4, 5, 3)  0 0 0 0 ...
 
-    Accepts the output of `Pipeline`, `ParquetDataset`, `ParquetPipe` and the other classes: numpy arrays, TensorFlow and
-    PyTorch tensors, ragged values and strings, in dicts, nested dicts and tuples. Axes whose size differs between rows
-    are shown as ``None``.
+    Accepts the output of `Pipeline`, `ParquetDataset`, `ParquetPipe` and the other classes: numpy arrays, tensors of
+    TensorFlow and PyTorch, ragged values and strings, in dicts, nested dicts and tuples. An axis whose size differs
+    between rows is shown as ``None``.
     """
     return Description(tuple(_described(name, value) for name, value in _leaves(batch)))
 
@@ -104,8 +104,8 @@ def plot(batch: object, fields: str | Sequence[str] | None = None, rows: int = 8
     if not drawn or (wanted is not None and len(drawn) < len(drawings)):
         refused = ", ".join(name for name in drawings if name not in drawn) or "none"
         raise PipelineError(
-            f"plot: expected a batch of images, numbers, or lists of numbers, got fields that cannot be drawn: {refused}. "
-            "Pass a batch made by batch(n). describe(batch) shows its contents."
+            f"plot: expected a batch of images, numbers, or lists of numbers, got fields that cannot be drawn: "
+            f"{refused}. Pass a batch as batch(n) returns it. describe(batch) shows what it holds."
         )
     try:
         from matplotlib.figure import Figure
@@ -180,7 +180,7 @@ def _is_null(value: Any) -> bool:
 
 
 def _with_gaps(value: Any) -> np.ndarray | None:
-    """Converts a value to one array, with NaN for nulls. Returns ``None`` for strings and for lists that are ragged."""
+    """Converts a value to one array, with NaN for nulls; ``None`` for strings and lists that do not form an array."""
     if isinstance(value, np.ma.MaskedArray) and np.ma.getmaskarray(value).any():
         return np.ma.filled(value.astype(np.float64), np.nan)
     numbers = isinstance(value, list) and all(each is None or isinstance(each, int | float) for each in value)
@@ -299,7 +299,7 @@ def _first(value: Any, count: int) -> list[Any]:
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """Converts a value to one numpy array. Returns ``None`` for nulls, strings, and lists that are ragged."""
+    """Converts a value to one numpy array. Returns ``None`` for nulls, strings, and lists that do not form one."""
     if value is None or value is np.ma.masked or isinstance(value, str | bytes):
         return None
     if isinstance(value, RaggedArray | NestedArray | list):

@@ -1,1 +1,1 @@
-"""The compiled core: copies of many rows by number, without the interpreter's lock."""
+"""The compiled core: copies many rows by number without holding the interpreter lock."""

@@ -1,7 +1,7 @@
-"""C++ compiled where parquetry is installed: which compiler, one process at a time, and what its failure says.
+"""Compiles C++ on the machine where parquetry is installed: finds a compiler, locks the target, and reports failures.
 
-In: a command line, or a library's path. Out: the library. Used by both libraries: the core here, and TensorFlow's op.
-What always holds: only the standard library is imported, because `setup.py` builds where nothing else is installed.
+Both libraries use it: the core here, and the TensorFlow op. This module imports only the standard library, because
+`setup.py` runs where nothing else is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPILERS = ("g++", "c++", "clang++")
 
 
 def digest_of(sources: Iterable[Path], flags: object) -> str:
-    """16 hex digits that change with the sources and the flags."""
+    """Returns a hash of the sources and the flags as 16 hex digits."""
     digest = hashlib.sha256(repr(flags).encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -31,27 +31,27 @@ def digest_of(sources: Iterable[Path], flags: object) -> str:
 
 
 def has_content(path: Path) -> bool:
-    """Whether it is a file, and not an empty one."""
+    """Returns whether a path is a file that is not empty."""
     return path.is_file() and path.stat().st_size > 0
 
 
 def chosen_compiler() -> list[str]:
-    """The command that ``$CXX`` names; empty if it names none."""
+    """Returns the command in ``$CXX``, or an empty list if it is not set."""
     return shlex.split(os.environ.get("CXX", ""))
 
 
 def find_compiler() -> list[str] | None:
-    """The command of ``$CXX``, or of the first compiler that is there; ``None`` if there is none."""
+    """Returns the command in ``$CXX`` or of the first compiler found; ``None`` if there is no compiler."""
     chosen = chosen_compiler()
     candidates = [chosen] if chosen else [[name] for name in COMPILERS]
     return next((command for command in candidates if shutil.which(command[0]) is not None), None)
 
 
 def run_compiler(command: Sequence[str], what: str) -> None:
-    """Runs a compiler's command line.
+    """Runs a compiler command line.
 
     Raises:
-        RuntimeError: it failed; with the command and the end of what it said.
+        RuntimeError: the compiler failed. The error contains the command and the end of the compiler's output.
     """
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
@@ -63,13 +63,13 @@ def run_compiler(command: Sequence[str], what: str) -> None:
 
 @contextmanager
 def locked(target: Path, what: str, log: logging.Logger) -> Iterator[None]:
-    """Lets one process at a time build a library; the others say that they wait for one that compiles ``what``."""
+    """Lets one process at a time build a library. Other processes log that they wait for one that compiles ``what``."""
     with open(target.with_suffix(".lock"), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with pulse(f"parquetry waits for another process that compiles {what}", log):
                 fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks: two may compile, and each library appears whole
+        except OSError:  # no locks on this file system: two processes may compile, but neither leaves a partial library
             pass
         yield

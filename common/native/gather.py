@@ -1,8 +1,8 @@
-"""Rows by number: fixed-width columns, and runs of bytes, copied by the compiled core or by numpy.
+"""Copies rows by number, from fixed-width columns or runs of bytes, with the compiled core or with numpy.
 
-In: arrays, and row numbers (int64, any order, repeats allowed). Out: the rows, in the caller's arrays or in new ones.
-What always holds: both ways write the same bytes; a number that is out of range is an `IndexError`, and then nothing
-was written; no array may overlap one that is written.
+Row numbers are int64, in any order, and may repeat. The rows are written to the caller's arrays or to new ones. Both
+implementations write the same bytes. A row number that is out of range raises an `IndexError` before anything is
+written. No array may overlap an array that is written to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COLUMN = np.dtype(
     [(name, np.int64) for name in ("source", "target", "row_bytes", "source_stride", "target_stride")]
 )  # `Column` in gather.cc
 _FEW_ROWS = 1 << 31
-_WORTH_CONVERTING = 4  # columns, before it pays to make the numbers half as wide
+_WORTH_CONVERTING = 4  # from this many columns on, converting row numbers to int32 pays off
 
 
 class _Core:
@@ -49,7 +49,7 @@ def _core() -> _Core | None:
 
 
 def is_compiled() -> bool:
-    """Whether the compiled core does the work."""
+    """Returns whether the compiled core is used."""
     return _core() is not None
 
 
@@ -62,13 +62,13 @@ def gather(
     """Copies row ``rows[i]`` of each source to row ``i`` of its target, or to row ``places[i]``.
 
     Args:
-        sources: ``[S, ...]`` each, all of one length, of any dtype and strides; may be read-only.
+        sources: arrays ``[S, ...]``, all of one length, of any dtype and strides; may be read-only.
         rows: int64 ``[N]``.
-        targets: ``[N, ...]`` each (with ``places``: ``[T, ...]``), as many as sources, of the same dtypes and shapes.
-        places: int64 ``[N]``; the last of equal ones wins.
+        targets: arrays ``[N, ...]`` (with ``places``: ``[T, ...]``), one per source, of the same dtypes and row shapes.
+        places: int64 ``[N]``; if a place occurs several times, the last row wins.
 
     Raises:
-        IndexError: a row or a place that is not there, or columns of different lengths.
+        IndexError: a row or place is out of range, or the columns differ in length.
     """
     if not sources:
         return
@@ -82,7 +82,7 @@ def gather(
         return
     narrow = len(sources) >= _WORTH_CONVERTING and source_rows < _FEW_ROWS and rows.dtype != np.int32
     if narrow:
-        _check(rows, source_rows)  # before what is out of range becomes another number
+        _check(rows, source_rows)  # before the conversion wraps numbers that are out of range
     numbers = np.ascontiguousarray(rows, np.int32 if narrow or rows.dtype == np.int32 else np.int64)
     to = None if places is None else np.ascontiguousarray(places, np.int64)
     if to is None and target_rows < len(numbers):
@@ -110,16 +110,16 @@ def gather_runs(
     rows: np.ndarray[Any, Any],
     allocate: Callable[[int], np.ndarray[Any, Any]] | None = None,
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """Some of the runs in ``data``, end to end: their own ends (int64 ``[N + 1]``, from 0) and bytes; ``None`` where
-    there is no compiled core.
+    """Copies runs of ``data`` end to end. Returns their ends (int64 ``[N + 1]``, beginning with 0) and bytes, or
+    ``None`` if there is no compiled core.
 
     Args:
-        offsets: int64 ``[S + 1]``; run ``r`` is bytes ``offsets[r]`` up to ``offsets[r + 1]``.
+        offsets: int64 ``[S + 1]``; run ``r`` is ``data[offsets[r] : offsets[r + 1]]``.
         data: uint8, contiguous.
-        allocate: makes the memory for so many bytes (uint8); new memory unless given.
+        allocate: returns memory for the given number of bytes (uint8); ``None`` to use a new array.
 
     Raises:
-        IndexError: a row that is not there, or a run that does not lie in ``data``.
+        IndexError: a row is out of range, or a run does not lie in ``data``.
     """
     core = _core()
     if core is None:
@@ -144,15 +144,15 @@ def gather_runs(
 def pad_runs(
     ends: np.ndarray[Any, Any], values: np.ndarray[Any, Any], value: object, out: np.ndarray[Any, Any]
 ) -> None:
-    """Puts runs of numbers into rows of one length, and ``value`` into the rest of each row.
+    """Copies runs of numbers to rows of one length, and fills the rest of each row with ``value``.
 
     Args:
         ends: int64 ``[N + 1]``; run ``r`` is ``values[ends[r] : ends[r + 1]]``.
-        values: any numbers, along one axis.
+        values: numbers of any dtype, one axis.
         out: ``[N, L]``, contiguous, of the same dtype.
 
     Raises:
-        IndexError: a run that is longer than ``L``, or does not lie in ``values``.
+        IndexError: a run is longer than ``L``, or does not lie in ``values``.
     """
     core, item_bytes = _core(), values.itemsize
     fits = out.dtype == values.dtype and out.flags.c_contiguous and out.flags.writeable and len(out) == len(ends) - 1
@@ -183,7 +183,7 @@ def _pad_by_numpy(
     if wrong.any():
         raise _misplaced(ends, int(np.argmax(wrong)), len(values), out.shape[1])
     out[...] = value
-    out[np.arange(out.shape[1]) < lengths[:, None]] = values[ends[0] : ends[-1]]  # a mask is filled run by run
+    out[np.arange(out.shape[1]) < lengths[:, None]] = values[ends[0] : ends[-1]]  # a mask is filled in row order
 
 
 def _misplaced(ends: np.ndarray[Any, Any], run: int, items: int, most: int) -> IndexError:
@@ -193,7 +193,7 @@ def _misplaced(ends: np.ndarray[Any, Any], run: int, items: int, most: int) -> I
 
 
 def _is_plain(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> bool:
-    """Whether rows can be copied as they are: the same dtype and shape, and each row in one piece."""
+    """Returns whether rows can be copied byte by byte: same dtype and shape, and each row is contiguous."""
     same = source.dtype == target.dtype and source.shape[1:] == target.shape[1:]
     return (
         same

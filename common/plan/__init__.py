@@ -1,1 +1,1 @@
-"""All that is decided before the first row is decoded, as values."""
+"""Everything that is decided before the first row is decoded, as values."""

@@ -1,4 +1,4 @@
-"""`BucketItems`: items that are batches of rows of like length."""
+"""`BucketItems`: items that are batches of rows of similar length."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .items import RowItems, by_block
 
 
 class BucketItems(RowItems):
-    """Batches; each row in one of them.
+    """Batches of rows. Each row is in exactly one batch.
 
     Args:
-        selection: the wanted rows, with their lengths as what is measured.
-        boundaries: ascending, the greatest length of each bucket but the last; or how many buckets with equally many
-            rows there are.
-        rows_of_batch: rows of a batch, one number or one for each bucket; ``None`` where ``max_tokens`` says it.
-        max_tokens: the most tokens in a batch whose rows are as long as their bucket's greatest length.
-        group_rows: fewest rows among which batches are formed.
+        selection: the wanted rows, with their lengths as the measured values.
+        boundaries: the maximum length of each bucket except the last, ascending; or the number of buckets, which then
+            hold equally many rows.
+        rows_of_batch: the rows in a batch, one number or one per bucket; ``None`` if ``max_tokens`` determines it.
+        max_tokens: the most tokens in a batch after its rows are padded to the maximum length of the bucket.
+        group_rows: the minimum number of rows among which batches are formed.
     """
 
     are_batches = True
@@ -67,8 +67,8 @@ class BucketItems(RowItems):
             f"up to {size:,} of length <= {limit:,} ({rows:,} rows)" for limit, size, rows in kinds if rows
         )
         return [
-            f"{self.num_items:,} batches of rows of like length, formed among at least {self._group_rows:,} rows: "
-            f"{shown}; {self._tokens / max(padded, 1):.0%} of what is padded to these lengths holds values"
+            f"{self.num_items:,} batches of rows of similar length, formed among at least {self._group_rows:,} rows: "
+            f"{shown}; {self._tokens / max(padded, 1):.0%} of the places hold values if padded to these lengths"
         ]
 
     def items_before(self, epoch: int) -> np.ndarray:
@@ -79,7 +79,7 @@ class BucketItems(RowItems):
         return BucketOrder(self._buckets, spec, epoch)
 
     def draws(self, order: BucketOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
-        """The rows of the batch at the one global position in ``index``."""
+        """Returns the rows of the batch at the single global position in ``index``."""
         [(stream, block, items, _)] = by_block(order, index)
         _, starts = order.block_batches(stream, block)
         rows = np.arange(starts[items[0]], starts[items[0] + 1])

@@ -1,6 +1,6 @@
-"""Where the rows of an element come from: which block, and which of its items.
+"""Values that say where the rows of an element come from: the block, and items of the block.
 
-A block is what a shuffle permutes inside: consecutive row groups of a stream, fetched together.
+A block consists of consecutive row groups of a stream that are fetched together. A shuffle permutes rows inside blocks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 
 class BlockKey(NamedTuple):
-    """Names a shuffle block: the epoch, the stream, the number of the block in it, and the source (of a mix).
+    """Identifies a shuffle block by epoch, stream, number in the stream, and source (of a mix).
 
-    A tuple, because every step looks up blocks by it.
+    This is a tuple for speed, because every step looks up blocks by key.
     """
 
     epoch: int
@@ -28,10 +28,10 @@ class BlockRows:
     """The rows of one block.
 
     Attributes:
-        row_groups: row groups, ascending.
-        rows: for each of them, the wanted rows inside it, ascending int64.
-        cells: int64 ``[items, T]``: for each item in order, the block row of each of its steps.
-        repeats: where rows come several times in an epoch: how often the row of each item came before, int64
+        row_groups: the row groups of the block, ascending.
+        rows: the wanted rows of each row group, ascending int64.
+        cells: int64 ``[items, T]``: the block row of each step of each item, in the order of the items.
+        repeats: if rows occur several times in an epoch, the number of earlier occurrences of each item's row, int64
             ``[items]``.
     """
 
@@ -41,19 +41,20 @@ class BlockRows:
     repeats: np.ndarray | None = None
 
     def repeats_of(self, items: np.ndarray) -> np.ndarray | None:
-        """The ``repeats`` of some items."""
+        """Returns the ``repeats`` of some items."""
         return None if self.repeats is None else self.repeats[items]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """What an element takes from one block: items by their number in it, to places in the element (``None`` = all).
+    """The items that an element takes from one block, by their number in the block.
 
-    ``turn`` is the pass that they belong to, counted over all iterators; unlike the epoch it always goes up.
+    ``places`` are their places in the element (``None`` = all). ``turn`` is their pass, counted over all iterators.
+    Unlike the epoch, it always increases.
 
-    Where rows are joined into items, ``items`` are rows instead, ``places`` (never ``None``) repeat, and ``spans`` says
-    what is taken of each row: its first token, how many, where they begin in the item, and whether a separator follows
-    (0 or 1); int64 ``[len(items), 4]``.
+    If rows are joined into items, ``items`` are rows, and ``places`` repeat and are never ``None``. Then ``spans``,
+    int64 ``[len(items), 4]``, holds for each row the first token, the number of tokens, their place in the item, and
+    whether a separator follows (0 or 1).
     """
 
     key: BlockKey
@@ -63,6 +64,6 @@ class Draw:
     spans: np.ndarray | None = None
 
     def some(self, chosen: np.ndarray, places: np.ndarray) -> Draw:
-        """Only those of its items that are ``chosen`` (numbers or a mask), to other places."""
+        """Returns a draw of only the ``chosen`` items (numbers or a mask), with new places."""
         spans = None if self.spans is None else self.spans[chosen]
         return replace(self, items=self.items[chosen], places=places, spans=spans)

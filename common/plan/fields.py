@@ -1,6 +1,6 @@
-"""From the stored schema and the stages to the `ElementProgram` of the engine: what is read, and what is done to it.
+"""Builds the engine's `ElementProgram`, which says what to read and how to process it, from the schema and the stages.
 
-Pure; reads nothing but the schema. Columns that no later step needs are not read.
+The functions are pure and use only the schema. Columns that no later step needs are not read.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from .program import ElementProgram, Input, MixedProgram
 
 
 def build_program(stages: Sequence[Stage], resolve: ResolveFields, seed: int | None = None) -> ElementProgram:
-    """The program of a pipeline, whose random stages follow ``seed`` where they were given none.
+    """Returns the program of a pipeline. Random stages without a seed of their own derive it from ``seed``.
 
     Raises:
-        FieldNotFoundError: a name or regex that matches nothing where it stands.
-        SchemaError: a selected column that cannot become a tensor.
+        FieldNotFoundError: a name or regex matches no field at its place in the pipeline.
+        SchemaError: a selected column cannot become a tensor.
     """
     columns = Columns(resolve=resolve, seed=seed)
     for stage in stages:
@@ -57,7 +57,7 @@ def mixed_program(
     outputs: tuple[OutputField, ...],
     seed: int | None,
 ) -> MixedProgram:
-    """The program of a mix whose sources give ``outputs``, and of the stages that follow it."""
+    """Returns the program of a mix, whose sources yield ``outputs``, and of the stages after it."""
     columns = Columns(resolve=lambda patterns: [], fields=[], outputs=list(outputs), mixed=len(outputs), seed=seed)
     for stage in stages:
         stage.apply(columns)
@@ -74,33 +74,33 @@ def _form(columns: Columns) -> Form:
 
 
 def _with_inputs(program: ElementProgram) -> ElementProgram:
-    """Lets stored columns go straight through the steps that can take them so."""
+    """Fuses the first steps into the inputs, where steps can read stored columns directly."""
     if program.row_steps or program.window is None:
         inputs = [Input(leaves=(number,)) for number in range(len(program.fields))]
     else:
         inputs = [Input(leaves=(number,)) for number in range(len(program.window.leaves))]
     inputs, steps = fused(inputs, program.row_steps or program.item_steps)
     if program.row_steps:
-        steps = steps or [Projection(keep=tuple(range(len(inputs))))]  # they are made by rows all the same
+        steps = steps or [Projection(keep=tuple(range(len(inputs))))]  # not empty: windows are formed from made rows
         return replace(program, inputs=tuple(inputs), row_steps=tuple(steps))
     return replace(program, inputs=tuple(inputs), item_steps=tuple(steps))
 
 
 def _refuse_open_padding(columns: Columns, stages: Sequence[Stage]) -> None:
-    """Padding to the largest value of the batch needs a batch that is known when rows are padded."""
+    """Raises `PipelineError` for padding to a batch's largest value if batches are unknown when rows are padded."""
     drops = any(stage.hides_length for stage in stages)
     for step in (*columns.row_steps, *columns.item_steps):
         if isinstance(step, PadStep) and step.needs_whole_batch and (drops or not columns.batched):
             why = "a function leaves rows out" if drops else "rows are not batched"
             remedy = "" if drops else ", or call batch()"
             raise PipelineError(
-                f"pad: field '{step.field.name}': expected shape=, because {why}, so there is no batch whose largest "
-                f"value it could grow to. Give the shape{remedy}."
+                f"pad: field '{step.field.name}': expected shape=, because {why}, so there is no batch from which to "
+                f"take the largest value. Give the shape{remedy}."
             )
 
 
 def _without_unused(program: ElementProgram) -> ElementProgram:
-    """Folds leading projections into what is read, so that unused columns are neither fetched nor decoded."""
+    """Folds leading projections into the fields to read, so that unused columns are neither fetched nor decoded."""
     if not program.row_steps:
         count = len(program.fields if program.window is None else program.window.leaves)
         program = replace(program, item_steps=_projected_first(program.item_steps, count))
@@ -125,8 +125,8 @@ def _without_unused(program: ElementProgram) -> ElementProgram:
 
 
 def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
-    """The steps on ``count`` columns, with those columns left out first that neither the first projection keeps nor a
-    step before it works on.
+    """Puts a projection before steps on ``count`` columns. It drops the columns that the first existing projection does
+    not keep and no step before that one uses.
     """
     place = next((place for place, step in enumerate(steps) if isinstance(step, Projection)), 0)
     before, last = steps[:place], steps[place:]
@@ -161,9 +161,11 @@ def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
 
 
 def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
-    """``inputs`` after the first steps, which they take in on their way into the batch, and the steps that are left.
+    """Fuses the first steps into ``inputs``, to run while values are copied to the batch. The result is the same as when
+    all steps are applied one after the other.
 
-    The result is the same as with all steps applied one after the other.
+    Returns:
+        The new inputs, and the remaining steps.
     """
     columns = list(inputs)
     left: list[Step] = []
@@ -185,14 +187,14 @@ def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], 
 
 
 def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaField) -> UnischemaField:
-    """The field that reads a column: ``given``, nullable where the column is.
+    """Returns the field with which to read a column: ``given``, made nullable if the column is.
 
     Args:
         stored: the field in the dataset's schema.
         arrow: the type of the column.
 
     Raises:
-        SchemaError: a codec that cannot have stored this column.
+        SchemaError: the codec cannot have written this column.
     """
     if given.storage.coded:
         fits = pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow)
@@ -203,6 +205,6 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaFiel
     if not fits:
         raise SchemaError(
             f"field '{given.name}': expected {rule} for {given.codec}, got {arrow}. "
-            "Give the codec that the column was stored with, or the name alone."
+            "Give the codec with which the column was written, or only the name."
         )
     return given.replace(nullable=given.nullable or stored.nullable)

@@ -1,7 +1,7 @@
-"""`RowItems`: which items an epoch has, and which rows the items of a block are made of.
+"""`RowItems`: the items of an epoch, and the rows that make up the items of a block.
 
-In: the selection. Out: the order of an epoch, and for each of its blocks the rows to fetch. Pure; reads nothing.
-Items are rows or n-gram windows here. Stages that form other items have a class of their own with the same methods.
+From the selection, it derives the order of an epoch, and the rows to fetch for each block. It is pure and reads no
+data. Items are rows or n-gram windows here. Stages that form other items have their own classes with the same methods.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from ..order.epoch import EpochOrder, OrderSpec
 from ..selection.select import Selection
 from .draws import BlockKey, BlockRows, Draw
 
-_CLOSE = 8  # positions among which one is wanted
-_FEW_BLOCKS = 8  # to look for in turn; finding the distinct ones of more takes a sort
+_CLOSE = 8  # positions are dense if at least one in this many is wanted
+_FEW_BLOCKS = 8  # up to this many blocks are tried in turn; for more, a sort finds the distinct ones
 
 
 class RowItems:
-    """Rows or windows, each once in an epoch.
+    """Rows or windows, each of which occurs once in an epoch.
 
     Args:
         selection: the wanted rows, and the first rows of windows.
     """
 
     are_batches = False
-    """Whether an item is a batch of rows, which `draws` then names one by one."""
+    """Whether an item is a batch of rows. If so, `draws` lists the rows."""
     differ = False
-    """Whether each epoch has other items, also where nothing is shuffled."""
+    """Whether each epoch has different items, even without a shuffle."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
 
     @property
     def num_items(self) -> int:
-        """Items in one epoch; the same in each."""
+        """The number of items in an epoch, the same for every epoch."""
         return self._selection.num_items
 
     @property
     def explained(self) -> list[str]:
-        """What `explain` says about how items are made."""
+        """Lines for `explain` about how items are made."""
         return []
 
     @cached_property
@@ -49,28 +49,28 @@ class RowItems:
         return self._selection.items_before
 
     def items_before(self, epoch: int) -> np.ndarray:
-        """Items of an epoch that begin before each row group, int64 ``[row_groups + 1]``."""
+        """Returns the number of items of an epoch that begin before each row group, int64 ``[row_groups + 1]``."""
         return self._items_before
 
     def order(self, spec: OrderSpec, epoch: int) -> EpochOrder:
-        """The global order of an epoch."""
+        """Returns the global order of an epoch."""
         return EpochOrder(self.items_before(epoch), spec, epoch)
 
     def draws(self, order: EpochOrder, turn: int, index: np.ndarray) -> list[Draw]:
-        """Where the items at global positions ``index`` of an epoch come from; places count from 0 in ``index``."""
+        """Returns where the items at global positions ``index`` of an epoch come from. Places refer to ``index``."""
         return [
             Draw(key=BlockKey(epoch=order.epoch, stream=stream, block=block), items=items, places=places, turn=turn)
             for stream, block, items, places in by_block(order, index)
         ]
 
     def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:
-        """The rows that a block needs; each once, in storage order."""
+        """Returns the rows that a block needs, each once, in storage order."""
         if self._selection.starts is None:
             return self._rows_of_segments(order, key)
         return self.rows_at(self._selection.cells(order.block_items(key.stream, key.block)))
 
     def rows_at(self, cells: np.ndarray, repeats: np.ndarray | None = None) -> BlockRows:
-        """The rows at positions ``[items, T]`` among the wanted rows; several items may need the same row."""
+        """Returns the rows at positions ``[items, T]`` among the wanted rows. Several items may need the same row."""
         positions, inverse = _numbered(cells)
         row_group, row = self._selection.rows.locate(positions)
         bounds = np.flatnonzero(np.diff(row_group, prepend=-1, append=-1))
@@ -82,13 +82,13 @@ class RowItems:
         )
 
     def _rows_of_segments(self, order: EpochOrder, key: BlockKey) -> BlockRows:
-        """The rows of a block whose items are rows: whole stretches of row groups, found without sorting rows."""
+        """Returns the rows of a block whose items are rows: contiguous ranges of row groups, without sorting rows."""
         row_group, first, length = order.block_segments(key.stream, key.block)
         by_place = np.argsort(first)
         ends = np.cumsum(length)
         count = int(ends[-1]) if len(ends) else 0
         permutation = order.block_permutation(key.stream, key.block, count)
-        if permutation is not None and (np.diff(by_place) == 1).all():  # laid as stored: an item's number is its row's
+        if permutation is not None and (np.diff(by_place) == 1).all():  # in storage order: item n is row n
             cells, permutation = permutation, None
         else:
             begins = np.empty_like(length)
@@ -107,7 +107,7 @@ class RowItems:
         )
 
     def block_shares(self, order: EpochOrder, key: BlockKey) -> list[tuple[int, float]]:
-        """The row groups that a block touches, and about how many wanted rows of each it needs."""
+        """Returns the row groups that a block touches, and about how many wanted rows of each it needs."""
         row_group, _, taken = order.block_segments(key.stream, key.block)
         before, rows_before = self._items_before, self._selection.rows.before
         items = np.maximum(before[row_group + 1] - before[row_group], 1)
@@ -116,7 +116,7 @@ class RowItems:
 
 
 def _numbered(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As ``np.unique`` with ``return_inverse``; without sorting where the positions lie close together."""
+    """Equivalent to ``np.unique`` with ``return_inverse``, but does not sort if the positions are close together."""
     if not positions.size:
         return np.unique(positions, return_inverse=True)
     lowest, highest = int(positions.min()), int(positions.max())
@@ -130,7 +130,7 @@ def _numbered(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def by_block(order: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.ndarray, np.ndarray | None]]:
     """Groups global positions by block: ``(stream, block, item numbers in the block, places in index)``.
 
-    Places are ``None`` where all of ``index`` lies in one block.
+    Places are ``None`` if all of ``index`` lies in one block.
     """
     stream, position = order.locate(index)
     result: list[tuple[int, int, np.ndarray, np.ndarray | None]] = []
@@ -151,7 +151,7 @@ def by_block(order: EpochOrder, index: np.ndarray) -> list[tuple[int, int, np.nd
 
 
 def distinct(numbers: np.ndarray) -> list[tuple[int, np.ndarray | None]]:
-    """Each distinct number, ascending, with its places (ascending; ``None`` = all of them)."""
+    """Returns each distinct number, ascending, with its places (ascending; ``None`` = all of them)."""
     if not len(numbers):
         return []
     lowest = int(numbers.min())

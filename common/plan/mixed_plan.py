@@ -1,4 +1,4 @@
-"""`MixedPlan`: the plan of a mix of pipelines; each source keeps its own plan, the mix decides whose row comes next."""
+"""`MixedPlan`: the plan of a mix of pipelines. Each source has its own plan; the mix decides which source is next."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _SOURCE_KEY = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """What is mixed: unbatched pipelines with equal elements.
+    """The parts of a mix: unbatched pipelines with equal elements.
 
     Attributes:
-        sources: pipelines, of which some may be mixes; a room above this one makes them.
-        phases: how often each source is drawn, relative to the others, from which row of the mix on.
-        seed: of the draws.
-        stop: ``"first"``: end where a drawn source has no more rows; ``"all"``: go on with the others.
-        drawn: nobody chose ``seed``, so other processes have another.
-        drawn_seed: what every seed that nobody chose is made of: that of the draws, and those of the sources' shuffles;
-            ``None`` if all of them were given.
+        sources: the pipelines, some of which may be mixes. A package above this one creates them.
+        phases: the relative weights of the sources, and the row of the mix from which they apply.
+        seed: the seed of the draws.
+        stop: ``"first"`` ends the mix when a drawn source has no more rows; ``"all"`` continues with the others.
+        drawn: whether ``seed`` was generated instead of given, so that it differs between processes.
+        drawn_seed: the seed from which all generated seeds are derived: that of the draws, and those of the sources'
+            shuffles. ``None`` if all of them were given.
     """
 
     sources: tuple[Any, ...]
@@ -56,35 +56,35 @@ class Mixture:
             if any(stage.verb == "batch" for stage in source.stages):
                 raise PipelineError("mix: expected pipelines of rows, got one with batch(). Call batch() on the mix.")
             if any(stage.makes_batches for stage in source.stages):
-                raise PipelineError("mix: expected pipelines of rows, got one of batches, with bucket().")
+                raise PipelineError("mix: expected pipelines of rows, got one of batches, made by bucket().")
             if any(stage.learns for stage in source.stages):
                 raise PipelineError(
                     "mix: expected one vocabulary for all pipelines, got an encode() that learns its own. Give each "
-                    "encode() the same vocabulary=[...], or call it on the mix; vocabulary() of a pipeline tells its."
+                    "encode() the same vocabulary=[...], or call it on the mix. A pipeline's vocabulary() returns one."
                 )
             if any(stage.decides is Decision.FORM for stage in source.stages):
                 raise PipelineError("mix: expected rows by name, got as_tuple(). Call as_tuple() on the mix.")
 
     @property
     def weights(self) -> Weights:
-        """The weights as a user gives them."""
+        """The weights in the form in which users pass them."""
         if len(self.phases) == 1:
             return list(self.phases[0].weights)
         return [(start, list(weights)) for start, weights in self.phases]
 
     @property
     def leaves(self) -> list[Any]:
-        """The pipelines of one dataset each that it is made of, those of mixes in it too."""
+        """The single-dataset pipelines of the mix, including those of nested mixes."""
         found = ([source] if source.mixture is None else source.mixture.leaves for source in self.sources)
         return [leaf for leaves in found for leaf in leaves]
 
     @property
     def has_drawn_seeds(self) -> bool:
-        """Whether some seed in the mix was chosen by nobody."""
+        """Whether any seed in the mix was generated instead of given."""
         return self.drawn or any(source.drawn_seed is not None for source in self.sources)
 
     def with_drawn_seed(self, seed: int) -> Mixture:
-        """A copy in which every seed that nobody chose follows ``seed``."""
+        """Returns a copy in which every generated seed is derived from ``seed``."""
         sources = tuple(
             source if source.drawn_seed is None else source.with_seed(_seed_of_source(seed, number))
             for number, source in enumerate(self.sources)
@@ -100,7 +100,7 @@ class MixedPlan(BasePlan):
     """The plan of a mix and the stages after it.
 
     Raises:
-        SchemaError: sources whose elements differ; names the field.
+        SchemaError: the elements of the sources differ. The error names the field.
     """
 
     def __init__(self, mixture: Mixture, stages: Sequence[Stage]) -> None:
@@ -112,7 +112,7 @@ class MixedPlan(BasePlan):
 
     @cached_property
     def program(self) -> MixedProgram:  # type: ignore[override]  # computed once
-        """Each source's program, and what follows the mix."""
+        """The programs of the sources, and the steps after the mix."""
         sources = tuple(plan.program for plan in self.plans)
         outputs = sources[0].outputs
         for number, source in enumerate(sources[1:], 1):
@@ -202,7 +202,7 @@ class MixedPlan(BasePlan):
         return None if following is None else following._replace(source=key.source)
 
     def _plan_of(self, key: BlockKey) -> tuple[BasePlan, BlockKey]:
-        """The plan that a block belongs to, and what that one calls it."""
+        """Returns the plan that a block belongs to, and the key of the block in that plan."""
         number = bisect_right(self._first, key.source) - 1
         return self.plans[number], key._replace(source=key.source - self._first[number])
 

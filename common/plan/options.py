@@ -1,4 +1,4 @@
-"""`Options`: how a pipeline is read. None of them changes the order; ``on_error`` alone may leave rows out."""
+"""`Options`: how a pipeline is read. No option changes the order; only ``on_error`` can leave rows out."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("threads", "sidecar")
 RESTARTS = 3
-"""How often a sidecar is started again, unless `Options.restarts` says otherwise."""
+"""The default of `Options.restarts`."""
 _INTEGERS = {"workers": 1, "memory_limit": 1, "restarts": 0, "max_value_bytes": 1}
-"""Options that are integers, and the least of each."""
+"""The integer options, with the minimum of each."""
 ON_ERROR = ("raise", "skip")
 _LONGEST_S = 1_000_000
 
 
 class OptionArguments(TypedDict, total=False):
-    """The options as keyword arguments; ``None`` stands for the default."""
+    """The options as keyword arguments. ``None`` means the default."""
 
     workers: int | None
     memory_limit: int | None
@@ -42,25 +42,25 @@ class Options:
     """How a pipeline is read.
 
     Attributes:
-        workers: threads or processes that decode; ``None`` = one for each processor that this process may use.
-        memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
-        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = threads, but the
-            sidecar for pipelines with user functions.
-        verify: which page checksums are compared with the pages: ``"written"``, those that are there; ``"always"``,
-            all, and a page without one is an error; ``"never"``, none. ``None`` = ``"written"``.
-        restarts: how often in a row, without an element in between, a sidecar that died is started again; the iteration
-            then goes on at the element that comes next. ``None`` = 3; 0: its death ends the iteration.
-        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
-            that differ in shape. ``None`` = 1 GiB.
-        on_error: what becomes of rows that do not decode, hold a null where the consumer has no form for one, or make
-            a function fail: ``"raise"`` (the default, also for ``None``) raises an error in their place, ``"skip"``
-            leaves them out and counts them; see ``docs/bad-rows.md``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float below 1 as a share of
-            its rows; one more ends the epoch with an error. ``None`` = any number. Each rank and each worker of a
-            ``DataLoader`` counts its own rows.
-        stall_timeout: seconds after which a process of the sidecar that is waited for, and that used no processor
-            meanwhile, is killed and replaced; longer than your functions wait for something. ``None``: never, only
-            warned about after 30 s.
+        workers: the number of threads or processes that decode; ``None`` = one per processor that this process may use.
+        memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB.
+        executor: ``"threads"`` (this process) or ``"sidecar"`` (separate processes); ``None`` = the sidecar for
+            pipelines with user functions, threads otherwise.
+        verify: which page checksums to verify: ``"written"``, those that exist; ``"always"``, all, and a page without
+            a checksum is an error; ``"never"``, none. ``None`` = ``"written"``.
+        restarts: how many times in a row, without yielding an element in between, a sidecar that died is restarted. The
+            iteration then continues with the next element. ``None`` = 3. With 0, a sidecar's death ends the iteration.
+        max_value_bytes: the size limit of one decoded value. The values of one field that differ in shape may take 16
+            times as much per batch. ``None`` = 1 GiB.
+        on_error: what to do with rows that cannot be decoded, contain a null that the consumer cannot represent, or
+            make a function fail. ``"raise"`` raises an error in their place. ``"skip"`` leaves them out and counts
+            them; see ``docs/bad-rows.md``. ``None`` = ``"raise"``.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: an integer, or a float below 1 as a fraction of
+            its rows. One more failure ends the epoch with an error. ``None`` = any number. Each rank and each worker of
+            a ``DataLoader`` counts its own rows.
+        stall_timeout: the time in seconds after which a sidecar process that others wait for, and that has used no
+            processor time meanwhile, is killed and replaced. Set it longer than any wait in your functions. ``None`` =
+            never; a warning is logged after 30 s.
     """
 
     workers: int | None = None
@@ -76,22 +76,22 @@ class Options:
     def __post_init__(self) -> None:
         if self.max_errors is not None and not self.skips:
             raise PipelineError(
-                f"Pipeline: expected max_errors beside on_error='skip', got max_errors={self.max_errors!r} and "
-                f"on_error={self.on_error!r}. Otherwise the first row that fails is an error."
+                f"Pipeline: expected max_errors together with on_error='skip', got max_errors={self.max_errors!r} and "
+                f"on_error={self.on_error!r}. Without 'skip', the first row that fails raises an error."
             )
 
     @property
     def skips(self) -> bool:
-        """Whether rows that fail are left out."""
+        """Whether failing rows are left out."""
         return self.on_error == "skip"
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:
-        """The options that keyword arguments name, checked, and numpy's numbers as Python's.
+        """Returns options from keyword arguments. Checks them, and converts numpy numbers to Python numbers.
 
         Raises:
-            PipelineError: a value out of range.
-            TypeError: an argument that is no option.
+            PipelineError: a value is out of range.
+            TypeError: an argument is not an option.
         """
         unknown = [name for name in arguments if name not in _NAMES]
         if unknown:
@@ -125,14 +125,14 @@ class Options:
         return cls(**{name: plain(value) for name, value in values.items()})
 
     def given(self) -> dict[str, Any]:
-        """Those that are not ``None``, as keyword arguments."""
+        """Returns the options that are not ``None``, as keyword arguments."""
         return {name: value for name in _NAMES if (value := getattr(self, name)) is not None}
 
     def with_changes(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with other values; ``None`` goes back to the default.
+        """Returns a copy with other values. ``None`` restores the default.
 
         Raises:
-            PipelineError: a name that is no option, or a value out of range.
+            PipelineError: a name is not an option, or a value is out of range.
         """
         if changes.keys() - set(_NAMES):
             raise PipelineError(f"with_options: expected {sorted(_NAMES)}, got {sorted(changes.keys() - set(_NAMES))}.")

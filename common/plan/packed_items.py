@@ -1,8 +1,8 @@
-"""`PackedItems`: items that hold whole rows of tokens, as many as have room.
+"""`PackedItems`: items that hold as many whole rows of tokens as fit.
 
-In: the wanted rows and how many tokens each has. Out: the order of an epoch, and the rows in each item. Which lengths
-share an item follows from the lengths alone, so that each epoch has the same number of items; which of the rows of one
-length takes which place is drawn in each epoch.
+From the wanted rows and their token counts, it derives the order of an epoch and the rows in each item. Which lengths
+share an item depends on the lengths alone, so every epoch has the same number of items. Which row of a given length
+takes which place is drawn for each epoch.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .draws import BlockKey, BlockRows, Draw
 from .items import RowItems, by_block
 
 _ROWS_KEY = 8
-_FULL_ITEMS = 128  # a group's last item is mostly empty, which is little among so many
+_FULL_ITEMS = 128  # the last item of a group is mostly empty, which matters little among this many
 
 
 class PackedItems(RowItems):
-    """Items of ``length`` tokens with whole rows.
+    """Items of ``length`` tokens made of whole rows.
 
-    Rows are packed among those of one group: consecutive row groups that together hold enough rows and tokens.
+    Rows are packed within a group: consecutive row groups that together have enough rows and tokens.
 
     Args:
-        selection: the wanted rows, with their lengths as what is measured.
-        best: whether a row goes into the fullest item that has room for it, or else into the first.
+        selection: the wanted rows, with their lengths as the measured values.
+        best: whether a row goes into the fullest item that has room for it (best fit) or into the first (first fit).
         cut: whether longer rows are cut into pieces; otherwise they are left out.
-        group_rows: fewest rows of a group.
+        group_rows: the minimum number of rows in a group.
     """
 
     def __init__(self, selection: Selection, length: int, *, best: bool, cut: bool, group_rows: int) -> None:
@@ -58,7 +58,7 @@ class PackedItems(RowItems):
             begin = bounds[-1]
             enough_rows = np.searchsorted(rows, rows[begin] + max(self._group_rows, 1))
             enough = max(enough_rows, np.searchsorted(tokens, tokens[begin] + _FULL_ITEMS * self._length))
-            if enough >= len(rows) - 1:  # what is left is too little for two groups, or just enough for one
+            if enough >= len(rows) - 1:  # the rest is too small for two groups, or enough for exactly one
                 last = len(rows) - 1
                 whole = enough == last or len(bounds) == 1
                 return np.array([*bounds, last] if whole else [*bounds[:-1], last], np.int64)
@@ -66,7 +66,7 @@ class PackedItems(RowItems):
 
     @cached_property
     def _bins(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each group the lengths in its items, and how many there are before each item."""
+        """For each group, the lengths in its items, and how many lengths precede each item."""
         result = []
         for group in range(len(self._groups) - 1):
             sizes = self._pieces(group)[2]
@@ -75,7 +75,7 @@ class PackedItems(RowItems):
 
     @cached_property
     def _items_before(self) -> np.ndarray:
-        """Items before each group: what `EpochOrder` lays end to end."""
+        """The number of items before each group, from which `EpochOrder` builds the order."""
         return np.concatenate([[0], np.cumsum([len(ends) - 1 for _, ends in self._bins], dtype=np.int64)])
 
     @property
@@ -121,7 +121,7 @@ class PackedItems(RowItems):
         return shares
 
     def _pieces(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What is packed of a group, in storage order: ``(row, first, tokens)``; ``row`` among the wanted rows."""
+        """Returns the pieces of a group to pack, in storage order: ``(wanted row, first token, number of tokens)``."""
         begin, end = self._selection.rows.before[self._groups[group : group + 2]]
         lengths = self._lengths[begin:end]
         if self._cut:
@@ -133,7 +133,7 @@ class PackedItems(RowItems):
         return begin + row, first, np.minimum(lengths[row] - first, self._length)
 
     def _make_rows(self, order: EpochOrder, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The pieces of a group in an epoch, in the order of the places in its items."""
+        """Returns the pieces of a group in an epoch, in the order of their places in the group's items."""
         row, first, tokens = self._pieces(group)
         if order.spec.buffer_size is None:
             pieces = np.argsort(tokens, kind="stable")
@@ -148,11 +148,11 @@ class PackedItems(RowItems):
     def _make_layout(
         self, order: EpochOrder, stream: int, block: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The pieces in the items of a block, in order: ``(row, first, tokens, place in the item)``, and how many come
-        before each item and in all.
+        """Returns the pieces in the items of a block, in order: ``(row, first, tokens, place in the item)``, and the
+        number of pieces before each item, with the total at the end.
         """
         items = order.block_items(stream, block)
-        group = int(order.block_segments(stream, block)[0][0])  # each block lies in one
+        group = int(order.block_segments(stream, block)[0][0])  # each block lies in one group
         row, first, tokens = self._rows_of(order, group)
         _, ends = self._bins[group]
         item = items - self._items_before[group]
@@ -164,7 +164,7 @@ class PackedItems(RowItems):
 
 
 class GroupOrder(EpochOrder):
-    """An order whose blocks are the groups in which rows are packed."""
+    """An order whose blocks are the groups within which rows are packed."""
 
     def _rows_before(self, first: np.ndarray, position: np.ndarray) -> np.ndarray:
         return np.arange(len(position)) * (self.spec.buffer_size or 1)

@@ -1,7 +1,7 @@
 """`Plan`: everything about a pipeline that is decided before the first row is decoded.
 
-In: the stored dataset and the stages. Out: the element's description (from the schema alone), the exact selection, the
-order, and for any element the blocks it needs and the rows it takes from them.
+From the stored dataset and the stages, it derives the element's description (from the schema alone), the exact
+selection, the order, and, for any element, the blocks it needs and the rows it takes from them.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from .token_items import TokenItems
 from .weighted_items import WeightedItems
 
 Select = Callable[[StoredDataset, Sequence[Stage], ResolveFields], Selection]
-"""Evaluates the stages of a selection; what needs to read files is the engine's, and is given to the plan."""
+"""Evaluates the stages of a selection. This may read files, so the engine implements it and passes it to the plan."""
 
 _CHUNK_BYTES = 4 << 20
 _MAX_CHUNK_ROWS = 256
 _MERGED_BYTES = 4 << 20
 _MOST_MERGED = 32
-_GROUP_ROWS = 10_000  # among which batches of like length are formed, where no shuffle says
+_GROUP_ROWS = 10_000  # without a shuffle, batches of similar length are formed among this many rows
 
 
 INFINITE = -1
@@ -71,10 +71,9 @@ UNKNOWN = -2
 
 
 class BasePlan:
-    """What plans of one dataset and of a mix share: the element, and the steps as views over rows.
+    """The part shared by plans of one dataset and plans of a mix: the element, and the steps as views over rows.
 
-    Subclasses say what the rows are (``program``, ``row_view``) and where they lie (``draws`` and the ``block_``
-    methods).
+    Subclasses define the rows (``program``, ``row_view``) and their location (``draws`` and the ``block_`` methods).
     """
 
     stages: tuple[Stage, ...]
@@ -82,13 +81,13 @@ class BasePlan:
     program: ElementProgram
     row_view: RowView
     hashes: tuple[str, str] | None = None
-    """Names of all stages, and of those that decide the order, where another process has them; see `state`."""
+    """Hashes of all stages, and of those that decide the order, if another process has the stages; see `state`."""
     skips: bool = False
-    """Whether rows that fail are left out (``on_error="skip"``); a state then says how many were."""
+    """Whether failing rows are left out (``on_error="skip"``). A state then records how many."""
 
     @cached_property
     def element(self) -> Element:
-        """What one step gives."""
+        """The element that one step yields."""
         batch = self.order.batch
         if batch is None:
             varying = self.order.makes_batches
@@ -109,7 +108,7 @@ class BasePlan:
         batch = self.order.batch
         if self.order.makes_batches:
             return Batches(rows, 1, False)
-        if batch is None or self.program.drops:  # then batches are made of what is left; see `engine.rebatch`
+        if batch is None or self.program.drops:  # then batches are made of the rows that remain; see `engine.rebatch`
             return None
         result: BatchView = Batches(rows, batch.batch_size, batch.drop_remainder)
         for stage in self.order.batch_views:
@@ -118,13 +117,13 @@ class BasePlan:
 
     @property
     def length(self) -> int | None:
-        """Elements in one iteration; ``None`` = endless. With a function that drops rows: the rows that it is given."""
+        """Elements in one iteration; ``None`` = endless. If a function drops rows, the number of its input rows."""
         view = self.batch_view
         return self.row_view.length if view is None else view.length
 
     @cached_property
     def row_bytes(self) -> int:
-        """About how much memory a row takes once decoded; a guess for what varies."""
+        """About how many bytes a decoded row takes. Variable sizes are guessed."""
         total = 64
         for output in self.element.outputs:
             size = int(np.prod([axis or 64 for axis in output.element_shape], dtype=np.int64))
@@ -133,37 +132,37 @@ class BasePlan:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows in a chunk of an unbatched pipeline: a matter of speed, not of meaning."""
+        """Rows in a chunk of an unbatched pipeline. It affects only the speed."""
         return int(np.clip(_CHUNK_BYTES // self.row_bytes, 1, _MAX_CHUNK_ROWS))
 
     @property
     def step_bytes(self) -> int:
-        """About how much memory a step takes: a batch, or a chunk of rows."""
+        """About how many bytes a step takes, which is a batch or a chunk of rows."""
         return self.row_bytes * (self.element.batch_size or self.chunk_rows)
 
     def rows_drawn(self, draws: Sequence[Draw], items: int) -> int:
-        """How many rows the draws of so many items give: as many, unless items are batches."""
+        """Returns the number of rows in the draws of ``items`` items. It is ``items``, unless items are batches."""
         return sum(len(draw.items) for draw in draws) if self.order.makes_batches else items
 
     @property
     def cardinality(self) -> int:
-        """Elements in one iteration, as the protocol says it: -1 endless, -2 unknown."""
+        """Elements in one iteration, in the encoding of the protocol: -1 = endless, -2 = unknown."""
         return self.cardinality_of(self.length)
 
     def cardinality_of(self, length: int | None) -> int:
-        """A number of elements as the protocol says it."""
+        """Returns a number of elements in the encoding of the protocol."""
         if length is None:
             return INFINITE
         return UNKNOWN if self.program.drops or (self.skips and not self.keeps_step) else length
 
     @property
     def keeps_step(self) -> bool:
-        """Whether every rank must give equally many elements, so that one that left rows out gives its first again."""
+        """Whether every rank must yield equally many elements. A rank that left rows out repeats its first elements."""
         shard = self.order.shard
         return shard is not None and shard.num_shards > 1 and shard.even != "none"
 
     def lane(self, cursor: Cursor) -> RowView:
-        """The rows of a loader worker's part one after the other, also those behind its last full batch."""
+        """Returns the rows of a loader worker's part in order, including those after its last full batch."""
         rows, batch = self.rows_from(cursor.origin), self.order.batch
         if cursor.workers == 1:
             return rows
@@ -172,10 +171,10 @@ class BasePlan:
         return Lane(rows, batch.batch_size, cursor.worker, cursor.workers)
 
     def rows_from(self, origin: Origin) -> RowView:
-        """The rows of this rank that are left at a global position that other ranks reached together.
+        """Returns the rows of this rank that remain after a global position.
 
         Raises:
-            StateError: stages (``take``, ``skip``) that give ranks no common position.
+            StateError: the stages (``take``, ``skip``) give ranks no common position.
         """
         if origin == START:
             return self.row_view
@@ -183,14 +182,14 @@ class BasePlan:
         unit = whole.passes or 1
         passes = None if self.row_view.passes is None else self.row_view.passes // unit
         left = None if passes is None else passes - origin.passes - 1
-        # Past the last pass nothing is left.
+        # Nothing is left after the last pass.
         rest = rows_viewed(shard, Slice(whole, origin.rows, 0 if left is not None and left < 0 else None))
         endless = whole.length is None
         later = None if endless or (left is not None and left <= 0) else RepeatView(rows_viewed(shard, whole), left)
         return Resumed(rest, origin.passes * unit, unit, later)
 
     def origin_after(self, origin: Origin, num_shards: int, rows: int) -> Origin:
-        """The global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
+        """Returns the global position after each of ``num_shards`` ranks took ``rows`` rows from ``origin``."""
         self._elastic_shard()
         whole = self.one_pass
         even = "none" if self.order.shard is None else self.order.shard.even
@@ -201,28 +200,28 @@ class BasePlan:
         later = self.row_view.passes is None or self.row_view.passes > (origin.passes + 1) * (whole.passes or 1)
         if even == "none" and later and (whole.length - origin.rows) % num_shards:
             raise StateError(
-                "state: expected even='pad' or 'drop' to go on with another number of ranks or another batch size "
-                "after the first pass: with even='none' ranks whose passes differ in length stand at different rows."
+                "state: expected even='pad' or 'drop' to resume with another number of ranks or another batch size "
+                "after the first pass: with even='none', ranks whose passes differ in length are at different rows."
             )
         each = max(ShardView(whole, num_shards, 0, even).length or 0, 1)
         passes, left = divmod(rows - first, each)
         return Origin(passes=origin.passes + 1 + passes, rows=left * num_shards)
 
     def _elastic_shard(self) -> list[Stage]:
-        """The shard, if there is one; raises `StateError` if other views than a repeat stand beside it."""
+        """Returns the shard, if there is one. Raises `StateError` for views other than a shard and a repeat."""
         rows = self.order.row_views
         shard = [stage for stage in rows if stage.decides is Decision.PART]
         repeat = [stage for stage in rows if stage.decides is Decision.PASSES]
         if self.order.batch_views or rows != [*shard, *repeat] or len(repeat) > 1 or self.order.part:
             raise StateError(
-                "state: expected only shard(), repeat() and batch() after shuffle() to go on with another number of "
-                "ranks or another batch size; take(), skip(), and anything after batch(), give ranks no "
+                "state: expected only shard(), repeat() and batch() after shuffle() to resume with another number of "
+                "ranks or another batch size; take(), skip(), and anything after batch() give ranks no "
                 "common position."
             )
         return shard
 
     def elements_from(self, origin: Origin) -> int | None:
-        """Elements that are left at a global position; ``None`` = endless."""
+        """Returns the number of elements that remain after a global position; ``None`` = endless."""
         if origin == START:
             return self.length
         rows = self.rows_from(origin)
@@ -230,9 +229,9 @@ class BasePlan:
         return rows.length if batches is None else batches.length
 
     def steps(self, cursor: Cursor) -> BatchView:
-        """What the engine makes from there on, step by step: batches, or chunks of rows.
+        """Returns the steps that the engine runs from a cursor on: batches, or chunks of rows.
 
-        A loader worker takes every ``workers``-th batch (or row) from ``worker``.
+        A loader worker takes every ``workers``-th batch (or row), starting with number ``worker``.
         """
         rows = self.rows_from(cursor.origin)
         batches, start = self._batches(rows), cursor.start
@@ -244,9 +243,9 @@ class BasePlan:
 
     @cached_property
     def merged_steps(self) -> int:
-        """How many full batches the engine makes at once where they are small; a matter of speed, not of meaning.
+        """How many full batches the engine makes at once if they are small. It affects only the speed.
 
-        One, where a step looks at the batch as a whole (a user function on batches, padding to the largest value).
+        It is 1 if a step needs the batch as a whole (a user function on batches, padding to the largest value).
         """
         if self.order.makes_batches or any(step.needs_whole_batch for step in self.program.item_steps):
             return 1
@@ -254,89 +253,89 @@ class BasePlan:
 
     @property
     def seed(self) -> int | None:
-        """The seed that a state carries: of the shuffle; of a mix, that of all seeds which nobody chose."""
+        """The seed in a state: that of the shuffle; for a mix, the one from which all generated seeds are derived."""
         return drawn_seed(self.stages) if self.order.shuffle is None else self.order.shuffle.seed
 
     @property
     def seed_is_drawn(self) -> bool:
-        """Whether nobody chose that seed, so that another process has another."""
+        """Whether the seed was generated instead of given, so that it differs between processes."""
         shuffle = self.order.shuffle
         return self.seed is not None if shuffle is None else shuffle.drawn
 
-    # --- what subclasses add ---
+    # --- implemented by subclasses ---
 
     @property
     def one_pass(self) -> RowView:
-        """The rows of one pass over the data, of all ranks together."""
+        """The rows of one pass over the data, for all ranks together."""
         raise NotImplementedError
 
     def with_seed(self, seed: int) -> BasePlan:
-        """The same plan with another seed."""
+        """Returns the same plan with another seed."""
         raise NotImplementedError
 
     def with_canonical_shards(self, count: int) -> BasePlan:
-        """The same plan; a shard without ``canonical_shards`` has this many."""
+        """Returns the same plan, in which a shard without ``canonical_shards`` has this many."""
         raise NotImplementedError
 
     @property
     def fingerprint(self) -> str:
-        """What the data are, wherever they lie."""
+        """A hash that identifies the data, independent of their location."""
         raise NotImplementedError
 
     def check_not_empty(self) -> None:
-        """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
+        """Raises `EmptySelectionError` if the pipeline is empty, and not because of ``take`` or ``skip``."""
         raise NotImplementedError
 
     @property
     def parts(self) -> Sequence[Plan]:
-        """The plans of single datasets that it is made of."""
+        """The single-dataset plans of this plan."""
         raise NotImplementedError
 
     @property
     def remote(self) -> bool:
-        """Whether files lie beyond a network, so that many reads must be under way at once."""
+        """Whether files are on remote storage, so that many reads must run at once."""
         raise NotImplementedError
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
-        """Where the rows of one element come from.
+        """Returns where the rows of one element come from.
 
         Args:
-            iteration: which iterator of the pipeline it is, from 0.
-            passes, index: as `BatchView.rows` gives them.
+            iteration: the number of the iterator of the pipeline, from 0.
+            passes, index: as returned by `BatchView.rows`.
         """
         raise NotImplementedError
 
     def block_rows(self, key: BlockKey) -> BlockRows:
-        """The rows that a block needs; each once, in storage order."""
+        """Returns the rows that a block needs, each once, in storage order."""
         raise NotImplementedError
 
     def block_bytes(self, key: BlockKey) -> int:
-        """About how much memory the encoded columns of a block take."""
+        """Returns about how many bytes the encoded columns of a block take."""
         raise NotImplementedError
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
-        """The block after this one in its stream and epoch."""
+        """Returns the next block in the same stream and epoch, or ``None`` after the last."""
         raise NotImplementedError
 
 
 class Plan(BasePlan):
-    """The plan of one pipeline; every part is computed when it is first asked for, and once.
+    """The plan of one pipeline. Every part is computed once, on first use.
 
     Raises:
-        ParquetryError: whatever does not fit, before anything is decoded.
+        ParquetryError: the stages and the dataset do not match. It is raised before anything is decoded.
     """
 
     def __init__(self, dataset: StoredDataset, stages: Sequence[Stage], select: Select) -> None:
         self.dataset = dataset
         self._select = select
         self.vocabularies: dict[str, Vocabulary] = {}
-        """What was learned of stored fields, by name."""
+        """The vocabularies learned from stored fields, by name."""
         self.stages = tuple(stages)
         self.order: StageOrder = order_stages(stages)
         self._epoch_order = lru_cache(maxsize=3)(self._make_epoch_order)
         self._row_group_bytes = lru_cache(maxsize=65536)(self._bytes_of_row_group)
         self.read_bytes = lru_cache(maxsize=65536)(self._stored_bytes)
-        """The stored (compressed) bytes of a row group's columns that are read."""
+        """Returns the stored (compressed) bytes of the columns that are read from a row group."""
 
     # --- from the schema alone ---
 
@@ -353,22 +352,22 @@ class Plan(BasePlan):
             if field.is_fixed and item * math.prod(axis or 0 for axis in field.shape) > limit:
                 raise SchemaError(
                     f"field '{field.name}' of {', '.join(self.dataset.roots)}: expected values of at most {limit} "
-                    f"bytes, got shape {field.shape}. If it is right, give Pipeline a larger max_value_bytes."
+                    f"bytes, got shape {field.shape}. If the shape is right, pass a larger max_value_bytes to Pipeline."
                 )
         return replace(program, max_value_bytes=limit)
 
     def resolve(self, patterns: Sequence[str] | None) -> list[UnischemaField]:
-        """The stored fields that patterns select (``None`` = all), in schema order."""
+        """Returns the stored fields that patterns select (``None`` = all), in schema order."""
         return [self._field(name) for name in self.dataset.match(patterns)]
 
     def _field(self, name: str) -> UnischemaField:
-        """A field as the pipeline declares it, else as the dataset does."""
+        """Returns a field as the pipeline declares it, or else as the dataset does."""
         stored = self.dataset.field(name)
         given = [item for stage in self.stages for item in stage.declared]
         declared = next((item for item in given if item.name == name), None)
         if declared is None and name in self.dataset.image_bytes:
             raise FieldNotFoundError(
-                f"field '{name}': expected a codec, because it is a struct of bytes and a path, got its name alone. "
+                f"field '{name}': expected a codec, because it is a struct of bytes and a path, got only its name. "
                 f"Give fields=[UnischemaField('{name}', np.uint8, (None, None, 3), CompressedImageCodec('jpeg'))], or "
                 f"name '{name}.bytes'."
             )
@@ -378,33 +377,33 @@ class Plan(BasePlan):
 
     @cached_property
     def selection(self) -> Selection:
-        """Exactly which rows or windows are wanted."""
+        """The exact rows or windows that are wanted."""
         selection = self.whole_selection
         return self._fixed_part(selection) if self.order.part else selection
 
     def adopt(self, selection: Selection) -> None:
-        """Takes a `whole_selection` that was computed elsewhere, before this plan computes its own."""
+        """Uses a `whole_selection` that was computed elsewhere. Call this before the plan computes its own."""
         self.__dict__["whole_selection"] = selection
 
     def rows_of(self, stages: Sequence[Stage]) -> RowSet:
-        """The rows that the first stages of the selection leave."""
+        """Returns the rows that remain after the first stages of the selection."""
         if list(stages) == self.order.selection:
             return self.whole_selection.rows
         return self._select(self.dataset, stages, self.resolve).rows
 
     @cached_property
     def whole_selection(self) -> Selection:
-        """What the selection's steps leave, before ``shard().take()`` cuts a fixed part of it."""
+        """The selection before ``shard().take()`` cuts a fixed part out of it."""
         return self._select(self.dataset, self.order.selected, self.resolve)
 
     @property
     def measured_lists(self) -> tuple[str, ...]:
-        """The fields that `list_lengths` knows the lengths of, where they hold lists."""
+        """The list fields whose lengths `list_lengths` returns."""
         measure = None if self.order.join is None else self.order.join.measure
         return measure.lists if isinstance(measure, Measure) else ()
 
     def list_lengths(self, row_group: int) -> np.ndarray | None:
-        """How long the lists of each row of a row group are; ``None`` where not all rows were measured."""
+        """Returns the length of the lists in each row of a row group, or ``None`` if not all rows were measured."""
         measured, rows = self.whole_selection.measured, self.whole_selection.rows
         begin, end = rows.before[row_group : row_group + 2]
         if measured is None or not rows.whole[row_group] or end - begin != self.dataset.row_groups.rows[row_group]:
@@ -412,7 +411,7 @@ class Plan(BasePlan):
         return measured[begin:end]
 
     def _fixed_part(self, selection: Selection) -> Selection:
-        """Cuts the selection to the natural-order part that ``shard().take()`` fixed before the shuffle."""
+        """Cuts the selection to the part in natural order that ``shard().take()`` fixed before the shuffle."""
         shard = self.order.shard
         assert shard is not None
         spec = OrderSpec(streams=shard.canonical_shards or shard.num_shards, even=shard.even)
@@ -429,7 +428,7 @@ class Plan(BasePlan):
 
     @cached_property
     def items(self) -> RowItems:
-        """Which items an epoch has, and which rows they are made of."""
+        """The items of an epoch, and the rows that they are made of."""
         match self.order.join:
             case Concat() as stage:
                 separated, padded = stage.separator is not None, stage.remainder == "pad"
@@ -454,10 +453,10 @@ class Plan(BasePlan):
 
     @cached_property
     def order_spec(self) -> OrderSpec:
-        """What the global order is made of."""
+        """The parameters of the global order."""
         shuffle, shard = self.order.shuffle, None if self.order.part else self.order.shard
         before = self.order.views[: self.order.views.index(shard)] if shard is not None else []
-        # What take() and skip() cut off before the shard must not depend on how many shards there are.
+        # The rows that take() and skip() cut off before the shard must not depend on the number of shards.
         cut = any(view.decides is Decision.CUT for view in before)
         return OrderSpec(
             seed=0 if shuffle is None else shuffle.seed,
@@ -473,7 +472,7 @@ class Plan(BasePlan):
         return _row_view(self.order.row_views, self.items.num_items, self.order_spec)
 
     def check_not_empty(self) -> None:
-        """Raises `EmptySelectionError` when nothing can come out that the user did not ask away with take or skip."""
+        """Raises `EmptySelectionError` if the pipeline is empty, and not because of ``take`` or ``skip``."""
         files, groups = len(self.dataset.files), len(self.dataset.row_groups)
         if self.selection.matched == 0:
             steps = "".join(f" Then {report.step} left {report.rows_after}." for report in self.selection.reports)
@@ -485,7 +484,7 @@ class Plan(BasePlan):
         if self.order.join is not None and self.selection.num_items and not self.items.num_items:
             raise EmptySelectionError(
                 f"{self.order.join.verb}: expected at least one item, got {'; '.join(self.items.explained)}. Give "
-                "another length, or keep what is left out."
+                "another length, or keep the data that is left out."
             )
         shard = self.order.shard
         if shard is not None and shard.even == "drop" and self.items.num_items and self.row_view.length == 0:
@@ -518,7 +517,7 @@ class Plan(BasePlan):
         return [self]
 
     def epoch_order(self, epoch: int) -> EpochOrder:
-        """The global order of an epoch."""
+        """Returns the global order of an epoch."""
         return self._epoch_order(epoch)
 
     def _make_epoch_order(self, epoch: int) -> EpochOrder:
@@ -529,7 +528,7 @@ class Plan(BasePlan):
         return Epoch(self.items.num_items, self.order_spec.streams, self.order_spec.even)
 
     def epoch_of(self, iteration: int, passes: int) -> int:
-        """The epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
+        """Returns the epoch of one pass of the ``iteration``-th iterator (both counted from 0)."""
         shuffle = self.order.shuffle
         same = not self.items.differ if shuffle is None else not shuffle.reshuffle_each_iteration
         return 0 if same else self._turn(iteration, passes)
@@ -540,10 +539,11 @@ class Plan(BasePlan):
     # --- elements ---
 
     def draws(self, iteration: int, passes: np.ndarray, index: np.ndarray) -> list[Draw]:
-        """Where the rows of one element come from.
+        """Returns where the rows of one element come from.
 
         Args:
-            passes, index: as `BatchView.rows` gives them.
+            iteration: the number of the iterator of the pipeline, from 0.
+            passes, index: as returned by `BatchView.rows`.
         """
         result = []
         for number, chosen in distinct(passes):
@@ -557,17 +557,17 @@ class Plan(BasePlan):
         return result
 
     def block_rows(self, key: BlockKey) -> BlockRows:
-        """The rows that a block needs; each once, in storage order."""
+        """Returns the rows that a block needs, each once, in storage order."""
         return self.items.block_rows(self.epoch_order(key.epoch), key)
 
     def block_bytes(self, key: BlockKey) -> int:
-        """About how much memory the encoded columns of a block take."""
+        """Returns about how many bytes the encoded columns of a block take."""
         rows = self.dataset.row_groups.rows
         shares = self.items.block_shares(self.epoch_order(key.epoch), key)
         return sum(int(self._row_group_bytes(found) * wanted / max(int(rows[found]), 1)) for found, wanted in shares)
 
     def next_block(self, key: BlockKey) -> BlockKey | None:
-        """The block after this one in its stream and epoch."""
+        """Returns the next block in the same stream and epoch, or ``None`` after the last."""
         blocks = len(self.epoch_order(key.epoch).stream(key.stream).block_segment) - 1
         return key._replace(block=key.block + 1) if key.block + 1 < blocks else None
 

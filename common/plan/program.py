@@ -1,4 +1,4 @@
-"""`ElementProgram`: how the rows of a loaded block become elements; a value that also travels to worker processes."""
+"""`ElementProgram`: how the rows of a loaded block become elements. It is a value that is also sent to workers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..stages.steps import JoinStep, Step, WindowStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One column as it comes out of storage.
+    """One input column, read from storage.
 
     Attributes:
-        leaves: which fields (of windows: which of `WindowStep.leaves`): one, or those of a ``PackStep``.
-        step: what they go straight through, without a column of their own before it.
+        leaves: the numbers of the fields (for windows: of `WindowStep.leaves`): one, or those of a ``PackStep``.
+        step: a step that reads the stored fields directly, without a separate column before it.
     """
 
     leaves: tuple[int, ...]
@@ -27,11 +27,11 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProgram:
-    """Read ``fields``, apply ``row_steps`` to rows, form windows, apply ``item_steps``; give ``outputs``. Or ``join``
-    the rows into items, then apply ``item_steps``.
+    """Reads ``fields``, applies ``row_steps`` to rows, forms windows, and applies ``item_steps`` to yield ``outputs``.
+    Alternatively, joins rows into items with ``join``, and then applies ``item_steps``.
 
-    ``inputs`` are the columns that the first steps are given (``row_steps`` if there are any); ``form`` says how
-    ``outputs`` are put together, see `Element`.
+    ``inputs`` are the columns passed to the first steps (``row_steps`` if there are any). ``form`` is the structure of
+    the ``outputs``; see `Element`.
     """
 
     fields: tuple[UnischemaField, ...]
@@ -51,7 +51,7 @@ class ElementProgram:
 
     @property
     def packs(self) -> tuple[tuple[PackStep, tuple[int, ...]], ...]:
-        """The steps that pack stored columns, and the fields that they take."""
+        """The steps that pack stored columns, with the fields that each packs."""
         window = None if self.row_steps else self.window
         found = [(each.step, each.leaves) for each in self.inputs if isinstance(each.step, PackStep)]
         if window is None:
@@ -60,7 +60,7 @@ class ElementProgram:
 
     @property
     def fields_by_item(self) -> tuple[int, ...]:
-        """Fields that go straight into items, one row each, so that a shuffled block may keep them in item order."""
+        """Fields of which each item takes one row unchanged, so that a shuffled block can hold them in item order."""
         if self.window is not None or self.row_steps or self.join is not None:
             return ()
         return tuple(sorted({each.leaves[0] for each in self.inputs if each.step is None}))
@@ -88,7 +88,7 @@ class ElementProgram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedProgram:
-    """Rows of several sources, each made by its own program; then ``item_steps`` over all of them."""
+    """The programs of several sources, followed by ``item_steps`` for the rows of all of them."""
 
     sources: tuple[ElementProgram | MixedProgram, ...]
     item_steps: tuple[Step, ...]
@@ -119,7 +119,7 @@ class MixedProgram:
 
 
 def leaves_of(program: ElementProgram | MixedProgram) -> list[ElementProgram]:
-    """The programs of single datasets that it is made of, by the numbers that blocks have of their source."""
+    """Returns the single-dataset programs of a program, in the order of the source numbers of blocks."""
     if isinstance(program, ElementProgram):
         return [program]
     return [leaf for source in program.sources for leaf in leaves_of(source)]

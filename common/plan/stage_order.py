@@ -1,12 +1,13 @@
-"""What stages mean together: which belong to the selection, which to the order, and which are views of it.
+"""Sorts the stages of a pipeline: which belong to the selection, which to the order, and which are views of the order.
 
-In: the stages in call order. Out: a `StageOrder`. Pure; needs no data, and looks only at what a stage decides.
+`order_stages` turns the stages in call order into a `StageOrder`. It is pure, needs no data, and looks only at what
+each stage decides.
 
-- ``where`` and ``ngram`` define the items. They commute with ``shard``, ``shuffle`` and ``repeat`` and are moved below
-  them; they do not commute with ``take``, ``skip`` and ``batch``.
-- ``take`` and ``skip`` before any ``shard`` or ``shuffle`` cut the natural order and belong to the selection; later
+- ``where`` and ``ngram`` define the items. They commute with ``shard``, ``shuffle`` and ``repeat``, so they are moved
+  before them. They do not commute with ``take``, ``skip`` and ``batch``.
+- ``take`` and ``skip`` before any ``shard`` or ``shuffle`` cut the natural order and belong to the selection. Later
   ones are views of the order.
-- ``shuffle`` permutes what stands before it; over ``repeat`` it shuffles inside each pass.
+- ``shuffle`` permutes the items of the stages before it. After ``repeat``, it shuffles within each pass.
 """
 
 from __future__ import annotations
@@ -34,22 +35,22 @@ _NOT_ON_A_MIX = (
 
 @dataclass(kw_only=True)
 class StageOrder:
-    """The stages sorted by what they decide.
+    """The stages, sorted by what they decide.
 
     Attributes:
-        selection: ``where``, ``ngram``, ``take``, ``skip``: evaluated in natural order.
+        selection: ``where``, ``ngram``, ``take``, ``skip``, evaluated in natural order.
         part: views (``shard``, ``take``, ``skip``) in natural order that are fixed before the shuffle.
-        shuffle: the one shuffle.
-        shard: the one shard.
-        shard_first: the shard stands before the shuffle with nothing between.
+        shuffle: the only shuffle.
+        shard: the only shard.
+        shard_first: whether the shard comes before the shuffle, with no cut between them.
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
-        stored: all stages in call order; filters and windows in the names that fields have in storage.
-        fields: all stages in call order, each of which says what it does to fields.
-        learning: the stages that learn a vocabulary, in the names of storage.
-        join: the one stage that forms items out of several rows, or draws rows by weight; it needs a measure of each.
-        batch: the one batch.
+        stored: all stages in call order; filters and windows use the stored names of fields.
+        fields: all stages in call order; each defines what it does to fields.
+        learning: the stages that learn a vocabulary, using the stored names of fields.
+        join: the only stage that forms items from several rows or draws rows by weight; it needs a measure of each row.
+        batch: the only batch.
         cache: the last ``cache``.
-        mixed: the rows come from a mix of pipelines, whose items and order are decided.
+        mixed: whether the rows come from a mix of pipelines, whose items and order are already decided.
     """
 
     selection: list[Stage] = field(default_factory=list)
@@ -67,13 +68,13 @@ class StageOrder:
     mixed: bool = False
 
     def add(self, stage: Stage) -> None:
-        """Takes in the next stage; raises `PipelineError` if it makes no sense here."""
+        """Adds the next stage. Raises `PipelineError` if it makes no sense here."""
         if self.mixed and stage.decides in _NOT_ON_A_MIX:
-            raise _misplaced(stage, "mix", "a mix has the order that its sources give it")
+            raise _misplaced(stage, "mix", "the sources of a mix determine its order")
         self._check_lengths(stage)
         formed = next((done for done in self.fields if done.decides is Decision.FORM), None)
         if formed is not None and stage.changes_names:
-            raise _misplaced(stage, formed.verb, "fields have places there, not names")
+            raise _misplaced(stage, formed.verb, "fields have positions there, not names")
         if stage.declared and any(done.new_names is not None for done in self.fields):
             raise _misplaced(stage, "rename", "it says how stored fields are decoded, by their stored names")
         self.fields.append(stage)
@@ -82,7 +83,7 @@ class StageOrder:
             if self.mixed:
                 raise PipelineError(
                     f"{stage.verb}: expected a vocabulary on a mix, whose sources would each learn their own. Give "
-                    "vocabulary=[...]; vocabulary() of a pipeline tells its."
+                    "vocabulary=[...]; a pipeline's vocabulary() returns one."
                 )
             self.learning.append(self._as_stored(stage))
         match stage.decides:
@@ -110,7 +111,7 @@ class StageOrder:
 
     @property
     def makes_batches(self) -> bool:
-        """Whether the items are batches of differing sizes."""
+        """Whether the items are batches of different sizes."""
         return self.join is not None and self.join.makes_batches
 
     @property
@@ -124,42 +125,42 @@ class StageOrder:
         return [] if self.batch is None else self.views[self.views.index(self.batch) + 1 :]
 
     def _check_lengths(self, stage: Stage) -> None:
-        """A function that leaves rows out hides how many there are; what counts rows must stand before it."""
+        """Raises `PipelineError` for stages that count rows after a function that drops an unknown number of rows."""
         hidden = any(done.hides_length for done in self.fields)
         if stage.hides_length:
             self._refuse_after(stage, Decision.BATCHES)
             if self.makes_batches and self.join is not None:
-                raise _misplaced(stage, self.join.verb, "what a function leaves would be other batches")
+                raise _misplaced(stage, self.join.verb, "dropping rows would change the batches")
         if not hidden:
             return
         if stage.decides in (Decision.CUT, Decision.PART, Decision.ROW_GROUPS, Decision.WINDOWS, Decision.JOINS):
-            raise _misplaced(stage, "transform(drops=True)", "nobody knows how many rows the function leaves")
+            raise _misplaced(stage, "transform(drops=True)", "the number of rows that the function keeps is unknown")
         if stage.decides is Decision.PASSES:
             self._refuse_after(stage, Decision.BATCHES)
         if stage.verb == "transform" and self._has_view(Decision.BATCHES):
-            raise _misplaced(stage, "batch", "after a function that leaves rows out, batches are made last")
+            raise _misplaced(stage, "batch", "after a function that drops rows, batches are made last")
 
     def _add_filter(self, stage: Stage) -> None:
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self._selects(Decision.WINDOWS):
-            raise _misplaced(stage, "ngram", "windows are formed from the rows that a filter leaves")
+            raise _misplaced(stage, "ngram", "windows are formed from the filtered rows")
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "it takes the rows that a filter leaves")
+            raise _misplaced(stage, self.join.verb, "it uses the filtered rows")
         self._select(self._as_stored(stage))
 
     def _add_windows(self, stage: Stage) -> None:
         self._refuse_twice(stage, self._selects(Decision.WINDOWS))
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "it takes rows, not windows")
+            raise _misplaced(stage, self.join.verb, "it uses rows, not windows")
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         self._select(self._as_stored(stage))
 
     def _add_join(self, stage: Stage) -> None:
-        """Items made of several rows, like windows, are formed from what filters leave, below the order."""
+        """Adds a stage whose items, like windows, are formed from the filtered rows, before the order."""
         if self.join is not None:
-            raise _misplaced(stage, self.join.verb, "one stage at most forms items or draws rows")
+            raise _misplaced(stage, self.join.verb, "at most one stage can form items or draw rows")
         if self._selects(Decision.WINDOWS):
-            raise _misplaced(stage, "ngram", "windows are items already")
+            raise _misplaced(stage, "ngram", "windows are already items")
         self._refuse_after(stage, Decision.CUT, Decision.BATCHES)
         if self.part:
             raise _misplaced(stage, "shard().take", "a fixed part is cut from rows")
@@ -167,12 +168,12 @@ class StageOrder:
 
     @property
     def selected(self) -> list[Stage]:
-        """The stages of the selection, and what is measured of the rows that they leave."""
+        """The stages of the selection, followed by the measure of the selected rows."""
         measure = None if self.join is None else self.join.measure
         return self.selection if measure is None else [*self.selection, measure]
 
     def _select(self, stage: Stage) -> None:
-        """Puts a filter or window into the selection, before a shard of row groups, which deals what they leave."""
+        """Adds a filter or window to the selection, before a shard of row groups, which divides the filtered rows."""
         dealt = bool(self.selection) and self.selection[-1].decides is Decision.ROW_GROUPS
         self.selection.insert(len(self.selection) - dealt, stage)
         self.stored[-1] = stage
@@ -192,9 +193,9 @@ class StageOrder:
         self._refuse_after(stage, Decision.BATCHES)
         cuts = self._has_view(Decision.CUT)
         if self.join is not None and (cuts or self.join.decides is Decision.JOINS):
-            raise _misplaced(stage, self.join.verb, "it takes rows in the order of the shuffle")
+            raise _misplaced(stage, self.join.verb, "it uses rows in shuffled order")
         if cuts and self._has_view(Decision.PASSES):
-            raise _misplaced(stage, "repeat().take", "a pass that is cut off cannot be shuffled as a whole")
+            raise _misplaced(stage, "repeat().take", "a truncated pass cannot be shuffled as a whole")
         if cuts:
             self.part, self.views = self.views, []
         self.shard_first = self.shard is not None and not self.part
@@ -225,12 +226,14 @@ class StageOrder:
         return any(view.decides is decision for view in self.views)
 
     def _as_stored(self, stage: Stage) -> Stage:
-        """A filter or window in the names of storage; none of the fields that it reads may have other values by now."""
+        """Returns a stage with the stored names of fields. Raises if an earlier stage changes a field that it reads."""
         read, names = stage, stage.reads
         for done in reversed(self.fields[:-1]):
             for name in names:
                 if done.changes(name) and not (stage.reads_lengths and done.keeps_lengths):
-                    raise _misplaced(stage, done.verb, f"it reads the stored values of '{name}', which that changes")
+                    raise _misplaced(
+                        stage, done.verb, f"it reads the stored values of '{name}', which that call changes"
+                    )
             if done.new_names is not None:
                 read = read.in_names_before(done.new_names)
                 names = read.reads
@@ -239,7 +242,7 @@ class StageOrder:
     def _refuse_after(self, stage: Stage, *decisions: Decision) -> None:
         for view in self.views:
             if view.decides in decisions:
-                raise _misplaced(stage, view.verb, "it would mean something else there")
+                raise _misplaced(stage, view.verb, "it would have another meaning there")
 
     @staticmethod
     def _refuse_twice(stage: Stage, present: bool) -> None:
@@ -248,10 +251,10 @@ class StageOrder:
 
 
 def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
-    """Sorts the stages of a pipeline (``mixed``: over a mix of pipelines).
+    """Sorts the stages of a pipeline (``mixed``: of a mix of pipelines).
 
     Raises:
-        PipelineError: a stage that makes no sense after the ones before it.
+        PipelineError: a stage makes no sense after the stages before it.
     """
     result = StageOrder(mixed=mixed)
     for stage in stages:
@@ -260,20 +263,20 @@ def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
 
 
 def check_skippable(order: StageOrder) -> None:
-    """Raises `PipelineError` for stages whose elements cannot be filled with the rows that follow one that fails."""
+    """Raises `PipelineError` for stages whose elements cannot use later rows in place of rows that fail."""
     joined = order.join is not None and order.join.decides is Decision.JOINS
     formed = order.join if joined else None
     drops = next((stage for stage in order.fields if stage.hides_length), None)
     after = next(iter(order.batch_views), None)
     if formed is not None:
-        found = f"{formed.verb}(), which fills its items with rows that it has measured"
+        found = f"{formed.verb}(), which fills its items with rows measured in advance"
     elif drops is not None:
         found = "transform(drops=True). Let that function return None for rows that it cannot use"
     elif after is not None:
         found = f"{after.verb}() after batch(). Call it before batch(), where it counts rows"
     else:
         return
-    raise PipelineError(f"on_error='skip': expected a pipeline whose rows can take each other's places, got {found}.")
+    raise PipelineError(f"on_error='skip': expected a pipeline whose rows can replace each other, got {found}.")
 
 
 def accepts(
@@ -283,7 +286,7 @@ def accepts(
     mixed: bool = False,
     check: Callable[[StageOrder], None] | None = None,
 ) -> bool:
-    """Whether ``verb`` (or ``drop_nulls``) may follow the stages; ``check`` raises what else speaks against it."""
+    """Returns whether ``verb`` (or ``drop_nulls``) may follow the stages. ``check`` may raise for further reasons."""
     sample = Nulls("drop", EVERY_FIELD) if verb == "drop_nulls" else kinds()[_ALIASES.get(verb, verb)].sample()
     try:
         order = order_stages([*stages, sample], mixed=mixed)

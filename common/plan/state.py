@@ -1,7 +1,7 @@
-"""The state of an iterator: one small JSON text that says how far a pipeline has come, the same in every face.
+"""The state of an iterator: a small JSON text that records the position in a pipeline, the same in every face.
 
-It holds no data and no buffer: the order is a function of (seed, epoch, position), so the position is enough. On
-another number of ranks the position is counted in rows that all ranks together have taken (`plan.Origin`).
+It contains no data and no buffers. The order is a function of (seed, epoch, position), so the position is enough. If
+the number of ranks changes, the position is counted in rows that all ranks together have taken (`plan.Origin`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .plan import BasePlan
 
 VERSION = 2
 _SHORTENED = 1
-"""The version whose names of pipelines left things out; see `_shortened`."""
+"""The format version whose pipeline hashes omitted some arguments; see `_shortened`."""
 _LIMIT = 1 << 48
 
 
 class Restorable(Protocol):
-    """What a state can change: a pipeline, or a plan."""
+    """A pipeline or plan, which a state can change."""
 
     def with_seed(self, seed: Any) -> Any:
-        """A copy with this seed."""
+        """Returns a copy with this seed."""
 
     def with_canonical_shards(self, count: int) -> Any:
-        """A copy with this many canonical shards."""
+        """Returns a copy with this many canonical shards."""
 
 
 Carrier = TypeVar("Carrier", bound=Restorable)
@@ -40,20 +40,20 @@ Carrier = TypeVar("Carrier", bound=Restorable)
 
 @dataclass(frozen=True, kw_only=True)
 class State(PlainFields):
-    """How far an iterator has come.
+    """The position of an iterator.
 
     Attributes:
-        fingerprint: of the dataset.
-        pipeline: hash of the stages.
-        order: hash of those stages that decide which rows come in which order.
-        seed: of the shuffle; of a mix, that of all seeds which nobody chose.
-        iteration: which iterator of the pipeline it is; decides the epoch.
-        consumed: elements handed out since ``origin``.
-        origin: ``[passes, rows]``: the global position from which this number of ranks began.
+        fingerprint: the fingerprint of the dataset.
+        pipeline: a hash of the stages.
+        order: a hash of the stages that decide which rows come in which order.
+        seed: the seed of the shuffle; for a mix, the seed from which all generated seeds are derived.
+        iteration: the number of the iterator of the pipeline; it determines the epoch.
+        consumed: the number of elements delivered since ``origin``.
+        origin: ``[passes, rows]``: the global position at which this number of ranks started.
         shards: ``[index, num_shards]``.
-        batch_size: rows of an element; ``None`` for rows.
-        worker, workers: the loader worker's part.
-        skipped: rows that failed and were left out since ``origin``; ``None`` where rows that fail raise errors.
+        batch_size: the rows in an element; ``None`` for an unbatched pipeline.
+        worker, workers: the index of the loader worker, and the number of loader workers.
+        skipped: rows that failed and were left out since ``origin``; ``None`` if failing rows raise errors.
     """
 
     refusal: ClassVar[type[ParquetryError]] = StateError
@@ -73,12 +73,12 @@ class State(PlainFields):
     skipped: int | None = None
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Returns the state as one line of JSON."""
         before, after = self.around_consumed()
         return f"{before}{self.consumed}{after}"
 
     def around_consumed(self) -> tuple[str, str]:
-        """The JSON before and after the number of consumed elements, for a client that counts on without reading it."""
+        """Returns the JSON before and after the number of consumed elements, so that clients can count without parsing."""
         others = asdict(self)
         skipped, _ = others.pop("skipped"), others.pop("consumed")
         after = "}" if skipped is None else f',"skipped":{skipped}}}'
@@ -90,12 +90,12 @@ class State(PlainFields):
 
     @property
     def start(self) -> Origin:
-        """The global position that ``consumed`` counts from."""
+        """The global position from which ``consumed`` counts."""
         return Origin(passes=self.origin[0], rows=self.origin[1])
 
 
 def state_of(plan: BasePlan, cursor: Cursor) -> State:
-    """The state of an iterator over a plan."""
+    """Returns the state of an iterator over a plan."""
     shard = plan.order.shard
     return State(
         version=VERSION,
@@ -124,7 +124,7 @@ def resume(
     workers: int = 1,
     strict: bool = True,
 ) -> tuple[Carrier, State]:
-    """A pipeline (or plan) as a state wants it, and the state: seed and canonical shards that nobody chose are its own.
+    """Returns the state, and the pipeline (or plan) with the state's seed and canonical shards where none were given.
 
     Raises:
         StateError: see `parse_state`.
@@ -138,9 +138,9 @@ def resume(
 
 
 def canonical_shards_of(plan: BasePlan, text: str | dict[str, Any]) -> int | None:
-    """The canonical shards that a state brings along where nobody chose the plan's; ``None`` if they are the same.
+    """Returns the canonical shards that a plan without an explicit number takes from a state; ``None`` if no change.
 
-    They are those of the ranks that the job was begun with: the rows that are left are cut as they were.
+    They are the ranks with which the job started, so the remaining rows are divided as before.
     """
     shard = plan.order.shard
     if shard is None or shard.canonical_shards is not None:
@@ -152,19 +152,20 @@ def canonical_shards_of(plan: BasePlan, text: str | dict[str, Any]) -> int | Non
 def parse_state(
     plan: BasePlan, text: str | dict[str, Any], *, worker: int = 0, workers: int = 1, strict: bool = True
 ) -> State:
-    """Reads a state, holds it to the plan, and brings it to the plan's own ranks and batch size.
+    """Reads a state, checks it against the plan, and converts it to the plan's ranks and batch size.
 
-    ``strict=False`` takes a state of a pipeline that differs only in what cannot change the order (other fields, other
-    transforms). A state of another seed is taken where the plan's own was drawn, not given; the caller then changes
-    the pipeline's seed.
+    ``strict=False`` also accepts a state of a pipeline that differs only in ways that cannot change the order (other
+    fields, other transforms). If the plan's seed was generated and not given, a state with another seed is accepted;
+    the caller must then change the pipeline's seed.
 
     Raises:
-        StateError: not a state, or one of another version, dataset, pipeline or loader worker; says the difference.
+        StateError: the value is not a state, or belongs to another version, dataset, pipeline or loader worker. The
+            error names the difference.
     """
     found = read_state(text)
     own = state_of(plan, Cursor(worker=worker, workers=workers))
     if plan.seed_is_drawn:
-        own = replace(own, seed=found.seed)  # nobody chose this plan's seed: the state's is taken over
+        own = replace(own, seed=found.seed)  # the plan's seed was generated, so the state's replaces it
     if found.version == _SHORTENED:
         found = _named_anew(plan, found, own, strict=strict)
     for name, what in (
@@ -189,16 +190,16 @@ def parse_state(
         result = replace(found, shards=own.shards)
     else:
         result = _on_other_ranks(plan, found, own)
-    if plan.hashes is None:  # else the server has the plan, and looks when it begins
+    if plan.hashes is None:  # otherwise the server has the plan, and checks when it starts
         _check_position(plan, result)
     return result
 
 
 def read_state(value: Any) -> State:
-    """A state as `State.to_json` or ``state_dict()`` gave it, whatever the pipeline.
+    """Reads a state from `State.to_json` or ``state_dict()``, without checking it against a pipeline.
 
     Raises:
-        StateError: it is none: text that is no JSON, a field that is missing or too many, a value out of range.
+        StateError: the text is not JSON, a field is missing or unknown, or a value is out of range.
     """
     try:
         members = json.loads(value) if isinstance(value, str | bytes | bytearray) else dict(value)
@@ -224,23 +225,23 @@ def read_state(value: Any) -> State:
 
 
 def _check_skipped(plan: BasePlan, found: State, own: State) -> None:
-    """Raises `StateError` where rows were left out that this plan, or these ranks, would not leave out."""
+    """Raises `StateError` if rows were left out and this plan, or these ranks, cannot continue from there."""
     if found.skipped and not plan.skips:
         raise StateError(
-            f"state: expected a pipeline with on_error='skip', because rows that failed ({found.skipped}) were left "
-            "out before it, got on_error='raise'. Give on_error='skip'."
+            f"state: expected a pipeline with on_error='skip', because rows that failed ({found.skipped}) were already "
+            "left out, got on_error='raise'. Set on_error='skip'."
         )
     same = found.shards == own.shards and found.batch_size == own.batch_size
     if found.skipped is not None and not same:
         raise StateError(
             f"state: it belongs to rank {found.shards[0]} of {found.shards[1]} and batch size {found.batch_size}: "
-            f"expected {own.shards[0]} of {own.shards[1]} and {own.batch_size}, because on_error='skip' lets ranks "
-            "stand at different rows. Save the state of every rank, and restore it there."
+            f"expected {own.shards[0]} of {own.shards[1]} and {own.batch_size}, because with on_error='skip' ranks can "
+            "be at different rows. Save the state of every rank, and restore it there."
         )
 
 
 def _check_position(plan: BasePlan, state: State) -> None:
-    """Raises `StateError` for a position that no iterator of the plan comes to."""
+    """Raises `StateError` for a position that no iterator of the plan can reach."""
     passes = (plan.batch_view or plan.row_view).passes
     if passes is None:
         return
@@ -248,7 +249,7 @@ def _check_position(plan: BasePlan, state: State) -> None:
     shard = plan.order.shard
     if length is None:
         return
-    more = passes if shard is not None and shard.even == "none" else 0  # that another rank has
+    more = passes if shard is not None and shard.even == "none" else 0  # another rank may have more
     most = -(-(length + more) // state.workers)
     if state.consumed > most or _skips_too_far(plan, state) or state.origin[0] > passes:
         raise StateError(
@@ -263,13 +264,17 @@ def _skips_too_far(plan: BasePlan, state: State) -> bool:
 
 
 def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> State:
-    """A state of the version before, under the names of today, where its own names told pipelines apart."""
+    """Converts a state of the previous version to today's hashes, if its own hashes identify the pipeline.
+
+    Raises:
+        StateError: pipelines with different arguments could have had the same hashes.
+    """
     order = _shortened(plan, order_only=True)
     pipeline = _shortened(plan, order_only=False) if strict else found.pipeline
     if order is None or pipeline is None:
         raise StateError(
-            "state: expected one of this version for a pipeline with functions or long lists of values: an earlier "
-            "version named them so that another filter had the same name. Begin the epoch again"
+            "state: expected one of this version for a pipeline with functions or long lists of values, because an "
+            "earlier version gave different filters the same name. Start the epoch again"
             + (", or use strict=False if the transforms are the same." if order is not None else ".")
         )
     return replace(
@@ -281,22 +286,22 @@ def _named_anew(plan: BasePlan, found: State, own: State, *, strict: bool) -> St
 
 
 def _on_same_rank(found: State, own: State) -> State:
-    """The state where a function leaves rows out: it counts rows of its own rank, whatever the batch size."""
+    """Returns the state for a function that drops rows. It counts rows of one rank, whatever the batch size."""
     if found.shards != own.shards:
         raise StateError(
             f"state: it belongs to rank {found.shards[0]} of {found.shards[1]}: expected {own.shards[0]} of "
-            f"{own.shards[1]}, because transform(drops=True) lets ranks stand at different rows. "
+            f"{own.shards[1]}, because with transform(drops=True) ranks can be at different rows. "
             "Save the state of every rank, and restore it there."
         )
     return replace(found, batch_size=own.batch_size)
 
 
 def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
-    """The state as it is on this plan's ranks: it begins at the rows that all ranks together had taken."""
+    """Converts a state to this plan's ranks. It starts after the rows that all ranks together have taken."""
     if own.workers > 1:
         raise StateError(
             f"state: it belongs to {found.shards[1]} ranks and batch size {found.batch_size}: expected "
-            f"{own.shards[1]} and {own.batch_size}. One loader worker goes on with the same only."
+            f"{own.shards[1]} and {own.batch_size}. A single loader worker cannot resume with other numbers."
         )
     rows = found.consumed * (found.batch_size or 1)
     origin = plan.origin_after(found.start, found.shards[1], rows)
@@ -310,14 +315,14 @@ def _on_other_ranks(plan: BasePlan, found: State, own: State) -> State:
 
 
 def plan_hash(plan: BasePlan, *, order_only: bool = False) -> str:
-    """A name for the stages, the same in every process; ``order_only`` leaves out what cannot change the order."""
+    """Returns a hash of the stages, the same in every process. ``order_only`` omits what cannot change the order."""
     if plan.hashes is not None:
         return plan.hashes[1 if order_only else 0]
     return _name(plan, lambda stage: stage.identity, order_only=order_only)
 
 
 def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
-    """The name that the version before gave; ``None`` where another pipeline may have had it too."""
+    """Returns the hash that the previous version used, or ``None`` if another pipeline could have had the same one."""
     stages = [stage for stage in _all_stages(plan) if not order_only or stage.decides_order]
     if plan.hashes is not None or any(stage.shortened_identity is None for stage in stages):
         return None
@@ -325,7 +330,7 @@ def _shortened(plan: BasePlan, *, order_only: bool) -> str | None:
 
 
 def _all_stages(plan: BasePlan) -> list[Stage]:
-    """Its own stages, and those of the pipelines that it mixes."""
+    """Returns the stages of a plan, and those of the pipelines that it mixes."""
     sources = plan.plans if isinstance(plan, MixedPlan) else []
     return [*plan.stages, *(stage for source in sources for stage in _all_stages(source))]
 
@@ -345,7 +350,7 @@ def _name(plan: BasePlan, text_of: Callable[[Stage], str], *, order_only: bool) 
 
 
 def _stages_hash(stages: Sequence[Stage], text_of: Callable[[Stage], str], *, order_only: bool) -> str:
-    """Ranks, batch size and seed are compared by themselves; the cache changes nothing."""
+    """Hashes stages, except for caches, which change nothing. Ranks, batch size and seed are compared separately."""
     kept = [stage for stage in stages if stage.decides is not Decision.BYTES]
     texts = [text_of(stage) for stage in kept if not order_only or stage.decides_order]
     return hashlib.blake2b("\n".join(texts).encode(), digest_size=8).hexdigest()

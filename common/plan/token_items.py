@@ -1,7 +1,7 @@
-"""`TokenItems`: items that are stretches of tokens, whatever rows these come from.
+"""`TokenItems`: items that are runs of consecutive tokens, regardless of row boundaries.
 
-In: the wanted rows and how many tokens each has. Out: the order of an epoch, and the pieces of rows that an item is
-made of, found without walking.
+From the wanted rows and their token counts, it derives the order of an epoch and the pieces of rows that make up an
+item. It finds the pieces by search, without iterating over rows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .items import RowItems, distinct
 
 
 class TokenItems(RowItems):
-    """Items of ``length`` tokens; every token is in one of them, but for the remainder.
+    """Items of ``length`` tokens. Every token is in exactly one item, except for the remainder.
 
     Args:
-        selection: the wanted rows, with their lengths as what is measured.
-        separated: whether one more token stands between each row and the next.
-        padded: whether the last tokens form an item that is filled up; otherwise they are left out.
+        selection: the wanted rows, with their lengths as the measured values.
+        separated: whether a separator token stands between one row and the next.
+        padded: whether the remainder becomes a padded item; otherwise it is left out.
     """
 
     def __init__(self, selection: Selection, length: int, *, separated: bool, padded: bool) -> None:
@@ -32,7 +32,7 @@ class TokenItems(RowItems):
         self._separated = separated
         self._lengths = selection.measured
         self._ends = np.concatenate([[0], np.cumsum(self._lengths + separated)])
-        self._tokens = max(int(self._ends[-1]) - separated, 0)  # nothing stands behind the last row
+        self._tokens = max(int(self._ends[-1]) - separated, 0)  # no separator after the last row
         self._items = -(-self._tokens // length) if padded else self._tokens // length
 
     @property
@@ -41,7 +41,7 @@ class TokenItems(RowItems):
 
     @cached_property
     def _items_before(self) -> np.ndarray:
-        """Tokens before each row group: what `EpochOrder` lays end to end."""
+        """The number of tokens before each row group, from which `EpochOrder` builds the order."""
         before: np.ndarray = self._ends[self._selection.rows.before]
         return before
 
@@ -55,7 +55,7 @@ class TokenItems(RowItems):
         return TokenOrder(self._ends, self._selection.rows.before, self._length, self._items, spec, epoch)
 
     def draws(self, order: TokenOrder, turn: int, index: np.ndarray) -> list[Draw]:  # type: ignore[override]  # its own order
-        """Which pieces of rows the items at global positions ``index`` of an epoch are made of."""
+        """Returns the pieces of rows that make up the items at global positions ``index`` of an epoch."""
         result = []
         stream, position = order.locate(index)
         for number, mine in distinct(stream):
@@ -74,16 +74,17 @@ class TokenItems(RowItems):
         return result
 
     def _unused(self, order: TokenOrder, stream: int) -> int:
-        """1 for the stream whose last token would be a separator with nothing behind it."""
+        """Returns 1 for the stream whose last token would be a separator with no row after it, otherwise 0."""
         return int(self._separated and order.is_last(stream))
 
     def _pieces(
         self, order: TokenOrder, key: BlockKey, begin: np.ndarray, end: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What items that lie between tokens ``begin`` and ``end`` of a block take of its rows.
+        """Finds the pieces of rows for items that cover tokens ``begin`` to ``end`` of a block.
 
         Returns:
-            The numbers of rows in the block's order, and the number of the item with what `Draw.spans` says of each.
+            The row of each piece in the block's order, and the number of its item followed by the columns of
+            `Draw.spans`.
         """
         row, first, before = order.block_parts(key.stream, key.block)
         lo, hi = np.maximum(begin, 0), np.minimum(end, before[-1])

@@ -1,4 +1,4 @@
-"""`WeightedItems`: epochs of rows that are drawn by weight, so that some come several times and others not at all."""
+"""`WeightedItems`: epochs of rows drawn by weight. Some rows occur several times, others not at all."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .items import RowItems
 
 
 class WeightedItems(RowItems):
-    """Rows, each as often in an epoch as its weight says. Items are numbered in storage order.
+    """Rows that occur in an epoch in proportion to their weights. Items are numbered in storage order.
 
     Args:
-        selection: the wanted rows, and their weights as what is measured.
-        num_items: in one epoch; ``None`` = as many as rows.
-        seed: of the draws.
+        selection: the wanted rows, with their weights as the measured values.
+        num_items: the number of items in an epoch; ``None`` = the number of rows.
+        seed: the seed of the draws.
     """
 
     differ = True
@@ -57,7 +57,7 @@ class WeightedItems(RowItems):
         return self._draws_of(epoch).items_before(self._selection.rows.before)
 
     def block_rows(self, order: EpochOrder, key: BlockKey) -> BlockRows:
-        """The rows that a block needs; a row that comes several times is read once."""
+        """Returns the rows that a block needs. A row that occurs several times is read once."""
         items, draws = order.block_items(key.stream, key.block), self._draws_of(order.epoch)
         rows = draws.rows(items)
         return self.rows_at(rows[:, None], repeats=items - draws.items_before(rows))

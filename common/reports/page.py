@@ -174,7 +174,7 @@ def _found(findings: Iterable[Finding]) -> str:
         f"{escape(finding.cost)} {escape(finding.remedy)}</li>"
         for finding in findings
     ]
-    text = f"<ul>{''.join(lines)}</ul>" if lines else "<p>Nothing is odd about its layout.</p>"
+    text = f"<ul>{''.join(lines)}</ul>" if lines else "<p>No problems found in the layout.</p>"
     return f"<h2>What is odd</h2>{text}"
 
 

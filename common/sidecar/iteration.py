@@ -257,7 +257,7 @@ class Iteration:
         )
 
     def _send_emissions(self, emissions: Iterator[Emission]) -> bool:
-        """Sends elements made from the remaining rows. Returns ``False`` if the iteration was stopped meanwhile."""
+        """Sends elements made from the remaining rows. Returns ``False`` if the iteration is stopped first."""
         for emission in emissions:
             slot = self._jobs.wait_for_slot()
             if slot is None:

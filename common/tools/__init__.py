@@ -1,6 +1,6 @@
-"""Tools over whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`, `rewrite`.
+"""Tools for whole datasets: `convert`, `copy`, `generate_metadata`, `migrate`, `rewrite`.
 
-``python -m parquetry.common.tools`` runs them.
+You can also run them with ``python -m parquetry.common.tools``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from ..errors import ParquetryError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one tool; returns the exit status."""
+    """Runs one tool. Returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
         print(_run(options))
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> str:
-    from . import conditions, convert, copy, generate_metadata, migrate  # --help needs none of them
+    from . import conditions, convert, copy, generate_metadata, migrate  # --help needs no imports
 
     if options.tool == "migrate":
         report = str(migrate(options.url, options.dry_run, keep_petastorm=options.keep_petastorm))
@@ -70,55 +70,55 @@ def _renamed(text: str) -> tuple[str, str]:
 
 
 def _add_target(tool: argparse.ArgumentParser) -> None:
-    """The arguments of whatever writes a dataset."""
-    tool.add_argument("target", help="a directory, local or a URL, that is empty or does not exist")
-    tool.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields that become directories")
+    """Adds the arguments of the tools that write a dataset."""
+    tool.add_argument("target", help="an empty or new directory: a path or a URL")
+    tool.add_argument("--partition-by", nargs="*", metavar="FIELD", help="fields to partition by, as directories")
     tool.add_argument(
-        "--row-group-rows", type=int, metavar="N", help="rows in each row group; 32 MiB or 65,536 rows if not given"
+        "--row-group-rows", type=int, metavar="N", help="rows per row group; default: 32 MiB or 65,536 rows"
     )
-    tool.add_argument("--overwrite", action="store_true", help="replace a dataset that is at the target")
-    tool.add_argument("--petastorm-compatible", action="store_true", help="write Petastorm's metadata too")
+    tool.add_argument("--overwrite", action="store_true", help="replace an existing dataset at the target")
+    tool.add_argument("--petastorm-compatible", action="store_true", help="also write Petastorm's metadata")
     tool.add_argument("--no-progress", action="store_true", help="show no progress bar")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m parquetry.common.tools", description="Tools over whole datasets.")
+    parser = argparse.ArgumentParser(prog="python -m parquetry.common.tools", description="Tools for whole datasets.")
     tools = parser.add_subparsers(dest="tool", required=True)
 
-    migrate = tools.add_parser("migrate", help="turn Petastorm's pickled metadata into JSON, in place")
-    migrate.add_argument("url", help="the dataset that Petastorm wrote: a directory, local or a URL")
-    migrate.add_argument("--dry-run", action="store_true", help="only say what would be done")
-    migrate.add_argument("--keep-petastorm", action="store_true", help="leave Petastorm's keys beside the new ones")
+    migrate = tools.add_parser("migrate", help="convert Petastorm's pickled metadata to JSON, in place")
+    migrate.add_argument("url", help="the directory of a Petastorm dataset: a path or a URL")
+    migrate.add_argument("--dry-run", action="store_true", help="only report what would change")
+    migrate.add_argument("--keep-petastorm", action="store_true", help="keep Petastorm's keys beside the new ones")
 
     generate = tools.add_parser("generate-metadata", help="write the schema of plain Parquet files")
-    generate.add_argument("url", help="a directory of Parquet files, local or a URL")
-    generate.add_argument("--overwrite", action="store_true", help="replace a schema that is there")
+    generate.add_argument("url", help="a directory of Parquet files: a path or a URL")
+    generate.add_argument("--overwrite", action="store_true", help="replace an existing schema")
 
     convert = tools.add_parser(
         "convert", help="write image folders, TFRecords, WebDataset tars, Hugging Face folders or Parquet as a dataset"
     )
-    convert.add_argument("source", nargs="+", help="a folder, a file, or several; the last part may hold * and ?")
+    convert.add_argument("source", nargs="+", help="folders or files; the last part may contain * and ?")
     convert.add_argument(
         "--form",
         choices=["parquet", "huggingface", "images", "tfrecord", "webdataset"],
-        help="what the source holds; what the names of its files say if not given",
+        help="the format of the source; default: detected from file names",
     )
-    convert.add_argument("--fields", nargs="+", metavar="FIELD", help="fields to convert; all if not given")
+    convert.add_argument("--fields", nargs="+", metavar="FIELD", help="fields to convert; default: all")
     convert.add_argument(
-        "--rename", nargs="+", type=_renamed, metavar="OLD=NEW", help="features as fields; for TFRecord and WebDataset"
+        "--rename", nargs="+", type=_renamed, metavar="OLD=NEW", help="rename features; for TFRecord and WebDataset"
     )
-    convert.add_argument("--split", help="which split of a Hugging Face folder, such as train")
-    convert.add_argument("--config", help="which configuration of a Hugging Face folder")
-    convert.add_argument("--workers", type=int, metavar="N", help="how many parts are written at a time")
+    convert.add_argument("--split", help="the split of a Hugging Face folder, such as train")
+    convert.add_argument("--config", help="the configuration of a Hugging Face folder")
+    convert.add_argument("--workers", type=int, metavar="N", help="how many parts to write in parallel")
     _add_target(convert)
 
-    copy = tools.add_parser("copy", help="copy some fields and rows of a dataset; run again to go on")
-    copy.add_argument("source", help="the dataset: a directory or a file, local or a URL")
-    copy.add_argument("--field-regex", nargs="+", metavar="REGEX", help="fields to copy; all if not given")
-    copy.add_argument("--not-null-fields", nargs="+", metavar="FIELD", help="only rows where none of these is null")
-    copy.add_argument("--where", metavar="JSON", help='only rows for which this holds, such as [["speed", ">", 3]]')
+    copy = tools.add_parser("copy", help="copy some fields and rows of a dataset; run again to resume")
+    copy.add_argument("source", help="the dataset: the path or URL of a directory or file")
+    copy.add_argument("--field-regex", nargs="+", metavar="REGEX", help="fields to copy; default: all")
+    copy.add_argument("--not-null-fields", nargs="+", metavar="FIELD", help="only rows where none of these fields is null")
+    copy.add_argument("--where", metavar="JSON", help='only rows that match this, such as [["speed", ">", 3]]')
     copy.add_argument(
-        "--files", type=int, default=1, metavar="N", help="how many files each part of 512 MiB becomes; 1 if not given"
+        "--files", type=int, default=1, metavar="N", help="files per part of 512 MiB; default: 1"
     )
     _add_target(copy)
     return parser

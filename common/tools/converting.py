@@ -1,8 +1,8 @@
-"""`convert`: image folders, TFRecord, WebDataset, Hugging Face folders and Parquet of any kind, as a dataset.
+"""`convert` writes image folders, TFRecord, WebDataset, Hugging Face folders and any Parquet as a dataset.
 
-The work is cut into stripes (row groups of Parquet, stretches of an image folder, source files of the others), several
-of which are written at a time. A finished stripe stays, so that a conversion that was interrupted goes on where it
-stopped and gives the same files. Encoded images are stored as they are.
+The work is split into stripes (row groups of Parquet, parts of an image folder, source files of the other formats),
+several of which are written in parallel. Finished stripes are kept, so an interrupted conversion resumes where it
+stopped and produces the same files. Encoded images are stored unchanged.
 """
 
 from __future__ import annotations
@@ -76,35 +76,34 @@ def convert(
     target_options: Mapping[str, Any] | None = None,
     stripe_bytes: int = STRIPE_BYTES,
 ) -> CopyReport:
-    """Writes data of another form as a dataset. Called again after an interruption, it goes on with what is missing.
+    """Converts data in another format to a dataset. To resume after an interruption, call it again.
 
     >>> convert("shards/train-*.tar", "train.parquet", rename={"jpg": "image", "cls": "label"})  # doctest: +SKIP
 
     Args:
-        source: a folder, a file, or a list of them; the last part of a URL may hold ``*`` and ``?``. Or a `Pipeline`
-            (or a class that carries one) with ``select``, ``where``, ``take`` and ``skip`` alone.
+        source: a folder, a file, or a list of them. The last part of a URL may contain ``*`` and ``?``. Or a `Pipeline`
+            (or an object that wraps one) with only ``select``, ``where``, ``take`` and ``skip``.
         target: a directory that is empty or does not exist.
-        fields: the fields wanted; ``None`` = all. Names, or `UnischemaField` values that say how a field is stored. For
-            TFRecord also a feature description (``tf.io.FixedLenFeature`` and ``VarLenFeature`` by name). What is not
-            described is inferred from the first 256 records of the first file that has any.
-        form: what the source holds; ``None`` = what the names of its files say. Folders of Parquet are read as
-            Hugging Face's where their metadata say so, and as Petastorm's where theirs do.
-        rename: ``{feature: field}`` for TFRecord and WebDataset; several features may become one field. It comes before
-            ``fields``, which has the new names.
-        split, config: of a Hugging Face folder; see `Pipeline.from_huggingface_parquet`.
+        fields: the fields to convert; ``None`` = all. Names, or `UnischemaField` values that say how a field is stored.
+            For TFRecord, also a feature description (``tf.io.FixedLenFeature`` and ``VarLenFeature`` by name). Fields
+            without a description are inferred from the first 256 records of the first file that has any.
+        form: the format of the source; ``None`` = detect it from the file names. Parquet folders are read as Hugging
+            Face or Petastorm datasets if their metadata says so.
+        rename: ``{feature: field}`` for TFRecord and WebDataset. Several features may map to one field. ``fields``
+            refers to the new names.
+        split, config: the split and configuration of a Hugging Face folder; see `Pipeline.from_huggingface_parquet`.
         partition_by, row_group_rows, row_group_bytes, petastorm_compatible: see `DatasetWriter`.
-        overwrite: replaces a dataset that is at the target, when the new one is complete.
-        workers: how many stripes are written at a time; ``None`` = one for each processor, at most 8.
+        overwrite: replaces a dataset at the target once the new one is complete.
+        workers: how many stripes are written in parallel; ``None`` = one per processor, at most 8.
         progress: shows a progress bar.
         source_options, target_options: arguments for fsspec.
-        stripe_bytes: about how many bytes are converted before the next point to go on from; a TFRecord or tar file is
-            never cut.
+        stripe_bytes: the approximate size of a stripe in bytes. A TFRecord or tar file is never split.
 
     Raises:
-        DatasetError: a source that is not there, is of no known form, or is damaged; a dataset at the target, or
-            another conversion that was begun there.
-        EncodeError: a record that does not fit its fields; names the file.
-        SchemaError, FieldNotFoundError, PipelineError: arguments that do not fit the source.
+        DatasetError: the source does not exist, has an unknown format, or is damaged; or the target holds a dataset or
+            a different unfinished conversion.
+        EncodeError: a record does not fit its fields. The message names the file.
+        SchemaError, FieldNotFoundError, PipelineError: the arguments do not fit the source.
     """
     if form is not None and form not in get_args(Form):
         raise PipelineError(f"convert: expected form to be one of {get_args(Form)} or None, got {form!r}.")
@@ -124,7 +123,7 @@ def convert(
         plan = _plan_records(files, fields, rename or {}, {**layout, "partition_by": partition_by or ()}, stripe_bytes)
     else:
         if rename:
-            raise PipelineError("convert: expected rename for TFRecord and WebDataset only; stored names are kept.")
+            raise PipelineError("convert: expected rename for TFRecord and WebDataset only; other names are kept.")
         pipeline = _pipeline(source, files, fields, split, config, source_options)
         plan = plan_copy(pipeline, None, (), None, files=1, source_options=None, stripe_bytes=stripe_bytes, **layout)
     return plan.carry_out(
@@ -166,12 +165,12 @@ def _pipeline(
 
 
 def _checked_pipeline(pipeline: Pipeline) -> Pipeline:
-    """The pipeline, if what it stores is all that it gives."""
+    """Returns the pipeline. Raises `PipelineError` if it does more than select stored values."""
     others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
     if others or pipeline.mixture is not None or pipeline.address is not None:
         raise PipelineError(
-            "convert: expected a pipeline over one dataset, with select, where, take and skip alone, got "
-            f"{', '.join(others) or 'one that is mixed or served'}. Write other rows with write_dataset()."
+            "convert: expected a pipeline over one dataset, with only select, where, take and skip, got "
+            f"{', '.join(others) or 'one that is mixed or served'}. For other pipelines, use write_dataset()."
         )
     return pipeline
 
@@ -181,7 +180,7 @@ def _checked_pipeline(pipeline: Pipeline) -> Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SourceFiles:
-    """What there is to convert: the files of one form, in the order of their URLs and paths."""
+    """The files to convert: all of one form, ordered by URL and path."""
 
     form: Form
     filesystem: pafs.FileSystem
@@ -195,7 +194,7 @@ class _SourceFiles:
         found: list[FileVersion] = []
         named = True
         for url in urls:
-            if form == "huggingface" or os.fspath(url).startswith("hf://"):  # which knows more than paths
+            if form == "huggingface" or os.fspath(url).startswith("hf://"):  # `from_huggingface_parquet` lists the files
                 return cls(form="huggingface", filesystem=None, versions=())
             filesystem, path = resolve(url, storage_options=options)
             listed = _listed(os.fspath(url), filesystem, path)
@@ -214,7 +213,7 @@ class _SourceFiles:
 
     @contextmanager
     def rows(self, version: FileVersion) -> Iterator[tuple[Iterator[dict[str, Feature]], pa.NativeFile]]:
-        """The records of a file, and the stream that they come from."""
+        """Opens a file. Yields an iterator over its records, and the stream that it reads."""
         with opened(self.filesystem, version) as stream:
             yield _ROWS[self.form](stream, version.path), stream
 
@@ -258,7 +257,7 @@ def _form_of(shown: str, filesystem: pafs.FileSystem, versions: Sequence[FileVer
         return "huggingface" if form == "parquet" and _is_of_hugging_face(filesystem, first) else form
     raise DatasetError(
         f"{shown}: expected Parquet, TFRecord, WebDataset tars or images, got {len(versions)} files such as "
-        f"{[posixpath.basename(version.path) for version in versions[:3]]}. Say what they are with form=."
+        f"{[posixpath.basename(version.path) for version in versions[:3]]}. Name the format with form=."
     )
 
 
@@ -270,7 +269,7 @@ def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bo
     try:
         return asking_again(filesystem, read, f"file {version.path}")
     except (pa.ArrowException, OSError):
-        return False  # whoever reads it says what is wrong
+        return False  # the error is raised when the file is read
 
 
 # --- records ---
@@ -278,7 +277,7 @@ def _is_of_hugging_face(filesystem: pafs.FileSystem, version: FileVersion) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordPlan:
-    """What is converted into what: decided once, from the first records."""
+    """A conversion of records. It is planned once, from the first records."""
 
     files: _SourceFiles
     schema: Unischema
@@ -311,14 +310,14 @@ class _RecordPlan:
         return CopyReport(rows=int(rows), files=files, schema=self.schema, resumed_stripes=resumed)
 
     def _write(self, job: CopyJob, number: int) -> Iterator[int]:
-        """Writes one stripe; gives the bytes of the source files as it goes."""
+        """Writes one stripe. Yields the number of source bytes read in each step."""
         with DatasetWriter(job.place(number), self.schema, filesystem=job.filesystem, **self.layout) as writer:
             for version in self.stripes[number]:
                 try:
                     yield from self._write_file(writer, version)
                 except EncodeError as error:
                     raise EncodeError(
-                        f"file {version.path}: {error} Say what the field is with fields=[UnischemaField(...)], "
+                        f"file {version.path}: {error} Declare the field with fields=[UnischemaField(...)], "
                         "or leave it out of fields."
                     ) from error
 
@@ -331,7 +330,7 @@ class _RecordPlan:
                     read = stream.tell()
                     yield read - done
                     done = read
-        writer.flush()  # an error names this file
+        writer.flush()  # so that errors name this file
         yield version.size_bytes - done
 
 
@@ -339,7 +338,7 @@ def _plan_records(
     files: _SourceFiles, fields: object, rename: Mapping[str, str], layout: dict[str, Any], stripe_bytes: int
 ) -> _RecordPlan:
     samples: list[dict[str, Feature]] = []
-    for version in files.versions:  # the first may be empty
+    for version in files.versions:  # the first files may be empty
         with files.rows(version) as (records, _):
             samples = list(islice(records, _SAMPLES))
         if samples:
@@ -350,10 +349,10 @@ def _plan_records(
         raise DatasetError(f"file {version.path}: expected records with features, got {len(samples)} without.")
     names = {name for sample in samples for name in sample}
     met = {new for old, new in rename.items() if old in names}
-    missing = [old for old, new in rename.items() if new not in met]  # of features for one field, one is enough
+    missing = [old for old, new in rename.items() if new not in met]  # any one of the features of a field is enough
     if missing:
         raise FieldNotFoundError(
-            f"convert: expected rename to have features of the records, got {missing}; the first {len(samples)} "
+            f"convert: expected rename to name features of the records, got {missing}; the first {len(samples)} "
             f"records of {version.path} have {sorted(names)}."
         )
     sources = {field.name: _sources(field, rename) for field in schema}

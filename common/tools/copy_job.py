@@ -1,7 +1,8 @@
-"""`CopyJob`: the stripes of a copy under a hidden name in the target, and their way to their final names.
+"""`CopyJob` writes the stripes of a copy to a hidden directory in the target, then moves them to their final names.
 
-``.parquetry-copy/job.json`` says which copy this is and how far it has come; ``stripe-00012`` is a finished dataset, or
-nothing. A copy that is interrupted at any point goes on from there; readers see the files only when all are there.
+``.parquetry-copy/job.json`` identifies the copy and says whether its files are being moved. Each ``stripe-00012`` is a
+complete dataset, or is written again. A copy can resume after an interruption at any point. Readers see no files until
+all stripes are finished.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ _JOB = "job.json"
 
 
 class CopyJob:
-    """One copy into ``root``.
+    """A copy into the directory ``root``.
 
     Args:
-        fingerprint: names the source, the selection and the layout; only the same copy goes on.
-        sources: the stores and paths of what is copied.
-        overwrite: whether a dataset at the target is replaced, and another copy that was begun there forgotten.
+        fingerprint: identifies the source, the selection and the layout. Only a copy with the same fingerprint resumes.
+        sources: the store and path of each source.
+        overwrite: whether to replace a dataset at the target, and to discard a different unfinished copy.
 
     Raises:
-        DatasetError: there is a dataset, or another copy was begun, and ``overwrite`` is not set; or the target holds
-            a source, or lies in one.
+        DatasetError: the target holds a dataset or a different unfinished copy, and ``overwrite`` is not set; or the
+            target contains a source, or lies inside one.
     """
 
     def __init__(
@@ -66,11 +67,11 @@ class CopyJob:
 
     @property
     def filesystem(self) -> pafs.FileSystem:
-        """Where the target is."""
+        """The file system of the target."""
         return self._filesystem
 
     def discard(self) -> None:
-        """Forgets the copy and removes what it has written, unless its files have begun to appear. Idempotent."""
+        """Removes the files of the copy, unless they are already being moved to their final names. Idempotent."""
         if self._moving:
             return
         with contextlib.suppress(OSError):
@@ -96,15 +97,15 @@ class CopyJob:
         workers: int = 1,
         progress: bool = True,
     ) -> int:
-        """Writes the stripes that are missing; returns how many were there.
+        """Writes the missing stripes. Returns how many were already finished.
 
         Args:
-            sizes: of each stripe, in ``unit``, for the progress bar.
-            write: writes a stripe; gives what it has done, in ``unit``, as it goes.
-            workers: how many stripes are written at a time.
+            sizes: the size of each stripe in ``unit``, for the progress bar.
+            write: writes a stripe and yields its progress in ``unit``.
+            workers: how many stripes are written in parallel.
 
         Raises:
-            Whatever ``write`` raises; the other stripes stop then, and those that are finished stay.
+            Exception: any error of ``write``. The other stripes stop, and finished ones are kept.
         """
         stopped, lock = threading.Event(), threading.Lock()
         missing = [stripe for stripe in range(len(sizes)) if not self.has(stripe)]
@@ -145,10 +146,10 @@ class CopyJob:
         petastorm_compatible: bool,
         labels: Mapping[str, Sequence[str]] | None = None,
     ) -> int:
-        """Gives the files their names and writes ``_common_metadata``; returns the number of data files.
+        """Moves the files to their final names and writes ``_common_metadata``. Returns the number of data files.
 
         Args:
-            labels: names of classes by field, see `StoredDataset.labels`.
+            labels: class names by field; see `StoredDataset.labels`.
         """
         with storage_errors("finishing", self._root):
             if not self._moving:
@@ -174,7 +175,7 @@ class CopyJob:
         return len(files)
 
     def _begin(self) -> bool:
-        """Notes the job; says whether its files are being moved already."""
+        """Starts or resumes the job. Returns whether its files are already being moved."""
         path = posixpath.join(self._work, _JOB)
         if self._is_file(path):
             with self._filesystem.open_input_stream(path) as stream:
@@ -183,14 +184,14 @@ class CopyJob:
                 return bool(found["moving"])
             if not self._overwrite:
                 raise DatasetError(
-                    f"copy to '{self._root}': expected the same copy to go on, found another one that was begun. "
+                    f"copy to '{self._root}': expected an unfinished copy with the same arguments, found a different one. "
                     f"Delete {self._work}, or pass overwrite=True."
                 )
             self._filesystem.delete_dir(self._work)
         visible = self._visible()
         if visible and not self._overwrite:
             raise DatasetError(
-                f"copy to '{self._root}': expected nothing there, got {len(visible)} entries such as '{visible[0]}'. "
+                f"copy to '{self._root}': expected an empty target, got {len(visible)} entries such as '{visible[0]}'. "
                 "Choose another target, or pass overwrite=True."
             )
         self._filesystem.create_dir(self._work, recursive=True)
@@ -227,10 +228,12 @@ class CopyJob:
 
 
 def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[str, str]]) -> None:
-    """Holds a target to lie apart from the sources: it would replace those in it, and add rows to one that it lies in.
+    """Checks that the target and the sources do not overlap.
+
+    A copy would replace a source inside the target, and add rows to a source that contains the target.
 
     Raises:
-        DatasetError: it does not.
+        DatasetError: they overlap.
     """
     store = store_of(filesystem)
     real = os.path.realpath if filesystem.type_name == "local" else str
@@ -239,11 +242,11 @@ def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[
         source = f"{real(path)}/"
         if source_store == store and source.startswith(target):
             raise DatasetError(
-                f"copy to '{root}': expected a target that holds none of the sources, got '{path}' below it. "
+                f"copy to '{root}': expected a target that contains none of the sources, got '{path}' below it. "
                 "Choose another target."
             )
         if source_store == store and target.startswith(source) and not is_hidden(target[len(source) :]):
             raise DatasetError(
-                f"copy to '{root}': expected a target outside of the sources, got one below '{path}', whose rows it "
-                "would add to. Choose another target, or a directory whose name begins with '_'."
+                f"copy to '{root}': expected a target outside the sources, got one below '{path}', which would "
+                "read its rows. Choose another target, or a directory whose name begins with '_'."
             )

@@ -1,7 +1,7 @@
-"""`copy`: some fields and rows of a dataset as a new one, in other files, row groups and partitions.
+"""`copy` copies some fields and rows of a dataset to a new one, with its own files, row groups and partitions.
 
-Stored values are copied as they are: no image is decoded and compressed again. The work is cut into stripes of row
-groups, so that a copy that was interrupted goes on where it stopped (see `copy_job`).
+Stored values are copied unchanged. Images are not decoded or compressed again. The work is split into stripes of row
+groups, so an interrupted copy resumes where it stopped (see `copy_job`).
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _THREADS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyReport:
-    """What `copy` did.
+    """The result of `copy`.
 
     Attributes:
         rows: rows in the target.
         files: data files in the target.
-        schema: of the target.
-        resumed_stripes: stripes that an interrupted copy had finished before.
+        schema: the schema of the target.
+        resumed_stripes: stripes that an earlier, interrupted copy had finished.
     """
 
     rows: int
@@ -80,22 +80,22 @@ def copy(
     target_options: Mapping[str, Any] | None = None,
     stripe_bytes: int = STRIPE_BYTES,
 ) -> CopyReport:
-    """Copies a dataset, or a part of it. Called again after an interruption, it goes on with what is missing.
+    """Copies a dataset or a part of it. To resume after an interruption, call it again.
 
     Args:
-        field_regex: names or regexes (matched in full) of the fields to copy; ``None`` = all.
-        not_null_fields: only rows in which none of these fields is null.
-        where: only rows for which this holds: a ``pyarrow.compute.Expression`` or DNF tuples.
-        partition_by: fields that become directories; ``None`` = those of the source that are copied.
-        row_group_rows, row_group_bytes, files, petastorm_compatible: see `DatasetWriter`; ``files`` for each stripe.
-        overwrite: replaces a dataset that is at the target, when the copy is complete.
+        field_regex: names or regexes of the fields to copy, matched against the full name; ``None`` = all.
+        not_null_fields: copies only rows in which none of these fields is null.
+        where: copies only rows that match this filter: a ``pyarrow.compute.Expression`` or DNF tuples.
+        partition_by: fields that become directories; ``None`` = the partition fields of the source that are copied.
+        row_group_rows, row_group_bytes, files, petastorm_compatible: see `DatasetWriter`. ``files`` is per stripe.
+        overwrite: replaces a dataset at the target once the copy is complete.
         progress: shows a progress bar.
         source_options, target_options: arguments for fsspec.
-        stripe_bytes: about how many uncompressed bytes are copied before the next point to go on from.
+        stripe_bytes: the approximate size of a stripe in uncompressed bytes.
 
     Raises:
-        DatasetError: a dataset is at the target, or another copy was begun there; the file system refused.
-        FieldNotFoundError, SchemaError, PipelineError: arguments that do not fit the source.
+        DatasetError: the target holds a dataset or a different unfinished copy, or the file system refused.
+        FieldNotFoundError, SchemaError, PipelineError: the arguments do not fit the source.
     """
     plan = plan_copy(
         source,
@@ -115,7 +115,7 @@ def copy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stripe:
-    """What one stripe of a copy takes: the row groups ``row_groups`` of a dataset, and the wanted ``rows`` of them."""
+    """One stripe of a copy: the ``row_groups`` to read from a dataset, and the ``rows`` to copy from them."""
 
     dataset: StoredDataset
     rows: RowSet
@@ -127,13 +127,13 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyPlan:
-    """What is copied into what: decided once, before the first row is read.
+    """A planned copy. The plan is made once, before the first row is read.
 
     Attributes:
-        rows: the wanted rows.
+        rows: the rows to copy.
         layout: arguments for `DatasetWriter`.
         stripes: the row groups of each stripe.
-        fingerprint: names the copy, so that only the same one goes on.
+        fingerprint: identifies the copy, so that only the same copy can resume it.
     """
 
     dataset: StoredDataset
@@ -154,7 +154,7 @@ class CopyPlan:
         workers: int = 1,
         progress: bool = True,
     ) -> CopyReport:
-        """Copies what is missing at the target, and makes it visible."""
+        """Copies the stripes that are missing at the target, and makes the files visible."""
         job = self.job(target, target_options, overwrite=overwrite)
 
         def write(number: int) -> Iterator[int]:
@@ -167,13 +167,13 @@ class CopyPlan:
     def job(
         self, target: str | os.PathLike[str], target_options: Mapping[str, Any] | None, *, overwrite: bool
     ) -> CopyJob:
-        """The copy at its target; see `CopyJob` for the errors."""
+        """Starts or resumes the copy at its target. See `CopyJob` for the errors."""
         filesystem, root = resolve(target, storage_options=target_options)
         sources = places_of(self.dataset)
         return CopyJob(filesystem, root, self.fingerprint, sources=sources, overwrite=overwrite)
 
     def stripe(self, row_groups: np.ndarray, dataset: StoredDataset, rows: RowSet) -> Stripe:
-        """One stripe; ``row_groups`` count in the dataset and the rows that are given."""
+        """Creates one stripe. ``row_groups`` are indices into the given ``dataset`` and ``rows``."""
         return Stripe(
             dataset=dataset,
             rows=rows,
@@ -184,7 +184,7 @@ class CopyPlan:
         )
 
     def complete(self, job: CopyJob, resumed: int) -> CopyReport:
-        """Makes the target visible, once every stripe is there."""
+        """Makes the target visible. Every stripe must be finished."""
         stored = arrow_schema(self.schema, without=self.layout["partition_by"])
         compatible = self.layout["petastorm_compatible"]
         labels = {name: names for name, names in self.dataset.labels.items() if name in self.schema}
@@ -193,7 +193,7 @@ class CopyPlan:
 
 
 def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
-    """The stores and paths that a dataset's rows come from: its files, and the directories that were named."""
+    """Returns the store and path of each source of a dataset: its files, and the directories in its URLs."""
     places = [(file.version.store, file.version.path) for file in dataset.files]
     if dataset.table is None:
         places += [(store, root) for store, _ in places[:1] for root in dataset.roots]
@@ -204,7 +204,7 @@ def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
 
 
 def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
-    """Writes one stripe; gives the rows of each row group as it goes."""
+    """Writes one stripe. Yields the number of rows after each row group."""
     with DatasetWriter(job.place(number), stripe.schema, filesystem=job.filesystem, **stripe.layout) as writer:
         tables = _tables(stripe.dataset, stripe.fields, stripe.rows, stripe.row_groups)
         for row_group, table in zip(stripe.row_groups.tolist(), tables, strict=True):
@@ -214,10 +214,10 @@ def write_stripe(stripe: Stripe, job: CopyJob, number: int) -> Iterator[int]:
 
 
 def _check_images(stripe: Stripe, row_group: int, table: pa.Table) -> None:
-    """Holds files that become values to their field, by their headers; nobody has looked into them before.
+    """Checks the headers of image files against their field. The files have not been opened before.
 
     Raises:
-        EncodeError: one that is no image; names it.
+        EncodeError: a file is not a suitable image. The message names it.
     """
     for field in stripe.fields:
         codec = field.storage
@@ -231,7 +231,7 @@ def _check_images(stripe: Stripe, row_group: int, table: pa.Table) -> None:
                 where = place.describe(row) if isinstance(place, ListedPlace) else place
                 raise EncodeError(
                     f"field '{field.name}', {where}: expected an image of shape {field.shape}, got: {error}. Write it "
-                    "again, or take it out of the folder."
+                    "again, or remove it from the folder."
                 ) from error
 
 
@@ -250,16 +250,16 @@ def plan_copy(
     stripe_bytes: int,
     prepare: Callable[[Pipeline], object] | None = None,
 ) -> CopyPlan:
-    """Decides what `copy` copies; see there for the arguments and errors.
+    """Plans a `copy`. See `copy` for the other arguments and the errors.
 
     Args:
-        source: a URL; or a pipeline, whose stored fields and rows are copied.
-        prepare: is called with the pipeline whose rows are copied, before they are selected.
+        source: a URL, or a pipeline whose stored fields and rows are copied.
+        prepare: called with the filtered pipeline before its rows are selected.
     """
     pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
     dataset = pipeline.dataset
-    for name in dataset.match(_as_list(not_null_fields)) if not_null_fields else ():  # a list may hold nulls
+    for name in dataset.match(_as_list(not_null_fields)) if not_null_fields else ():  # a list with nulls is not null
         pipeline = pipeline.where(pc.is_valid(pc.field(*dataset.image_bytes.get(name, name).split("."))))
     if isinstance(source, Pipeline):
         fields = list(_plan(pipeline).program.fields)
@@ -292,10 +292,10 @@ def plan_copy(
 
 
 def conditions(text: str) -> list[Any]:
-    """Conditions as JSON, as DNF tuples: ``[["speed", ">", 3]]``, or a list of such lists.
+    """Parses JSON into DNF tuples. The JSON is ``[["speed", ">", 3]]``, or a list of such lists.
 
     Raises:
-        ValueError: no JSON.
+        ValueError: the text is not JSON.
     """
     terms = json.loads(text)
     if terms and isinstance(terms[0], str):
@@ -313,7 +313,7 @@ def _as_list(names: str | Sequence[str] | None) -> list[str] | None:
 
 def _plan(pipeline: Pipeline) -> Plan:
     plan = pipeline.plan()
-    assert isinstance(plan, Plan)  # of one dataset
+    assert isinstance(plan, Plan)  # true for a pipeline over one dataset
     return plan
 
 
@@ -324,7 +324,7 @@ def _fingerprint(dataset: StoredDataset, pipeline: Pipeline, schema: Unischema, 
 
 
 def _stripes(dataset: StoredDataset, rows: RowSet, names: Sequence[str], size_bytes: int) -> list[np.ndarray]:
-    """The row groups with wanted rows in stretches of about this size; one empty stripe if there are none."""
+    """Splits the row groups with rows to copy into stripes of about this size; one empty stripe if there are none."""
     row_groups = np.flatnonzero(rows.counts > 0)
     if not len(row_groups):
         return [row_groups]
@@ -344,16 +344,16 @@ def _tables(
 
 
 def stored_schema(dataset: StoredDataset, fields: Sequence[UnischemaField]) -> Unischema:
-    """The fields, with codecs that keep the precision of stored decimals and times."""
+    """Returns a schema of the fields, with codecs that keep the precision of stored decimals and times."""
     kinds = {n: t for n, t in dataset.types.items() if n not in dataset.partitions}
     return Unischema(dataset.schema.name, [_keeping(field, kinds.get(field.name)) for field in fields])
 
 
 def to_stored(schema: Unischema, table: pa.Table) -> pa.Table:
-    """The columns in the Arrow types that the schema stores.
+    """Casts the columns to the Arrow types in which the schema stores them.
 
     Raises:
-        DecodeError: a value that does not fit its field.
+        DecodeError: a value does not fit its field.
     """
     columns = [_cast(schema[name], table.column(name)) for name in table.column_names]
     return pa.table(columns, names=table.column_names)
@@ -361,7 +361,7 @@ def to_stored(schema: Unischema, table: pa.Table) -> pa.Table:
 
 def _keeping(field: UnischemaField, kind: pa.DataType | None) -> UnischemaField:
     if field.storage.coded:
-        return field.replace(codec=field.storage)  # the bytes stay, so must their codec, whatever a default becomes
+        return field.replace(codec=field.storage)  # the bytes are copied, so keep the codec even if defaults change
     if isinstance(field.storage, ReadListCodec):
         return field.replace(codec=ListCodec())
     if kind is None or field.shape:
@@ -375,7 +375,7 @@ def _cast(field: UnischemaField, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     try:
-        if pa.types.is_time(column.type) and pa.types.is_duration(kind):  # which Arrow does not cast
+        if pa.types.is_time(column.type) and pa.types.is_duration(kind):  # Arrow has no such cast
             unit = column.type.unit
             column = column.cast(f"int{column.type.bit_width}").cast("int64").cast(pa.duration(unit))
         return column if column.type == kind else column.cast(kind)

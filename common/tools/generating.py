@@ -1,4 +1,4 @@
-"""`generate_metadata`: a ``_common_metadata`` for plain Parquet files, or for a dataset that has lost its own."""
+"""`generate_metadata` writes ``_common_metadata`` for plain Parquet files, or for a dataset that lost it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def generate_metadata(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Unischema:
-    """Writes the schema of a directory of Parquet files as JSON, atomically; returns it.
+    """Writes the schema of a directory of Parquet files as JSON, atomically. Returns the schema.
 
-    With the schema in place every reader knows names, types and nullability without looking into the files, and files
-    that are added later are held to it.
+    With the schema in place, readers know names, types and nullability without opening the data files, and files that
+    are added later must match it.
 
     Args:
-        schema: what a row is, also a schema of ``parquetry.common.petastorm``; ``None`` = what the Parquet columns say.
-            Codecs are only known to a schema that is given.
-        overwrite: replaces a schema that is there already; the other metadata is kept.
+        schema: the schema of a row, which may come from ``parquetry.common.petastorm``; ``None`` = infer it from the
+            Parquet columns. Codecs cannot be inferred.
+        overwrite: replaces an existing schema. Other metadata is kept.
 
     Raises:
-        DatasetError: there is a schema already, or nothing is at the URL.
-        SchemaError: a field of the given schema that the files do not have; a column that cannot become a tensor.
+        DatasetError: there is already a schema, or nothing exists at the URL.
+        SchemaError: the files lack a field of the given schema, or a column cannot become a tensor.
     """
     dataset = StoredDataset([os.fspath(url)], filesystem=filesystem, storage_options=storage_options)
     root = dataset.roots[0]
@@ -41,15 +41,15 @@ def generate_metadata(
     metadata = dict(stored.metadata or {}) if stored is not None else {}
     if any(key.endswith(b"unischema.v1") for key in metadata) and not overwrite:
         raise DatasetError(
-            f"dataset {root}: expected none, but _common_metadata has a schema already. Pass overwrite=True to replace "
-            "it, or use migrate for Petastorm's."
+            f"dataset {root}: expected none, but _common_metadata already has a schema. Pass overwrite=True to replace "
+            "it, or use migrate for a Petastorm schema."
         )
     arrow = _arrow_schema(dataset, 0)[1]
     if schema is None:
         dataset.match(None)
         schema = dataset.schema
     else:
-        convert: Any = getattr(type(schema), "to_parquetry", None)  # a schema of parquetry.common.petastorm
+        convert: Any = getattr(type(schema), "to_parquetry", None)  # schemas of parquetry.common.petastorm have it
         schema = schema if convert is None else convert(schema)
     missing = [
         name for name in schema.fields if name not in dataset.partitions and name.split(".")[0] not in arrow.names

@@ -1,7 +1,7 @@
-"""Row-group indexes as JSON, the form in which parquetry keeps what Petastorm pickled.
+"""Stores row-group indexes, which Petastorm pickled, as JSON.
 
-``{"version": 1, "indexes": [...]}``, and each index either ``{"name", "column", "row_groups"}`` or ``{"name", "column",
-"values": [[value, row groups], ...]}``. A byte string is ``{"bytes": latin-1 text}``.
+The format is ``{"version": 1, "indexes": [...]}``. Each index is either ``{"name", "column", "row_groups"}`` or
+``{"name", "column", "values": [[value, row groups], ...]}``. A byte string is ``{"bytes": latin-1 text}``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INDEXES_KEY = b"parquetry.row_group_indexes.v1"
 
 
 def indexes_to_metadata(indexes: Mapping[str, RowGroupIndex]) -> dict[bytes, bytes]:
-    """The key-value metadata that holds some indexes; empty if there are none."""
+    """Encodes indexes as key-value metadata. Empty if there are no indexes."""
     if not indexes:
         return {}
     value = {"version": 1, "indexes": [_to_json(index) for index in indexes.values()]}
@@ -25,10 +25,10 @@ def indexes_to_metadata(indexes: Mapping[str, RowGroupIndex]) -> dict[bytes, byt
 
 
 def indexes_from_metadata(metadata: Mapping[bytes, bytes] | None, *, where: str) -> dict[str, RowGroupIndex] | None:
-    """The indexes by name, or ``None`` if the metadata has none in this form.
+    """Decodes indexes by name. Returns ``None`` if the metadata has none in this format.
 
     Raises:
-        SchemaError: damaged JSON, or a version of a newer release.
+        SchemaError: the JSON is damaged, or was written by a newer release.
     """
     text = (metadata or {}).get(INDEXES_KEY)
     if text is None:

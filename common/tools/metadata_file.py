@@ -1,4 +1,4 @@
-"""Changing a dataset's metadata files (``_common_metadata``): readers see the old file or the new one."""
+"""Changes a dataset's metadata files (``_common_metadata``) atomically: readers see the old file or the new one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..write.staging import COMMON_METADATA, storage_errors
 
 
 def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
-    """The Arrow schema in ``_common_metadata``, with its key-value metadata; ``None`` if there is no such file.
+    """Reads the Arrow schema in ``_common_metadata``, with its key-value metadata; ``None`` if there is no such file.
 
     Raises:
-        DatasetError: a file that is not Parquet.
+        DatasetError: the file is not Parquet.
     """
     path = posixpath.join(root, COMMON_METADATA)
     if filesystem.get_file_info(path).type != pafs.FileType.File:
@@ -33,10 +33,10 @@ def read_metadata(filesystem: pafs.FileSystem, root: str) -> pa.Schema | None:
 
 
 def write_metadata(filesystem: pafs.FileSystem, root: str, schema: pa.Schema, metadata: Mapping[bytes, bytes]) -> str:
-    """Replaces ``_common_metadata``; returns its path.
+    """Replaces ``_common_metadata``. Returns its path.
 
     Raises:
-        DatasetError: the file system refused; the old file is untouched then.
+        DatasetError: the file system refused. The old file is unchanged.
     """
     path = posixpath.join(root, COMMON_METADATA)
     content = io.BytesIO()
@@ -46,10 +46,10 @@ def write_metadata(filesystem: pafs.FileSystem, root: str, schema: pa.Schema, me
 
 
 def replace_file(filesystem: pafs.FileSystem, path: str, data: bytes) -> None:
-    """Puts a file in the place of another; readers see the old one or the new one.
+    """Replaces a file atomically: readers see the old one or the new one.
 
     Raises:
-        DatasetError: the file system refused; the old file is untouched then.
+        DatasetError: the file system refused. The old file is unchanged.
     """
     with storage_errors("writing", path):
         with whole_file(path, filesystem) as hidden:
@@ -69,7 +69,7 @@ def remove_file(filesystem: pafs.FileSystem, path: str) -> None:
 
 
 def _remove_checksum(filesystem: pafs.FileSystem, path: str) -> None:
-    """Hadoop's check sum of the old file would make Spark refuse the new one."""
+    """Removes Hadoop's checksum of the old file, which would make Spark refuse the new one."""
     checksum = posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.crc")
     if filesystem.get_file_info(checksum).type == pafs.FileType.File:
         filesystem.delete_file(checksum)

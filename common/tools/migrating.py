@@ -1,8 +1,8 @@
-"""`migrate`: a Petastorm dataset's pickled metadata becomes JSON, in place; the data files are not touched.
+"""`migrate` converts a Petastorm dataset's pickled metadata to JSON, in place. Data files are not changed.
 
-Before: ``_common_metadata`` with a pickled schema, pickled indexes, and row-group counts (or none, where a data file's
-own metadata, or the summary file ``_metadata``, holds the schema). After: the same facts as JSON under parquetry's
-keys, and no pickle in either file. A reader sees one or the other.
+Petastorm stores a pickled schema, pickled indexes and row-group counts in ``_common_metadata``. Some datasets lack that
+file and store the schema in the metadata of a data file or in the summary file ``_metadata``. `migrate` stores the same
+information as JSON under parquetry's keys, and removes the pickles from both files. The change is atomic for readers.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _OLD_KEYS = (PETASTORM_SCHEMA_KEY, ROW_GROUP_INDEXES_KEY, ROW_GROUP_COUNTS_KEY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """What `migrate` did, or would do.
+    """The result of `migrate`, or of a dry run.
 
     Attributes:
         path: the metadata file.
         schema: the dataset's schema.
-        indexes: names of the row-group indexes that became JSON.
-        removed: keys that are gone.
+        indexes: names of the row-group indexes that were converted to JSON.
+        removed: metadata keys that were removed.
         changed: whether there was anything to do.
-        summary: what became of the summary file ``_metadata``: ``"rewritten"`` without its pickles, ``"removed"`` where
-            Arrow cannot write it again, empty if it held none.
+        summary: what happened to the summary file ``_metadata``: ``"rewritten"`` without its pickles, ``"removed"`` if
+            Arrow cannot rewrite it, or empty if it held no pickles.
     """
 
     path: str
@@ -55,12 +55,12 @@ class Migration:
 
     def __str__(self) -> str:
         if not self.changed:
-            return f"{self.path}: nothing to do, the schema of {len(self.schema)} fields is JSON already."
+            return f"{self.path}: nothing to do; the schema of {len(self.schema)} fields is already JSON."
         indexes = f", row-group indexes {', '.join(self.indexes)}" if self.indexes else ""
         return (
             f"{self.path}: schema '{self.schema.name}' of {len(self.schema)} fields{indexes} as JSON; "
             f"without the keys {', '.join(self.removed) or 'of Petastorm (there were none)'}."
-            + (f" The summary file _metadata, which holds pickles too: {self.summary}." if self.summary else "")
+            + (f" The summary file _metadata, which also held pickles: {self.summary}." if self.summary else "")
         )
 
 
@@ -72,16 +72,16 @@ def migrate(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Migration:
-    """Rewrites the metadata of a Petastorm dataset as JSON, atomically.
+    """Converts the metadata of a Petastorm dataset to JSON, atomically.
 
     Args:
         url: the dataset's directory.
-        dry_run: only says what would be done.
-        keep_petastorm: leaves Petastorm's keys beside the new ones, so that Petastorm still reads the dataset.
+        dry_run: only reports what would change.
+        keep_petastorm: keeps Petastorm's keys beside the new ones, so Petastorm can still read the dataset.
 
     Raises:
-        SchemaError: a dataset without Petastorm's schema, or with a pickle that is damaged or hostile.
-        DatasetError: nothing is at the URL, or the file system refused; the old metadata is untouched then.
+        SchemaError: the dataset has no Petastorm schema, or a pickle is damaged or malicious.
+        DatasetError: nothing exists at the URL, or the file system refused. The old metadata is unchanged.
     """
     dataset = StoredDataset([os.fspath(url)], filesystem=filesystem, storage_options=storage_options)
     root = dataset.roots[0]
@@ -90,7 +90,7 @@ def migrate(
     where = f"{root}/_common_metadata"
     summary = read_summary(dataset.filesystem, root)
     change = None if summary is None or keep_petastorm else without_keys(root, summary, _OLD_KEYS)
-    if summary is not None:  # what only the summary knows
+    if summary is not None:  # use keys that only the summary has
         found = summary_keys(summary)
         metadata = {**{key: found[key] for key in _OLD_KEYS if key in found}, **metadata}
     schema = schema_from_metadata(metadata, where=where)
@@ -104,7 +104,7 @@ def migrate(
     new = {**kept, **schema_to_metadata(schema), **indexes_to_metadata(indexes)}
     if not dry_run:
         write_metadata(dataset.filesystem, root, _columns(stored, dataset), new)
-        if change is not None:  # only after its facts are kept as JSON
+        if change is not None:  # only after its content is stored as JSON
             apply_change(dataset.filesystem, change)
     return Migration(
         path=where,
@@ -117,7 +117,7 @@ def migrate(
 
 
 def _schema_of_files(dataset: StoredDataset) -> Unischema:
-    """The schema that a data file carries; raises `SchemaError` if it carries none."""
+    """Returns the schema in the metadata of the first data file. Raises `SchemaError` if there is none."""
     footer = dataset.footer(0)
     for metadata in (footer.metadata, footer.schema.to_arrow_schema().metadata):
         if metadata and (PETASTORM_SCHEMA_KEY in metadata or SCHEMA_KEY in metadata):

@@ -1,7 +1,7 @@
-"""From the features of records (TFRecord, WebDataset) to the fields of a schema, and to the rows that it stores.
+"""Infers the fields of a schema from the features of records (TFRecord, WebDataset), and converts records to rows.
 
-In: features by name: lists of bytes, or arrays. Out: inferred fields, and rows for `DatasetWriter`. Bytes of images are
-left as they are.
+The input is a mapping from feature names to lists of bytes or arrays. The output is fields, and rows for
+`DatasetWriter`. Encoded images are kept unchanged.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ _FORMATS = ("jpeg", "png", "webp")
 
 
 def infer_fields(samples: Iterable[Mapping[str, Feature]]) -> list[UnischemaField]:
-    """The fields of records like these: in the order in which their names come up.
+    """Infers fields from sample records, in the order in which the names first appear.
 
-    One value in each record is a scalar, and several are a list; an array of more axes may have any size. Bytes are
-    images if all of them are; else text if all are UTF-8. A field that some lack is nullable.
+    A feature with one value in every record becomes a scalar, and one with several a list. Arrays with more axes may
+    vary in size along each axis. Bytes become images if all of them are images, and text if all are UTF-8. A field that
+    is missing in some records is nullable.
 
     Raises:
-        SchemaError: a feature that has values of different kinds.
+        SchemaError: a feature has values of different kinds.
     """
     found: dict[str, list[Feature]] = {}
     count = 0
@@ -43,7 +44,7 @@ def _infer(name: str, features: Sequence[Feature], *, nullable: bool) -> Unische
     arrays = [feature for feature in features if isinstance(feature, np.ndarray)]
     if arrays and (len(arrays) < len(features) or len({(array.dtype, array.ndim) for array in arrays}) > 1):
         raise SchemaError(
-            f"feature '{name}': expected values of one kind in all records, got several. Say what it is with "
+            f"feature '{name}': expected values of one kind in all records, got several. Declare it with "
             f"fields=[UnischemaField('{name}', ...)]."
         )
     single = all(len(feature) == 1 for feature in features if isinstance(feature, list) or feature.ndim == 1)
@@ -57,7 +58,7 @@ def _infer(name: str, features: Sequence[Feature], *, nullable: bool) -> Unische
 
 
 def _image(name: str, contents: Sequence[bytes], *, nullable: bool) -> UnischemaField | None:
-    """The field of images, if all contents are some: grey if all are, with an alpha channel if all have one."""
+    """Infers an image field if all contents are images: gray if all are, with an alpha channel if all have one."""
     plain = UnischemaField(name, bytes)
     headers: list[ImageHeader] = []
     for content in contents:
@@ -91,14 +92,15 @@ def _is_text(content: bytes) -> bool:
 
 
 def described_fields(description: object, inferred: Sequence[UnischemaField]) -> list[UnischemaField]:
-    """The fields wanted: all that were inferred, those that are named, or as they are described.
+    """Resolves a description of the fields to convert against the inferred fields.
 
     Args:
-        description: ``None``; names and `UnischemaField` values; or a feature description of TensorFlow's
-            (``tf.io.FixedLenFeature`` or ``VarLenFeature`` by name), whose byte strings are what was inferred.
+        description: ``None`` for all inferred fields; names and `UnischemaField` values; or a TensorFlow feature
+            description (``tf.io.FixedLenFeature`` or ``VarLenFeature`` by name), where the inferred field says what byte
+            strings hold.
 
     Raises:
-        SchemaError: a name that no record of the sample has; another kind of feature.
+        SchemaError: no sample record has a named feature, or a feature description has another type.
     """
     known = {field.name: field for field in inferred}
     if description is None:
@@ -131,13 +133,13 @@ def _of_tensorflow(name: str, feature: Any, inferred: UnischemaField | None) -> 
 
 
 def to_row(schema: Unischema, features: Mapping[str, Feature], sources: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The values of a record as its fields want them; the writer checks them.
+    """Converts a record to a row of field values. The writer validates them.
 
     Args:
-        sources: for each field the features that it may come from; the first that is there counts.
+        sources: the features that each field may come from. The first one present in the record is used.
 
     Raises:
-        EncodeError: a feature without exactly one value for a scalar, or whose bytes do not make up its field.
+        EncodeError: a feature for a scalar does not have exactly one value, or its bytes do not fit the field.
     """
     row = {}
     for field in schema:
@@ -182,14 +184,14 @@ def _text(field: UnischemaField, value: bytes) -> str:
 
 
 def _raw(field: UnischemaField, feature: Sequence[bytes]) -> np.ndarray:
-    """An array whose bytes were stored as one feature, as ``tf.io.decode_raw`` reads it."""
+    """Decodes an array whose bytes are stored as one feature, like ``tf.io.decode_raw``."""
     if len(feature) != 1 or is_string_like(field.dtype) or len(feature[0]) % field.dtype.itemsize:
         raise EncodeError(f"field '{field.name}': expected {field.dtype} values or their bytes, got byte strings.")
     return _shaped(field, np.frombuffer(feature[0], field.dtype.newbyteorder("<")).astype(field.dtype))
 
 
 def _shaped(field: UnischemaField, values: np.ndarray) -> np.ndarray:
-    """The values in the shape of the field; one axis may be of any length."""
+    """Reshapes the values to the shape of the field. One axis may have any length."""
     wanted = [-1 if axis is None else axis for axis in field.shape]
     try:
         return values.reshape(wanted)

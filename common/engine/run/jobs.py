@@ -330,7 +330,7 @@ class BlockStore:
 
 
 def loaded(handle: Handle) -> Any:
-    """Waits for a block and returns what it was loaded as; see `all_loaded`.
+    """Waits for a block and returns its loaded form; see `all_loaded`.
 
     Raises:
         ParquetryError: the block could not be loaded. Each element gets a copy of the error, because a stored error
@@ -343,7 +343,7 @@ def loaded(handle: Handle) -> Any:
 
 
 def all_loaded(handles: Sequence[Handle]) -> list[Any]:
-    """Waits for blocks and returns what they were loaded as.
+    """Waits for blocks and returns their loaded forms.
 
     Raises:
         ParquetryError: a block could not be loaded.

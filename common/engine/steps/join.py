@@ -176,7 +176,7 @@ def _pieces(step: JoinStep, source: Source) -> _Pieces:
 
 
 def _places(pieces: _Pieces, size: int) -> Numbers:
-    """Returns the places of all tokens in a flat batch of ``size`` tokens: a slice, or a mask, which numpy fills fast."""
+    """Returns the places of tokens in a flat batch of ``size`` tokens: a slice, or a mask, which numpy fills fast."""
     starts, ends = pieces.starts, pieces.starts + pieces.tokens
     if len(starts) and (starts[1:] == ends[:-1]).all():
         return slice(int(starts[0]), int(ends[-1]))

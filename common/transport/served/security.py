@@ -182,7 +182,7 @@ def client_token(address: ServerAddress) -> str | None:
 
 
 def _remove_old_tokens(directory: str) -> None:
-    """Removes the token files of servers that were killed, on which nobody holds a lock."""
+    """Removes the token files of servers that were killed. Those are not locked by any process."""
     for entry in list(os.scandir(directory)):
         with contextlib.suppress(OSError):  # it is locked, or already gone
             if time.time() - entry.stat().st_mtime > _NEW_S:
@@ -203,7 +203,7 @@ def _token_path(host: str, port: int) -> str:
 
 
 def _is_private(path: str, kind: int) -> bool:
-    """Returns whether a path is a file or directory (not a link) that belongs to this user and nobody else may use."""
+    """Returns whether a path is of this kind (not a link), belongs to this user, and is closed to all others."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -76,7 +76,7 @@ class ServedPlan(BasePlan):
         return bool(self._said["seed_is_drawn"])
 
     @cached_property
-    def length(self) -> int | None:  # asked for once
+    def length(self) -> int | None:  # requested once
         length: int | None = self._ask("length")["length"]
         return length
 

@@ -26,8 +26,8 @@ _ALIGNMENT = 64
 class ExportedBlock:
     """A block in shared memory. Thread-safe.
 
-    The memory is freed once the block is closed and nobody holds it. If the iteration ends while a job is on its way to
-    a worker, the job must not lose the descriptor that it is about to send.
+    The memory is freed once the block is closed and all holds are released. If the iteration ends while a job is on its
+    way to a worker, the job must not lose the descriptor that it is about to send.
 
     Args:
         number: identifies the block between the reader and its workers.

@@ -57,7 +57,7 @@ class Template:
     started as new processes.
 
     Args:
-        in_child: called first in the template, to close what belongs to this process only.
+        in_child: called first in the template, to close resources of this process.
     """
 
     def __init__(self, *, in_child: Callable[[], None]) -> None:
@@ -92,7 +92,7 @@ class Template:
         return WorkerProcess(TemplatesWorker(self, pid, generation), ours)
 
     def exit_code(self, pid: int, generation: int) -> int | None:
-        """Returns the exit code of a worker that this template forked, or ``None`` if unknown. Ask once per worker."""
+        """Returns the exit code of a worker that this template forked, or ``None`` if unknown. Call once per worker."""
         with self._lock, suppress(SidecarError):
             self._take_over()
             if generation == self._generation:
@@ -170,7 +170,7 @@ def _serve(connection: socket.socket, *, takes_over: bool = False) -> NoReturn:
     """Runs the template: forks workers on request and reaps them, until the reader is gone."""
     _close_all_but(connection)
     reader = _rename(TEMPLATE_NAME)
-    ended: dict[int, int] = {}  # exit codes that have not been asked for yet
+    ended: dict[int, int] = {}  # exit codes that have not been requested yet
     ended_before = takes_over
 
     def reap(*_: object) -> None:

@@ -46,7 +46,7 @@ class StallWatch:
         self._told = False
 
     def stalled(self) -> str | None:
-        """Returns what the process does if it is stalled, else ``None``. Call it about once per second."""
+        """Returns the state of the process if it is stalled, else ``None``. Call it about once per second."""
         now = time.monotonic()
         if not self._told and now - self._begin >= warning_seconds():
             self._told = True
@@ -74,7 +74,7 @@ def warning_seconds() -> float:
 
 
 def state_of(pid: int) -> str:
-    """Describes what a process does."""
+    """Describes the state of a process."""
     found = _stat(str(pid))
     return _STATES.get(found[0], "alive") if found else "in an unknown state"
 

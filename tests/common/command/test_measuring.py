@@ -43,7 +43,7 @@ def test_simulate_takes_a_dataset_or_a_description() -> None:
 def test_show_writes_a_sheet_or_shows_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "4 images of 'png'" in run("show", REAL, "--png", tmp_path / "a.png").output
     assert (tmp_path / "a.png").stat().st_size > 100
-    assert "no colours here" in run("show", REAL, "-n", 1).output
+    assert "has no colors" in run("show", REAL, "-n", 1).output
     monkeypatch.setattr(
         looking, "new_console", lambda: Console(width=40, color_system="truecolor", force_terminal=True)
     )

@@ -83,9 +83,9 @@ def test_plot_leaves_nulls_blank() -> None:
 
 def test_plot_says_what_it_cannot_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = {"image": IMAGES, "name": ["a", "b", "c"]}
-    with pytest.raises(PipelineError, match="expected fields of image, name, got 'nam'"):
+    with pytest.raises(PipelineError, match="expected fields among image, name, got 'nam'"):
         plot(batch, ["nam"])
-    with pytest.raises(PipelineError, match="got what cannot be drawn: name"):
+    with pytest.raises(PipelineError, match="got fields that cannot be drawn: name"):
         plot(batch, ["image", "name"])
     with pytest.raises(PipelineError, match="rows >= 1, got 0"):
         plot(batch, rows=0)

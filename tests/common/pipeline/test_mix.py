@@ -111,7 +111,7 @@ def test_sources_of_a_mix_must_have_equal_fields(drive: Pipeline) -> None:
         mix([drive.batch(2), drive.batch(2)])
     with pytest.raises(PipelineError, match="one positive weight for each of 2 pipelines"):
         mix([drive, drive], weights=[1, 0])
-    with pytest.raises(PipelineError, match="a mix has the order that its sources give it"):
+    with pytest.raises(PipelineError, match="the sources of a mix determine its order"):
         mix([drive, drive]).shuffle(3)
 
 

@@ -164,7 +164,7 @@ def test_ranks_whose_passes_differ_in_length_are_refused_other_ranks_after_the_f
         if taken == 8:
             iter(pipeline(1)).load_state_dict(first.state_dict())
         next(first)
-    with pytest.raises(StateError, match="stand at different rows"):
+    with pytest.raises(StateError, match="are at different rows"):
         iter(pipeline(1)).load_state_dict(first.state_dict())
 
 

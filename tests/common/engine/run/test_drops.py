@@ -61,7 +61,7 @@ def test_the_length_is_unknown_and_says_so(dropping: Pipeline) -> None:
 
 def test_what_counts_rows_must_stand_before(dropping: Pipeline) -> None:
     for change in (lambda: dropping.take(3), lambda: dropping.skip(3), lambda: dropping.shard(2, 0)):
-        with pytest.raises(PipelineError, match="nobody knows how many rows the function leaves"):
+        with pytest.raises(PipelineError, match="the number of rows that the function keeps is unknown"):
             change()
     with pytest.raises(PipelineError, match="expected drops=True only with a function of single rows"):
         Pipeline("x").transform(keep_most, batched=True, drops=True)

@@ -275,7 +275,7 @@ def test_rows_by_number_are_not_left_out(url: str) -> None:
         ({"on_error": "skip", "max_errors": -1}, "expected max_errors to be an integer >= 0, a share .*, got -1"),
         ({"on_error": "skip", "max_errors": 1.5}, "expected max_errors to be an integer >= 0, a share .*, got 1.5"),
         ({"on_error": "skip", "max_errors": "many"}, "got 'many'"),
-        ({"max_errors": 3}, "expected max_errors beside on_error='skip', got max_errors=3"),
+        ({"max_errors": 3}, "expected max_errors together with on_error='skip', got max_errors=3"),
     ],
 )
 def test_options_out_of_range_are_refused(url: str, options: dict[str, Any], message: str) -> None:

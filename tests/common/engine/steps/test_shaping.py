@@ -128,5 +128,5 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(url: str) -> None:
         _ = drive.pad("points").element
     with pytest.raises(FieldNotFoundError, match="field 'nope'"):
         _ = drive.pad("nope").element
-    with pytest.raises(PipelineError, match=r"it reads the stored values of 'speed', which that changes"):
+    with pytest.raises(PipelineError, match=r"it reads the stored values of 'speed', which that call changes"):
         drive.nulls("fill", "speed", value=0.0).where(pc.field("speed") > 1)
