@@ -75,8 +75,8 @@ def verify(
     ]
     lines.append(
         f"read {found.rows:,} rows in {found.row_groups:,} row groups of {found.files:,} files, "
-        f"{bytes_text(found.bytes)}; {found.round_trips:,} values made a round trip; "
-        f"{'the index fits' if found.indexed else 'there is no index'}"
+        f"{bytes_text(found.bytes)}; {found.round_trips:,} values encoded and decoded again; "
+        f"{'the index matches' if found.indexed else 'there is no index'}"
     )
     count = len(found.damages)
     lines.append(Text(f"{count:,} damages", style="bold red") if count else Text("Everything is sound.", style="green"))
@@ -209,9 +209,9 @@ def state_show(
             facts(
                 {
                     "place": report.place,
-                    "elements": f"{state.consumed:,} {elements} handed out",
-                    "iterator": f"number {state.iteration}, which decides the epoch",
-                    "begun at": f"pass {state.origin[0]}, row {state.origin[1]:,}",
+                    "elements": f"{state.consumed:,} {elements} returned",
+                    "iterator": f"number {state.iteration}, which determines the epoch",
+                    "started at": f"pass {state.origin[0]}, row {state.origin[1]:,}",
                     "seed": None if state.seed is None else str(state.seed),
                     "rank": f"{state.shards[0]} of {state.shards[1]} ({state.canonical_shards} canonical shards)",
                     "loader worker": f"{state.worker} of {state.workers}" if state.workers > 1 else None,

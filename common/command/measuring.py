@@ -36,7 +36,7 @@ def bench(
     runs = table("run", "rows/s", "MiB/s", "processors busy", right=("rows/s", "MiB/s", "processors busy"))
     for run in (found.whole, *found.runs):
         runs.add_row(run.name, f"{run.rows_per_s:,.0f}", f"{run.mib_per_s:,.1f}", f"{run.processors:.1f}")
-    parts = table("stage", "time of a row", "share", "", right=("time of a row", "share"))
+    parts = table("stage", "time per row", "share", "", right=("time per row", "share"))
     for part in found.parts:
         parts.add_row(part.stage, f"{part.microseconds:,.1f} us", f"{part.share:.0%}", "█" * round(30 * part.share))
     about = {
@@ -83,12 +83,12 @@ def simulate(
     )
     found = plan(described, ranks or RANKS)
     columns = table(
-        *("ranks", "steps", "rows of a rank", "repeated", "dropped", "row groups", "reads", "read", "block", "cache"),
+        *("ranks", "steps", "rows per rank", "repeated", "dropped", "row groups", "reads", "read", "block", "cache"),
         "mixing",
         right=(
             "ranks",
             "steps",
-            "rows of a rank",
+            "rows per rank",
             "repeated",
             "dropped",
             "row groups",
@@ -115,7 +115,7 @@ def simulate(
     about = facts({"items": found.items, "row groups": found.row_groups, "stored": bytes_text(found.stored_bytes)})
     notes = (
         "row groups: read by one rank. reads: row groups read by all ranks, divided by those in the dataset.",
-        "read: bytes per rank and epoch. cache: bytes after one epoch and after many. block: memory of a shuffle block.",
+        "read: bytes per rank and epoch. cache: bytes after one epoch and after many. block: size of a shuffle block.",
         "mixing: the mean distance that a row moves, relative to a full permutation.",
     )
     return Shown(found, (about, "", columns, "", *notes))

@@ -1,6 +1,6 @@
-// Rows by number, copied out of columns. Knows addresses, sizes and numbers only; holds nothing between calls, starts no
-// thread, and allocates nothing. Each function checks its numbers before it follows them: one that is out of range is
-// returned, and then nothing was written.
+// Copies rows of columns by number. The functions use only addresses, sizes and numbers; they keep no state between
+// calls, start no threads, and allocate nothing. Each function checks row numbers before it uses them: if one is out of
+// range, it returns the number's index and has written nothing.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,15 +10,15 @@ namespace {
 
 constexpr int64_t kAllInRange = -1;
 constexpr int64_t kLine = 64;              // bytes of a cache line
-constexpr int64_t kCached = 1 << 20;       // a column that is smaller stays in the second-level cache
-constexpr int64_t kAhead = 8;              // rows that are fetched before they are copied
-constexpr int64_t kShort = 16;             // bytes that are copied in one move
+constexpr int64_t kCached = 1 << 20;       // columns up to this size stay in the second-level cache
+constexpr int64_t kAhead = 8;              // how many rows ahead to prefetch
+constexpr int64_t kShort = 16;             // bytes that one move copies
 
-// The place of the first number that is not in [0, limit), or kAllInRange.
+// Returns the index of the first number that is not in [0, limit), or kAllInRange.
 template <class Number>
 int64_t first_outside(const Number* numbers, int64_t count, int64_t limit) {
   const uint64_t last = static_cast<uint64_t>(limit) - 1;
-  uint64_t signs = 0;  // set where a number, or what it leaves up to the last one, is below 0
+  uint64_t signs = 0;  // the sign bit is set if any number, or `last` minus it, is negative
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t number = static_cast<uint64_t>(int64_t{numbers[i]});
     signs |= number | (last - number);
@@ -29,7 +29,7 @@ int64_t first_outside(const Number* numbers, int64_t count, int64_t limit) {
   return place;
 }
 
-// One column: row `rows[i]` of the source becomes row `i` of the target, or row `places[i]` if there are places.
+// One column: row `rows[i]` of the source becomes row `i` of the target, or row `places[i]` if `places` is given.
 struct Column {
   const char* source;
   char* target;
@@ -77,14 +77,14 @@ int64_t copy_columns(const Column* columns, int64_t column_count, int64_t source
                      const int64_t* places, int64_t count) {
   const int64_t wrong = first_outside(rows, count, source_rows);
   if (wrong != kAllInRange) return wrong;
-  // One column after the other: a single one fits into the second-level cache, a block of all of them does not.
+  // Copy column by column: one column fits into the second-level cache, all of them together do not.
   for (int64_t number = 0; number < column_count; ++number) {
     copy_column(columns[number], source_rows, rows, places, count);
   }
   return kAllInRange;
 }
 
-// Runs of items into rows of one length; the rest of each row is filled with `value`.
+// Copies runs of items to rows of one length, and fills the rest of each row with `value`.
 template <class Item>
 void pad(const int64_t* ends, int64_t count, const char* data, const char* value, int64_t row_items, char* target) {
   Item filling;
@@ -102,8 +102,9 @@ void pad(const int64_t* ends, int64_t count, const char* data, const char* value
 
 extern "C" {
 
-// Many columns of `source_rows` rows by the same numbers. `places` may be null; else they are in [0, target_rows).
-// Returns -1; or the place of the first row that is not there; or, less than -1, -2 less that of the first such place.
+// Copies many columns of `source_rows` rows with the same row numbers. `places` may be null; otherwise they must be in
+// [0, target_rows). Returns -1 on success, the index `i` of the first row out of range, or `-2 - i` for the first place
+// out of range.
 __attribute__((visibility("default"))) int64_t parquetry_gather(
     const Column* columns, int64_t column_count, int64_t source_rows, const void* rows, int64_t number_bytes,
     const int64_t* places, int64_t target_rows, int64_t count) {
@@ -117,9 +118,9 @@ __attribute__((visibility("default"))) int64_t parquetry_gather(
   return copy_columns(columns, column_count, source_rows, static_cast<const int64_t*>(rows), places, count);
 }
 
-// Where the runs of some rows end if they lie end to end: `ends[0 .. count]`. Run `r` of the data is the bytes
-// [offsets[r], offsets[r + 1]). Returns -1, or the place of the first row that is not there or whose run does not lie in
-// the data.
+// Computes where the runs of some rows end when laid end to end: `ends[0 .. count]`. Run `r` of the data is the bytes
+// [offsets[r], offsets[r + 1]). Returns -1, or the index of the first row that is out of range or whose run lies
+// outside the data.
 __attribute__((visibility("default"))) int64_t parquetry_run_ends(const int64_t* offsets, int64_t source_rows,
                                                                   int64_t data_bytes, const int64_t* rows,
                                                                   int64_t count, int64_t* ends) {
@@ -138,7 +139,7 @@ __attribute__((visibility("default"))) int64_t parquetry_run_ends(const int64_t*
   return kAllInRange;
 }
 
-// Copies the runs that `parquetry_run_ends` has checked; `ends` are what it wrote, `target` has `ends[count]` bytes.
+// Copies the runs that `parquetry_run_ends` has checked. `ends` is its output; `target` has `ends[count]` bytes.
 __attribute__((visibility("default"))) void parquetry_runs(const int64_t* offsets, const char* data, int64_t data_bytes,
                                                            const int64_t* rows, int64_t count, const int64_t* ends,
                                                            char* target) {
@@ -147,15 +148,15 @@ __attribute__((visibility("default"))) void parquetry_runs(const int64_t* offset
     const int64_t from = offsets[rows[i]];
     const int64_t bytes = ends[i + 1] - ends[i];
     if (bytes <= kShort && from + kShort <= data_bytes && ends[i] + kShort <= ends[count]) {
-      std::memcpy(target + ends[i], data + from, kShort);  // what is too much is overwritten by the runs that follow
+      std::memcpy(target + ends[i], data + from, kShort);  // the following runs overwrite the excess bytes
     } else if (bytes) {
       std::memcpy(target + ends[i], data + from, static_cast<size_t>(bytes));
     }
   }
 }
 
-// Run `i` of the data, items [ends[i], ends[i + 1]) of 1, 2, 4 or 8 bytes, becomes row `i` of the target, which has
-// `row_items` items. Returns -1, or the place of the first run that is longer or does not lie in the data.
+// Copies run `i` of the data, which is items [ends[i], ends[i + 1]) of 1, 2, 4 or 8 bytes, to row `i` of the target,
+// which has `row_items` items. Returns -1, or the index of the first run that is longer or does not lie in the data.
 __attribute__((visibility("default"))) int64_t parquetry_pad(const int64_t* ends, int64_t count, const char* data,
                                                              int64_t data_items, int64_t item_bytes, const char* value,
                                                              int64_t row_items, char* target) {

@@ -161,8 +161,9 @@ def _projected_first(steps: tuple[Step, ...], count: int) -> tuple[Step, ...]:
 
 
 def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], list[Step]]:
-    """Fuses the first steps into ``inputs``, to run while values are copied to the batch. The result is the same as when
-    all steps are applied one after the other.
+    """Fuses the first steps into ``inputs``, to run while values are copied to the batch.
+
+    The result is the same as when all steps are applied one after the other.
 
     Returns:
         The new inputs, and the remaining steps.

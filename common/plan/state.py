@@ -78,7 +78,7 @@ class State(PlainFields):
         return f"{before}{self.consumed}{after}"
 
     def around_consumed(self) -> tuple[str, str]:
-        """Returns the JSON before and after the number of consumed elements, so that clients can count without parsing."""
+        """Returns the JSON before and after the number of consumed elements. Clients can then count without parsing."""
         others = asdict(self)
         skipped, _ = others.pop("skipped"), others.pop("consumed")
         after = "}" if skipped is None else f',"skipped":{skipped}}}'

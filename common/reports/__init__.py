@@ -1,4 +1,4 @@
-"""What can be said about a dataset, a chain of verbs, or this machine: functions that read, and return values."""
+"""Reports on a dataset, a chain of verbs, or this machine. The functions return values and print nothing."""
 
 from __future__ import annotations
 

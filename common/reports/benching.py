@@ -1,8 +1,8 @@
-"""`bench`: what a chain delivers on this machine, which stage bounds it, and what to change.
+"""`bench` measures how fast a chain is on this machine, which stage limits it, and what to change.
 
-The chain is run as it is, then with stages switched off: without work on values, without decoding (Arrow reads the
-columns), and reading bytes alone. What each stage adds to the time of a row is the difference of two such runs. Stages
-overlap in threads, so the parts say where time goes, not how a clock would split it.
+It runs the full chain, then with stages switched off: without work on values, without decoding (Arrow reads the
+columns), and reading only bytes. The time that a stage adds to a row is the difference between two runs. Stages overlap
+in threads, so the parts show where time goes, but they are not a split by clock.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ _KEPT_VERBS = frozenset({"select", "rename"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run.
+    """The result of one run.
 
     Attributes:
         name: what was run.
-        rows, seconds: rows (or windows) in how much time, after the first element.
-        rows_per_s: their quotient.
-        mib_per_s: MiB that came out, or that were read.
-        processors: that were busy, mean.
+        rows: rows (or windows) after the first element.
+        seconds: the time for these rows.
+        rows_per_s: ``rows / seconds``.
+        mib_per_s: MiB per second of output, or of data read.
+        processors: the mean number of busy processors.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShare:
-    """One stage's part of the time of a row; ``share`` of the whole, 0 to 1."""
+    """The time that one stage adds to a row. ``share`` is its fraction of the total, 0 to 1."""
 
     stage: str
     microseconds: float
@@ -66,14 +67,14 @@ class StageShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What `bench` measured.
+    """The result of `bench`.
 
     Attributes:
-        planning_s: until the plan was there (the selection, for instance).
-        first_s: from there to the first element.
-        whole: the chain as it is.
-        runs: with stages switched off.
-        parts: where the time of a row goes.
+        planning_s: the time to make the plan (the selection, for instance).
+        first_s: the time from the plan to the first element.
+        whole: the run of the full chain.
+        runs: the runs with stages switched off.
+        parts: the time per row, by stage.
         bound: the stage with the largest part: ``"store"``, ``"parquet"``, ``"decode"`` or ``"work on values"``.
         advice: what to change.
     """
@@ -97,18 +98,18 @@ def bench(
     workers: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Bench:
-    """Runs a pipeline for a while, as it is and with stages switched off.
+    """Measures a pipeline, complete and with stages switched off.
 
     >>> bench(Pipeline("data/train").shuffle(1000, seed=7).batch(64)).bound  # doctest: +SKIP
     'decode'
 
     Args:
-        seconds: of each of the runs.
-        workers: threads or processes; ``None`` = the pipeline's own.
+        seconds: the duration of each run.
+        workers: threads or processes; ``None`` = the setting of the pipeline.
 
     Raises:
-        PipelineError: a mix, a served pipeline, a chain that gives no element, or no time.
-        ParquetryError: what reading raises.
+        PipelineError: the pipeline is mixed or served, or yields no elements; or ``seconds`` is not positive.
+        ParquetryError: reading failed.
     """
     if not seconds > 0:
         raise PipelineError(f"bench: expected seconds above 0, got {seconds}.")
@@ -116,7 +117,7 @@ def bench(
     pipeline = pipeline if workers is None else pipeline.with_options(workers=workers)
     begin = time.perf_counter()
     plan = pipeline.plan()
-    assert isinstance(plan, Plan)  # of one dataset
+    assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
     plan.check_not_empty()
     planning_s = time.perf_counter() - begin
     whole, first_s, element_bytes = _run("the chain", pipeline, seconds)
@@ -145,7 +146,7 @@ def bench(
 
 
 def _without_work(pipeline: Pipeline) -> Pipeline | None:
-    """The chain without what changes values; ``None`` if nothing does."""
+    """Returns the chain without the verbs that work on values, or ``None`` if it has none."""
     off = (Decision.FIELDS, Decision.FORM)
     kept = [stage for stage in pipeline.stages if stage.decides not in off or stage.verb in _KEPT_VERBS]
     return (
@@ -156,7 +157,7 @@ def _without_work(pipeline: Pipeline) -> Pipeline | None:
 
 
 def _run(name: str, pipeline: Pipeline, seconds: float) -> tuple[Run, float, int]:
-    """A run, the time to its first element, and the bytes of that."""
+    """Returns a run, the time to its first element, and the size of that element in bytes."""
     element = pipeline.element
     begin = time.perf_counter()
     elements = _endless(pipeline)
@@ -181,7 +182,7 @@ def _endless(pipeline: Pipeline) -> Iterator[Any]:
             yield element
         if not has_some:
             raise PipelineError(
-                f"bench: expected a chain that gives elements, got none from {' -> '.join(map(str, pipeline.stages))}. "
+                f"bench: expected a chain with elements, got none from {' -> '.join(map(str, pipeline.stages))}. "
                 "Take more rows, or make smaller batches."
             )
 
@@ -212,7 +213,7 @@ def _bytes_of(found: Mapping[str, Any]) -> int:
 
 
 class _Reader:
-    """Reads what an epoch reads, without decoding it."""
+    """Reads the data of an epoch without decoding it."""
 
     def __init__(self, plan: Plan, workers: int | None) -> None:
         self._dataset: StoredDataset = plan.dataset
@@ -226,11 +227,11 @@ class _Reader:
         self.row_bytes = size / max(int(self._counts[sampled].sum()), 1)
 
     def columns(self, row_group: int) -> None:
-        """The columns as Arrow reads them."""
+        """Reads the columns of a row group with Arrow."""
         self._fetcher.stored(row_group)
 
     def bytes(self, row_group: int) -> None:
-        """The bytes of the columns."""
+        """Reads the bytes of the columns of a row group."""
         groups = self._dataset.row_groups
         file = int(groups.file[row_group])
         footer = self._dataset.footer(file)
@@ -247,7 +248,7 @@ class _Reader:
         source.read(chunk.total_compressed_size)
 
     def run(self, name: str, read: Callable[[int], None], seconds: float) -> Run:
-        """Row groups in order, again and again, in as many threads as the chain has."""
+        """Reads the row groups in order, repeatedly, in as many threads as the chain uses."""
         rows = 0
         begin, busy = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(self._threads, thread_name_prefix="parquetry-bench") as pool:
@@ -270,7 +271,7 @@ class _Reader:
 
 
 def _parts(whole: Run, runs: list[Run], *, has_work: bool) -> tuple[StageShare, ...]:
-    """What each stage adds to the time of a row."""
+    """Computes the time that each stage adds to a row."""
     times = [1e6 / max(run.rows_per_s, 1e-9) for run in (whole, *runs)]
     names = [*([WORK] if has_work else []), DECODE, PARQUET, STORE]
     added = [max(more - less, 0.0) for more, less in zip(times, [*times[1:], 0.0], strict=True)]
@@ -287,10 +288,10 @@ def _advice(bound: str, pipeline: Pipeline, plan: Plan, whole: Run, planning_s: 
     costly = any(field.storage.costly for field in plan.program.fields)
     yield from advice(bound, Chain(verbs=frozenset(verbs), remote=plan.remote, costly=costly))
     if whole.processors > 0.85 * processors:
-        yield f"All {processors} processors are busy: more of them make it faster, more workers do not."
+        yield f"All {processors} processors are busy. More processors would help; more workers would not."
     elif (pipeline.workers or processors) <= processors and whole.processors < 0.6 * processors:
-        yield f"Only {whole.processors:.1f} of {processors} processors are busy: try more workers, or larger batches."
+        yield f"Only {whole.processors:.1f} of {processors} processors are busy. Try more workers, or larger batches."
     if "batch" not in verbs and "bucket" not in verbs:
-        yield "Without batch() every row is handed over by itself."
+        yield "Without batch(), rows are handed over one at a time."
     if planning_s > 10:
-        yield f"Planning took {planning_s:.0f} s: run parquetry cache warm before the job, and parquetry index."
+        yield f"Planning took {planning_s:.0f} s. Run parquetry cache warm before the job, and parquetry index."

@@ -1,6 +1,6 @@
-"""A chain of verbs as text, applied to a pipeline: ``where(field("a") > 3).shuffle(1000).batch(64)``.
+"""Parses a chain of verbs and applies it to a pipeline: ``where(field("a") > 3).shuffle(1000).batch(64)``.
 
-The text is parsed, never evaluated. It may hold verbs, literals, expressions of ``field(...)``, functions of
+The text is parsed, never evaluated. It may contain verbs, literals, ``field(...)`` expressions, functions of
 ``pyarrow.compute``, and the few constructors in `_MAKERS`.
 """
 
@@ -35,7 +35,7 @@ from ..tools.copying import conditions
 from ..tracebacks import did_you_mean
 
 VERBS = tuple(sorted({*(name for name in dir(Verbs) if not name.startswith("_")), "filter"} - {"transform"}))
-"""What a chain may call."""
+"""The verbs that a chain may call."""
 _FUNCTIONS = frozenset({"map", "transform"})
 _MAKERS: Mapping[str, Callable[..., Any]] = {
     "CompressedImageCodec": CompressedImageCodec,
@@ -55,7 +55,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "timedelta": datetime.timedelta,
 }
 _METHODS = frozenset({"cast", "is_nan", "is_null", "is_valid", "isin"})
-"""Of expressions."""
+"""The methods of expressions that a chain may call."""
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.BitAnd: operator.and_,
@@ -79,16 +79,16 @@ Made = TypeVar("Made")
 
 
 def apply_chain(pipeline: Pipeline, text: str) -> Pipeline:
-    """The pipeline with the verbs of a chain, which is written as in Python.
+    """Applies a chain of verbs, written as in Python, to a pipeline.
 
     >>> print(apply_chain(Pipeline("events.parquet"), 'where(field("a") > 3).batch(64)'))  # doctest: +SKIP
 
     Args:
         text: verbs joined by dots; empty for none. ``field("a")`` and ``pc.field("a")`` both name a field, and
-            ``pc.`` has the functions of ``pyarrow.compute``. Functions of your own cannot be written.
+            ``pc.`` has the functions of ``pyarrow.compute``. A chain cannot contain functions of your own.
 
     Raises:
-        PipelineError: text that is no such chain, or arguments that a verb refuses; says what and where.
+        PipelineError: the text is not a valid chain, or a verb refuses its arguments. The message says what and where.
     """
     source = text.strip().lstrip(".")
     if not source:
@@ -99,10 +99,10 @@ def apply_chain(pipeline: Pipeline, text: str) -> Pipeline:
 
 
 def parse_condition(text: str) -> Any:
-    """A condition on rows as text: an expression such as ``field("speed") > 3``, or DNF tuples as JSON.
+    """Parses a row condition: an expression such as ``field("speed") > 3``, or DNF tuples as JSON.
 
     Raises:
-        PipelineError: text that is neither.
+        PipelineError: the text is neither.
     """
     if text.lstrip().startswith("["):
         try:
@@ -116,9 +116,9 @@ def parse_condition(text: str) -> Any:
 
 
 def _parsed(source: str, read: Callable[[_Reader, ast.expr], Made], expected: str) -> Made:
-    """What ``read`` makes of a text's syntax tree; whatever is wrong with the text is a `PipelineError`."""
+    """Parses the text and passes its syntax tree to ``read``. All errors in the text become `PipelineError`."""
     if len(source) > _MOST_LETTERS:
-        raise PipelineError(f"chain: expected at most {_MOST_LETTERS:,} letters, got {len(source):,}.")
+        raise PipelineError(f"chain: expected at most {_MOST_LETTERS:,} characters, got {len(source):,}.")
     try:
         return read(_Reader(source), ast.parse(f"({source})", mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -130,19 +130,19 @@ def _parsed(source: str, read: Callable[[_Reader, ast.expr], Made], expected: st
 
 
 class _Reader:
-    """Turns the syntax tree of one chain into calls."""
+    """Executes the syntax tree of one chain."""
 
     def __init__(self, source: str) -> None:
         self._source = f"({source})"
 
     def chain(self, node: ast.expr, pipeline: Pipeline) -> Pipeline:
-        """The pipeline behind the last call of a chain."""
+        """Applies the calls of a chain. Returns the resulting pipeline."""
         calls: list[tuple[str, ast.Call]] = []
         while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             calls.append((node.func.attr, node))
             node = node.func.value
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-            raise self._refused(node, "a verb with its arguments in brackets", "batch(64)")
+            raise self._refused(node, "a verb with its arguments in parentheses", "batch(64)")
         calls.append((node.func.id, node))
         for verb, call in reversed(calls):
             pipeline = self._applied(pipeline, verb, call)
@@ -150,7 +150,7 @@ class _Reader:
 
     def _applied(self, pipeline: Pipeline, verb: str, call: ast.Call) -> Pipeline:
         if verb in _FUNCTIONS:
-            raise PipelineError(f"chain: {verb}() needs a function of Python, which a chain has none of. Use Pipeline.")
+            raise PipelineError(f"chain: {verb}() needs a Python function, which a chain cannot contain. Use Pipeline.")
         if verb not in VERBS:
             raise PipelineError(
                 f"chain: there is no verb '{verb}'.{did_you_mean(verb, VERBS)} Verbs are: {', '.join(VERBS)}."
@@ -162,7 +162,7 @@ class _Reader:
             made: Pipeline = method(*arguments, **named)
         except ParquetryError:
             raise
-        except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow's own are of these classes too
+        except (TypeError, ValueError, NotImplementedError) as error:  # pyarrow errors are of these classes too
             raise PipelineError(f"chain: {self._text(call, verb)}: {error}") from error
         return made
 
@@ -189,7 +189,7 @@ class _Reader:
         return [self.value(argument) for argument in call.args], named
 
     def value(self, node: ast.expr) -> Any:
-        """The value of an argument."""
+        """Evaluates an argument."""
         match node:
             case ast.Constant():
                 return node.value
@@ -208,18 +208,18 @@ class _Reader:
                 return self._dtype(node, name)
             case ast.BoolOp():
                 sign = "&" if isinstance(node.op, ast.And) else "|"
-                raise self._refused(node, f"'{sign}' with brackets around both sides", f"(...) {sign} (...)")
+                raise self._refused(node, f"'{sign}' with parentheses around both sides", f"(...) {sign} (...)")
             case ast.Lambda():
-                raise PipelineError("chain: a function of Python cannot be written in a chain. Use Pipeline.")
+                raise PipelineError("chain: a chain cannot contain a Python function. Use Pipeline.")
             case ast.Name(id=name) if name in _CONSTANTS:
                 raise PipelineError(f"chain: there is no '{name}' in Python. Did you mean '{_CONSTANTS[name]}'?")
             case ast.Name(id=name):
                 raise PipelineError(
-                    f'chain: \'{name}\' is no value. Write "{name}" for a text, field("{name}") for a field.'
+                    f'chain: \'{name}\' is not a value. Write "{name}" for a string, or field("{name}") for a field.'
                 )
             case _:
                 raise self._refused(
-                    node, "a number, a text, a list, a dict, or an expression of field()", 'field("a") > 3'
+                    node, "a number, a string, a list, a dict, or a field() expression", 'field("a") > 3'
                 )
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
@@ -229,19 +229,19 @@ class _Reader:
 
     def _calculated(self, node: ast.UnaryOp | ast.BinOp) -> Any:
         if isinstance(node.op, ast.Not):
-            raise self._refused(node, "'~' with brackets", '~(field("a") > 3)')
+            raise self._refused(node, "'~' with parentheses", '~(field("a") > 3)')
         found = _OPERATORS.get(type(node.op))
         if found is None:
             raise self._refused(node, "one of + - * / & | ~", 'field("a") * 2')
         nodes = [node.operand] if isinstance(node, ast.UnaryOp) else [node.left, node.right]
         operands = [self.value(each) for each in nodes]
         if not (any(isinstance(each, pc.Expression) for each in operands) or all(map(_is_number, operands))):
-            raise self._refused(node, "numbers, or an expression of field()", 'field("a") * 2')
+            raise self._refused(node, "numbers, or a field() expression", 'field("a") * 2')
         return self._computed(node, found, operands)
 
     def _compared(self, node: ast.Compare) -> Any:
         if len(node.ops) > 1:
-            raise self._refused(node, "one comparison in each pair of brackets", '(field("a") > 3) & (field("a") < 9)')
+            raise self._refused(node, "one comparison per pair of parentheses", '(field("a") > 3) & (field("a") < 9)')
         found = _OPERATORS.get(type(node.ops[0]))
         if found is None:
             raise self._refused(node, "isin() of a field", 'field("a").isin([1, 2])')
@@ -281,7 +281,7 @@ class _Reader:
     def _dtype(self, node: ast.expr, name: str) -> Any:
         found = getattr(np, name, None)
         if not (isinstance(found, type) and issubclass(found, np.generic)):
-            raise self._refused(node, "a dtype of numpy's", "np.float32")
+            raise self._refused(node, "a numpy dtype", "np.float32")
         return found
 
     def _text(self, node: ast.expr, verb: str | None = None) -> str:
@@ -307,11 +307,11 @@ _CODECS: Mapping[str, Callable[[], Any]] = {
 
 
 def parse_codec(text: str) -> Any:
-    """A codec as text: ``jpeg:90`` (with its quality), ``png``, ``webp:80``, ``ndarray``, ``npz`` or ``tensor``.
+    """Parses a codec: ``jpeg:90`` (with its quality), ``png``, ``webp:80``, ``ndarray``, ``npz`` or ``tensor``.
 
     Raises:
-        PipelineError: no such codec.
-        SchemaError: a quality out of range.
+        PipelineError: there is no such codec.
+        SchemaError: the quality is out of range.
     """
     name, colon, quality = text.partition(":")
     if name in _CODECS and not colon:

@@ -1,6 +1,6 @@
-"""`inspect`: what a dataset is made of: fields, files, row groups, compression, encodings, statistics.
+"""`inspect` reports the fields, files, row groups, compression, encodings and statistics of a dataset.
 
-In: a URL or a pipeline. Out: a `DatasetReport`. Only footers are read.
+The input is a URL or a pipeline, and the output is a `DatasetReport`. Only footers are read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Source = str | os.PathLike[str] | Pipeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How large some things are: the smallest, the middle one, the largest."""
+    """The smallest, median and largest of several sizes."""
 
     least: int
     median: int
@@ -44,7 +44,7 @@ class Sizes:
 
     @classmethod
     def of(cls, values: Sequence[int] | np.ndarray) -> Sizes:
-        """Of at least one value; of none, zeros."""
+        """Computes the sizes of some values. All are 0 if there are no values."""
         found = np.asarray(values, np.int64) if len(values) else np.zeros(1, np.int64)
         return cls(least=int(found.min()), median=int(np.median(found)), most=int(found.max()))
 
@@ -56,13 +56,13 @@ class FieldReport:
     Attributes:
         codec: the kind of codec; ``None`` for plain Parquet values.
         stored: the Arrow type of the column.
-        unit: what the numbers count, where they are times: ``"datetime64[us]"``.
-        partition: whether its values are in the names of directories.
-        stored_bytes, decoded_bytes: compressed, and decompressed but still encoded.
-        compression, encodings: all that occur.
-        dictionary, statistics: the share of column chunks that have them, 0 to 1.
-        nulls: ``None`` where the footers do not tell.
-        minimum, maximum: over all row groups, dates and times as numpy has them; ``None`` where they are not known.
+        unit: for times, the numpy dtype: ``"datetime64[us]"``. Otherwise ``None``.
+        partition: whether its values come from directory names.
+        stored_bytes, decoded_bytes: the compressed size, and the decompressed size with values still encoded.
+        compression, encodings: all that occur in the column.
+        dictionary, statistics: the fraction of column chunks that have them, 0 to 1.
+        nulls: the number of nulls; ``None`` if the footers do not say.
+        minimum, maximum: over all row groups, with dates and times as numpy values; ``None`` if unknown.
     """
 
     name: str
@@ -87,20 +87,22 @@ class FieldReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetReport:
-    """What `inspect` tells.
+    """The result of `inspect`.
 
     Attributes:
-        urls: without user, password and query.
-        kind: of table (Delta, Iceberg, ...); ``None`` for plain files.
-        bytes: of all files.
-        file_bytes, rows_per_group, bytes_per_group: the last of compressed columns.
-        decoded_per_group: decompressed, about what a row group occupies in memory.
-        sampled: how many row groups the bytes, encodings and statistics of fields were taken from, evenly spaced.
-        partitions: names of the fields that are directories.
-        indexed: whether a row-group index fits the files.
+        urls: the URLs, without user, password and query.
+        kind: the kind of table (Delta, Iceberg, ...); ``None`` for plain files.
+        bytes: the total size of all files.
+        file_bytes: the sizes of the files.
+        rows_per_group: the row counts of the row groups.
+        bytes_per_group: the compressed sizes of the row groups.
+        decoded_per_group: the decompressed sizes of the row groups, about what they occupy in memory.
+        sampled: the number of evenly spaced row groups from which sizes, encodings and field statistics were taken.
+        partitions: the names of the partition fields.
+        indexed: whether a row-group index matches the files.
         described: where the schema comes from: ``"parquetry"``, ``"petastorm"`` or ``"columns"``.
         refused: columns that cannot become tensors, with the reason.
-        labels: names of classes, by field.
+        labels: class names by field.
     """
 
     urls: tuple[str, ...]
@@ -123,22 +125,22 @@ class DatasetReport:
     labels: Mapping[str, tuple[str, ...]]
 
     def field(self, name: str) -> FieldReport:
-        """One field, by its name."""
+        """Returns the report of a field by name."""
         return next(field for field in self.fields if field.name == name)
 
 
 def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None) -> DatasetReport:
-    """Tells what a dataset is made of.
+    """Describes the contents and layout of a dataset.
 
     >>> inspect("data/train").rows_per_group.median  # doctest: +SKIP
     1000
 
     Args:
-        source: a URL or path; or a pipeline, whose dataset is looked at, whatever its verbs.
+        source: a URL or path, or a pipeline. The verbs of the pipeline are ignored.
 
     Raises:
-        DatasetError: nothing is there, or a file is damaged.
-        PipelineError: a mix, or a pipeline that a server makes.
+        DatasetError: nothing exists at the URL, or a file is damaged.
+        PipelineError: the pipeline is mixed or served.
     """
     pipeline = pipeline_of(source, storage_options)
     dataset = pipeline.dataset
@@ -169,24 +171,24 @@ def inspect(source: Source, *, storage_options: Mapping[str, Any] | None = None)
 
 
 def pipeline_of(source: Source, storage_options: Mapping[str, Any] | None = None) -> Pipeline:
-    """The pipeline over one dataset that a URL, or a class that carries a pipeline, stands for.
+    """Returns the pipeline over one dataset for a URL, a pipeline, or an object that wraps a pipeline.
 
     Raises:
-        PipelineError: a mix, or a pipeline that a server makes.
+        PipelineError: the pipeline is mixed or served.
     """
     given = getattr(source, "pipeline", source)
     made = given if isinstance(given, Pipeline) else open_url(given, storage_options)
     if made.mixture is not None or made.address is not None:
         raise PipelineError(
-            "report: expected a pipeline over one dataset, got a mix or a served one. Take its sources."
+            "report: expected a pipeline over one dataset, got a mixed or served one. Pass its sources instead."
         )
     return made
 
 
 def with_lists_as_stored(pipeline: Pipeline) -> Pipeline:
-    """Takes plain lists of lists with any lengths, where no verb works on the values of fields.
+    """Lets plain nested lists have any lengths, unless a verb works on the values of fields.
 
-    Behind such a verb they stay the arrays that it expects.
+    Such verbs expect arrays.
     """
     if works_on_values(pipeline):
         return pipeline
@@ -197,10 +199,10 @@ def with_lists_as_stored(pipeline: Pipeline) -> Pipeline:
 
 
 def open_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Pipeline:
-    """All rows of a URL: a Delta table where it has a log, a folder of Hugging Face's for ``hf://``, else its files.
+    """Opens a URL: as a Delta table if it has a log, as a Hugging Face folder for ``hf://``, or else as files.
 
     Raises:
-        DatasetError: a table that cannot be read, or a library that it needs is missing.
+        DatasetError: a table cannot be read, or a library for it is missing.
     """
     text = os.fspath(url)
     if text.startswith("hf://"):
@@ -208,7 +210,7 @@ def open_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
     filesystem, path = resolve(text, storage_options=None if storage_options is None else dict(storage_options))
     try:
         log = filesystem.get_file_info(posixpath.join(path, "_delta_log"))
-    except OSError:  # whoever reads the files says what is wrong
+    except OSError:  # the error is raised when the files are read
         return Pipeline(text, storage_options=storage_options)
     if log.type == pafs.FileType.Directory:
         return Pipeline.from_delta(text, storage_options=storage_options)
@@ -216,7 +218,7 @@ def open_url(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | N
 
 
 class _Chunks:
-    """What the footers say of the column chunks of evenly spaced row groups, by field."""
+    """The footer entries of the column chunks of evenly spaced row groups, by field."""
 
     def __init__(self, dataset: StoredDataset) -> None:
         groups = dataset.row_groups
@@ -239,12 +241,12 @@ class _Chunks:
                 self._by_field[name] += [chunks[number] for number in numbers]
 
     def of(self, name: str) -> list[pq.ColumnChunkMetaData]:
-        """The column chunks of a field."""
+        """Returns the column chunks of a field."""
         return self._by_field[name]
 
 
 def _leaves(dataset: StoredDataset, file: int, footer: pq.FileMetaData) -> dict[str, list[int]]:
-    """The numbers of the Parquet columns of each field in one file."""
+    """Returns the indices of the Parquet columns of each field in one file."""
     schema = footer.schema
     paths = [schema.column(number).path for number in range(len(schema))]
     stored = {name: dataset.stored_name(file, name) for name in dataset.schema.fields}
@@ -283,7 +285,7 @@ def _field(dataset: StoredDataset, chunks: _Chunks, name: str, scale: float) -> 
 
 
 def _bounds(dataset: StoredDataset, name: str) -> tuple[int | None, Any, Any]:
-    """The nulls, the least and the greatest value of a field, as far as they are known without reading it."""
+    """Returns the null count, minimum and maximum of a field, as far as footers or the index have them."""
     is_long = dataset.index is None and len(dataset.row_groups) * len(dataset.schema) > _MOST_BOUNDS
     if is_long or dataset.schema[name].storage.coded:
         return None, None, None
@@ -300,7 +302,7 @@ def _extreme(bounds: pa.Array | None, *, least: bool) -> Any:
 
 
 def _described(dataset: StoredDataset) -> str:
-    """Where the schema comes from."""
+    """Says where the schema comes from."""
     from ..layout.dataset import read_key_values
     from ..schema.metadata import SCHEMA_KEY
     from ..schema.petastorm_metadata import SCHEMA_KEY as PETASTORM_KEY

@@ -1,4 +1,4 @@
-"""What parquetry keeps between runs: how much it is, removing it, and making it before a job needs it."""
+"""Lists, removes and prepares the files that parquetry keeps between runs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ..progress import progress
 from .inspecting import pipeline_of
 
 _KINDS = {
-    "selections": (".npz", "rows and windows that where() and ngram() chose"),
-    "bad_rows": (".json", "rows that on_error='skip' left out"),
-    "vocabularies": (".arrow", "values that encode() learned"),
+    "selections": (".npz", "rows and windows selected by where() and ngram()"),
+    "bad_rows": (".json", "rows skipped by on_error='skip'"),
+    "vocabularies": (".arrow", "vocabularies learned by encode()"),
     "frames": (".parquet", "data frames"),
-    "folders": (".parquet", "lists of image folders"),
-    "petastorm": (".table", "what readers with Petastorm's names cached"),
+    "folders": (".parquet", "file lists of image folders"),
+    "petastorm": (".table", "row groups cached by the Petastorm-compatible readers"),
     "ops": (".so", "compiled TensorFlow ops"),
 }
 _IN_USE = frozenset({"frames", "folders"})
-"""What live pipelines read their rows from, and cannot make again."""
+"""Kinds from which existing pipelines read their rows. They cannot be recreated."""
 _TABLES = ".table"
-"""The files of ``cache(directory)``."""
+"""The suffix of the files of ``cache(directory)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheReport:
-    """What is kept of one kind; ``bytes`` and ``files`` count finished files only."""
+    """The kept files of one kind. ``bytes`` and ``files`` count only finished files."""
 
     kind: str
     what: str
@@ -46,7 +46,7 @@ class CacheReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warmed:
-    """What `warm` did: the length of the pipeline, whether rows were read into ``cache(directory)``, and the time."""
+    """The result of `warm`: the length of the pipeline, the directory that rows were cached in, and the time."""
 
     elements: int | None
     cached: str | None
@@ -54,10 +54,10 @@ class Warmed:
 
 
 def caches(directory: str | os.PathLike[str] | None = None) -> tuple[CacheReport, ...]:
-    """What is kept, by kind; or what ``cache(directory)`` keeps in a directory of yours.
+    """Reports the kept files by kind, or the files of a ``cache(directory)`` if you pass its directory.
 
     Raises:
-        PipelineError: there is no such directory.
+        PipelineError: the directory does not exist.
     """
     if directory is not None:
         return (_report("tables", "row groups of cache(directory)", _checked(directory), _TABLES),)
@@ -65,23 +65,22 @@ def caches(directory: str | os.PathLike[str] | None = None) -> tuple[CacheReport
 
 
 def clear(kinds: Sequence[str] = (), directory: str | os.PathLike[str] | None = None) -> tuple[CacheReport, ...]:
-    """Removes what is kept of some kinds, or what ``cache(directory)`` keeps in a directory.
+    """Removes the kept files of some kinds, or the files of a ``cache(directory)``. Returns what was removed.
 
-    If no kind is named, all are removed that parquetry makes again by itself. ``"frames"`` and ``"folders"`` must be
-    named: pipelines of ``from_pandas``, ``from_polars`` and ``from_image_folder`` that exist now, here or in another
-    process, read their rows from these files and fail without them, until they are made anew. Other files are left
-    alone. Returns what was removed.
+    Without ``kinds``, removes everything that parquetry recreates by itself. ``"frames"`` and ``"folders"`` must be
+    named: existing pipelines from ``from_pandas``, ``from_polars`` and ``from_image_folder``, in any process, read
+    their rows from these files and fail without them until you create them again. Other files are left alone.
 
     Raises:
-        PipelineError: no such kind, or no such directory; kinds and a directory.
+        PipelineError: a kind or the directory does not exist, or both kinds and a directory are given.
     """
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown:
-        raise PipelineError(f"cache clear: expected kinds of {', '.join(_KINDS)}, got '{unknown[0]}'.")
+        raise PipelineError(f"cache clear: expected kinds among {', '.join(_KINDS)}, got '{unknown[0]}'.")
     if directory is not None and kinds:
         raise PipelineError(
             f"cache clear: expected kinds or a directory, got {', '.join(kinds)} and {os.fspath(directory)}. The "
-            "directory of a cache(directory) holds row groups alone: name no kinds."
+            "directory of a cache(directory) holds only row groups, so do not name kinds."
         )
     if directory is not None:
         (tables,) = caches(directory)
@@ -103,15 +102,15 @@ def _clear_kind(report: CacheReport) -> None:
 
 
 def warm(pipeline: Pipeline) -> Warmed:
-    """Makes what a job would make first: the selection, vocabularies, and the rows of ``cache(directory)``.
+    """Prepares what a job would compute first: the selection, vocabularies, and the rows of a ``cache(directory)``.
 
     Raises:
-        PipelineError: a mix, or a pipeline that a server makes.
-        ParquetryError: what planning or reading raises.
+        PipelineError: the pipeline is mixed or served.
+        ParquetryError: planning or reading failed.
     """
     begin = time.monotonic()
     plan = pipeline_of(pipeline).plan()
-    assert isinstance(plan, Plan)  # of one dataset
+    assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
     length = plan.length
     ready_program(plan)
     cached = plan.order.cache.directory if plan.order.cache is not None else None

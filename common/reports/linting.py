@@ -1,7 +1,7 @@
-"""`lint`: what about a dataset makes training from it slow, costly or wrong, and what to do about it.
+"""`lint` finds what makes training from a dataset slow, costly or incorrect, and says what to do about it.
 
-In: a dataset. Out: `Finding` values, problems before notes. Each check is a small function of the report (or of a few
-values that are read for it), in the order of `_CHECKS`.
+The result is a list of `Finding` values, problems before notes. Each check is a small function of the report, and may
+read a few values. The checks run in the order of `_CHECKS`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _TIME_NAMES = ("time", "timestamp", "stamp", "ts", "date")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is odd.
+    """One finding.
 
     Attributes:
-        code: names the check, such as ``"small-row-groups"``.
-        level: ``"problem"`` costs much or breaks something; ``"note"`` is worth knowing.
-        field: that it is about; ``None`` for the whole dataset.
+        code: the name of the check, such as ``"small-row-groups"``.
+        level: ``"problem"`` if it is costly or breaks something; ``"note"`` if it is worth knowing.
+        field: the field concerned; ``None`` for the whole dataset.
         what: what was found.
         cost: what it costs.
         remedy: what to do.
@@ -52,20 +52,20 @@ class Finding:
 
 
 def lint(source: Source, *, storage_options: Mapping[str, Any] | None = None) -> tuple[Finding, ...]:
-    """What is odd about a dataset, problems first.
+    """Checks a dataset. Returns the findings, problems first.
 
     >>> [finding.code for finding in lint("data/train")]  # doctest: +SKIP
     ['small-row-groups', 'no-index']
 
     Raises:
-        DatasetError, PipelineError: as `inspect`.
+        DatasetError, PipelineError: see `inspect`.
     """
     pipeline = pipeline_of(source, storage_options)
     return find(inspect(pipeline), pipeline.dataset)
 
 
 def find(report: DatasetReport, dataset: StoredDataset) -> tuple[Finding, ...]:
-    """What is odd about a dataset that was inspected, problems first."""
+    """Checks a dataset that was already inspected. Returns the findings, problems first."""
     found = [finding for check in _CHECKS for finding in check(report, dataset)]
     return tuple(sorted(found, key=lambda finding: finding.level != "problem"))
 
@@ -80,13 +80,13 @@ def _note(code: str, field: str | None, what: str, cost: str, remedy: str) -> Fi
 
 def _row_groups(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
     sizes, rows, better = report.bytes_per_group, report.rows_per_group, _better_rows(report)
-    remedy = f"Write about {better:,} rows to a row group: parquetry rewrite --row-group-rows {better}."
+    remedy = f"Write about {better:,} rows per row group: parquetry rewrite --row-group-rows {better}."
     if report.row_groups >= 32 and sizes.median < 256 * _KIB:
         yield _problem(
             "small-row-groups",
             None,
             f"{report.row_groups:,} row groups have a median of {rows.median:,} rows, {bytes_text(sizes.median)}.",
-            "Each one is a read of its own for every column, and planning looks at all of them.",
+            "Each one needs a separate read per column, and planning examines all of them.",
             remedy,
         )
     if report.decoded_per_group.most > _GIB // 2:
@@ -94,15 +94,15 @@ def _row_groups(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
             "large-row-groups",
             None,
             f"Row groups have up to {rows.most:,} rows, {bytes_text(report.decoded_per_group.most)} in memory.",
-            "A shuffle holds whole row groups, so each block takes at least that much, and one row costs a long read.",
+            "A shuffle holds whole row groups, so each block takes at least that much, and reading one row takes long.",
             remedy,
         )
     if report.rows >= 10_000 and report.row_groups < 8 and report.bytes > 16 * _MIB:
         yield _problem(
             "few-row-groups",
             None,
-            f"{report.rows:,} rows lie in {report.row_groups} row groups.",
-            "Ranks and filters cannot leave parts unread, and the shuffle has little to permute.",
+            f"{report.rows:,} rows are in {report.row_groups} row groups.",
+            "Ranks and filters can skip little, and the shuffle has little to permute.",
             remedy,
         )
     if report.row_groups >= 8 and rows.most > 8 * max(rows.median, 1):
@@ -110,13 +110,13 @@ def _row_groups(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
             "uneven-row-groups",
             None,
             f"The largest row group has {rows.most:,} rows, the median {rows.median:,}.",
-            "Memory and waiting times follow the largest one.",
-            "parquetry rewrite --row-group-rows makes them equal.",
+            "The largest one determines memory and waiting times.",
+            "Make them equal: parquetry rewrite --row-group-rows.",
         )
 
 
 def _better_rows(report: DatasetReport) -> int:
-    """Rows of a row group of about 16 MiB, in two digits."""
+    """Returns the rows in a row group of about 16 MiB, rounded to two digits."""
     rows = 16 * _MIB * max(report.rows, 1) / max(report.bytes, 1)
     rows = min(max(rows, 16), 100_000, max(report.rows / 16, 16))
     return int(float(f"{rows:.1e}"))
@@ -128,15 +128,15 @@ def _files(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             "many-small-files",
             None,
             f"{report.files:,} files have a median of {bytes_text(report.file_bytes.median)}.",
-            "Each has to be listed, opened and its footer read.",
+            "Each file must be listed and opened, and its footer read.",
             "Join them: parquetry rewrite --files.",
         )
     if report.files == 1 and report.bytes > 8 * _GIB:
         yield _note(
             "one-huge-file",
             None,
-            f"All rows lie in one file of {bytes_text(report.bytes)}.",
-            "Nothing can be added, replaced or copied in part.",
+            f"All rows are in one file of {bytes_text(report.bytes)}.",
+            "You cannot add, replace or copy parts of it.",
             "Split it: parquetry rewrite --files.",
         )
     few = 8 if dataset.remote else 64
@@ -155,9 +155,9 @@ def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
         yield _note(
             "pickled-schema",
             None,
-            "The schema is Petastorm's pickle.",
+            "The schema is a Petastorm pickle.",
             "parquetry reads it without unpickling, but other tools cannot.",
-            "Turn it into JSON: parquetry migrate.",
+            "Convert it to JSON: parquetry migrate.",
         )
     for name, reason in report.refused.items():
         yield _note(
@@ -165,7 +165,7 @@ def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             name,
             f"Column '{name}' cannot become a tensor.",
             reason,
-            "Name the other fields.",
+            "Select the other fields by name.",
         )
     for field in report.fields:
         if field.nulls:
@@ -173,8 +173,8 @@ def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
                 "nulls",
                 field.name,
                 f"'{field.name}' is null in {field.nulls:,} of {report.rows:,} rows.",
-                "TensorFlow and PyTorch have no nulls, so a null is an error there.",
-                f'Say what becomes of them: nulls("drop", "{field.name}"), or "fill" with value=, or "mask".',
+                "TensorFlow and PyTorch have no nulls, so a null raises an error.",
+                f'Choose how to handle them: nulls("drop", "{field.name}"), or "fill" with value=, or "mask".',
             )
 
 
@@ -190,16 +190,16 @@ def _compression(report: DatasetReport, dataset: StoredDataset) -> Iterator[Find
             yield _problem(
                 "compressed-twice",
                 field.name,
-                f"'{field.name}' holds compressed values, and {kinds} saves {max(saved, 0):.1%} more.",
-                f"Every epoch decompresses {bytes_text(field.decoded_bytes)} for that, and no single row can be read.",
+                f"'{field.name}' holds compressed values, and {kinds} saves only {max(saved, 0):.1%} more.",
+                f"Every epoch decompresses {bytes_text(field.decoded_bytes)} for that, and single rows cannot be read.",
                 f"Write it without compression: parquetry rewrite{'' if coded else ' --compression none'}.",
             )
         elif _SLOW & set(field.compression):
             yield _problem(
                 "slow-compression",
                 field.name,
-                f"'{field.name}' is compressed by {kinds}.",
-                f"It decompresses several times slower than ZSTD, {bytes_text(field.decoded_bytes)} in every epoch.",
+                f"'{field.name}' is compressed with {kinds}.",
+                f"It decompresses several times slower than ZSTD: {bytes_text(field.decoded_bytes)} in every epoch.",
                 "Write it with ZSTD: parquetry rewrite.",
             )
         elif field.compression == ("UNCOMPRESSED",) and not looks_encoded and field.stored_bytes > 16 * _MIB:
@@ -207,7 +207,7 @@ def _compression(report: DatasetReport, dataset: StoredDataset) -> Iterator[Find
                 "no-compression",
                 field.name,
                 f"'{field.name}' takes {bytes_text(field.stored_bytes)} without compression.",
-                "That is quick from a local disk, and slow from a store.",
+                "That is fast from a local disk, but slow from a store.",
                 "Write it with ZSTD if it is read over a network: parquetry rewrite.",
             )
 
@@ -218,11 +218,11 @@ def _images(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             yield _note(
                 "undeclared-images",
                 field.name,
-                f"'{field.name}' holds bytes of image files.",
-                "They arrive as bytes.",
+                f"'{field.name}' holds image files as bytes.",
+                "The images are not decoded.",
                 (
-                    f'Name it as UnischemaField("{field.name}", "uint8", (None, None, 3), '
-                    'CompressedImageCodec("jpeg")), and they are decoded.'
+                    f'To decode them, select UnischemaField("{field.name}", "uint8", (None, None, 3), '
+                    'CompressedImageCodec("jpeg")).'
                 ),
             )
         shape = field.shape
@@ -232,7 +232,7 @@ def _images(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
                 "raw-images",
                 field.name,
                 f"'{field.name}' holds images as raw pixels, {bytes_text(field.decoded_bytes)}.",
-                "They are quick to decode, and JPEG would take about a tenth of the bytes.",
+                "They are fast to decode, but JPEG would take about a tenth of the bytes.",
                 "If reading is slow, write them with CompressedImageCodec.",
             )
 
@@ -255,14 +255,14 @@ def _dictionaries(report: DatasetReport, dataset: StoredDataset) -> Iterator[Fin
             yield _problem(
                 "no-dictionary",
                 field.name,
-                f"'{field.name}' stores each text in full; {len(values):,} rows have {distinct:,} different ones.",
-                f"It takes {bytes_text(field.stored_bytes)}; a dictionary needs about {distinct / len(values):.0%}.",
-                "Write it with a dictionary: parquetry rewrite does.",
+                f"'{field.name}' stores each string in full; {len(values):,} rows have {distinct:,} distinct ones.",
+                f"It takes {bytes_text(field.stored_bytes)}. A dictionary needs {distinct / len(values):.0%} of that.",
+                "Write it with a dictionary: parquetry rewrite.",
             )
 
 
 def _first_values(dataset: StoredDataset, name: str, count: int) -> list[Any]:
-    """The first values of a plain column; few pages are read."""
+    """Reads the first values of a plain column, which takes only a few pages."""
     stored = dataset.stored_name(0, name) if dataset.files else None
     if stored is None or "." in stored or not len(dataset.row_groups):
         return []
@@ -285,14 +285,14 @@ def _statistics(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
         yield _note(
             "no-statistics",
             None,
-            f"Row groups tell no bounds of {shown}.",
+            f"Row groups have no bounds for {shown}.",
             "A filter on them reads every row group.",
-            "Write them with statistics: parquetry rewrite does.",
+            "Write them with statistics: parquetry rewrite.",
         )
 
 
 def looks_like_times(field: FieldReport) -> bool:
-    """Whether a field has times, or numbers and a name such as ``stamp_ms``."""
+    """Whether a field holds times, or numbers with a name such as ``stamp_ms``."""
     if field.shape != () or field.codec is not None or field.partition:
         return False
     named = not set(field.name.lower().split("_")).isdisjoint(_TIME_NAMES)
@@ -300,7 +300,7 @@ def looks_like_times(field: FieldReport) -> bool:
 
 
 def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
-    """Fields that look like time stamps, whose row groups overlap inside their files."""
+    """Finds fields that look like timestamps and go backward between row groups of a file."""
     if report.row_groups > 200_000:
         return
     for field in report.fields:
@@ -316,9 +316,9 @@ def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
             yield _note(
                 "unsorted-times",
                 field.name,
-                f"'{field.name}' goes back between {count:,} pairs of row groups that follow each other in a file.",
-                "Windows are made of rows as they are stored, so few fit together; filters on it prune little.",
-                f"If windows follow it, sort the rows: parquetry rewrite --sort-by {field.name}.",
+                f"'{field.name}' goes backward between {count:,} pairs of consecutive row groups in a file.",
+                "Windows use rows in stored order, so few are complete, and filters on it prune little.",
+                f"If you make windows over it, sort the rows: parquetry rewrite --sort-by {field.name}.",
             )
 
 

@@ -1,7 +1,7 @@
-"""`doctor`: what this machine gives to parquetry: versions, the op, memory for the sidecar, limits, caches, libraries.
+"""`doctor` checks this machine: versions, the op, memory for the sidecar, limits, caches and libraries.
 
-Nothing is imported to find out, so no framework is started; only where an op is built, another process tells which
-file name fits.
+It imports no framework. Only if an op has been built, a separate process imports TensorFlow to find out which file name
+matches.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ..transport.source import usable_processors
 from .kept_files import CacheReport, caches
 
 _LIBRARIES = {
-    "numpy": "always needed",
-    "pyarrow": "always needed",
-    "pillow": "always needed",
-    "simplejpeg": "JPEG, straight into the batch",
+    "numpy": "always required",
+    "pyarrow": "always required",
+    "pillow": "always required",
+    "simplejpeg": "decoding JPEG directly into the batch",
     "tensorflow": "ParquetDataset",
     "torch": "ParquetPipe, ParquetIterable, ParquetMap",
     "torchdata": "ParquetNode",
     "opencv-python-headless": "resizing images",
-    "imagecodecs": "PNG of more than one 16-bit channel",
-    "fsspec": "stores that pyarrow does not know",
+    "imagecodecs": "PNG with more than one 16-bit channel",
+    "fsspec": "stores that pyarrow does not support",
     "deltalake": "from_delta",
     "pyiceberg": "from_iceberg",
     "pandas": "from_pandas",
@@ -56,11 +56,11 @@ _LITTLE_DISK = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
         level: ``"fine"``, ``"note"``, or ``"problem"``.
-        found: what there is.
+        found: what was found.
         remedy: what to do; empty if it is fine.
     """
 
@@ -72,14 +72,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineReport:
-    """What `doctor` found.
+    """The result of `doctor`.
 
     Attributes:
-        versions: of parquetry, Python and the platform.
-        libraries: versions by distribution; ``None`` = not installed.
+        versions: the versions of parquetry, Python and the platform.
+        libraries: versions by distribution name; ``None`` = not installed.
         uses: what each library is for.
-        processors: that this process may use.
-        caches: what is kept in the cache directory.
+        processors: the number of processors that this process may use.
+        caches: the contents of the cache directory.
     """
 
     versions: dict[str, str]
@@ -97,7 +97,7 @@ class MachineReport:
 
 
 def doctor() -> MachineReport:
-    """Looks at this machine.
+    """Checks this machine.
 
     >>> doctor().problems  # doctest: +SKIP
     ()
@@ -147,19 +147,19 @@ def _limit(number: int) -> str:
 
 
 def _core() -> Check:
-    """Whether rows are copied by the compiled core, or by numpy."""
+    """Checks whether the compiled core copies rows, or numpy does."""
     if is_compiled():
         return Check(name="compiled core", level="fine", found=f"loaded: {library_path()}")
     if not is_wanted():
-        found, remedy = "switched off: numpy and Arrow do its work", "Unset PARQUETRY_NATIVE to use it."
+        found, remedy = "switched off: numpy and Arrow are used instead", "Unset PARQUETRY_NATIVE to use it."
     else:
-        found = "not built for this machine: numpy and Arrow do its work, more slowly"
+        found = "not built for this machine: numpy and Arrow are used instead, and are slower"
         remedy = "Build it: python -m parquetry.common.native.build (needs a C++ compiler)."
     return Check(name="compiled core", level="note", found=found, remedy=remedy)
 
 
 def _op(tensorflow: str | None) -> Check:
-    """Whether TensorFlow's op is built, or can be."""
+    """Checks whether the TensorFlow op is built, or can be built."""
     if tensorflow is None:
         return Check(name="TensorFlow op", level="fine", found="not needed: TensorFlow is not installed")
     candidates = [path for folder in _op_folders() for path in folder.glob(f"_parquetry_ops-tf{tensorflow}-*.so")]
@@ -183,9 +183,9 @@ def _op(tensorflow: str | None) -> Check:
 
 @lru_cache(maxsize=1)
 def _library_name() -> str:
-    """The file name of the op that fits TensorFlow and the sources; empty if TensorFlow cannot be imported.
+    """Returns the file name of the op for this TensorFlow and these sources. Empty if TensorFlow cannot be imported.
 
-    Asked in a process of its own, because it needs TensorFlow.
+    Runs in a separate process, because it imports TensorFlow.
     """
     command = python_command("parquetry.tf_plugin.build", "--name")
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -205,7 +205,7 @@ def _op_folders() -> Iterator[Path]:
 
 
 def _shared_memory() -> Check:
-    """Where the sidecar's batches lie: a memfd, or ``/dev/shm``."""
+    """Checks where the sidecar can put batches: in a memfd, or in ``/dev/shm``."""
     if hasattr(os, "memfd_create"):
         try:
             os.close(os.memfd_create("parquetry-doctor"))
@@ -232,7 +232,7 @@ def _cache_directory() -> Check:
     place = cache_root()
     there = next(path for path in (place, *place.parents) if path.exists())
     if not os.access(there, os.W_OK):
-        remedy = "Set PARQUETRY_CACHE_DIR to a directory that can be written."
+        remedy = "Set PARQUETRY_CACHE_DIR to a writable directory."
         return Check(name="cache directory", level="problem", found=f"{place} cannot be written", remedy=remedy)
     free = shutil.disk_usage(there).free
     little = free < _LITTLE_DISK

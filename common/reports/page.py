@@ -1,7 +1,7 @@
-"""`html_report`: a dataset on one self-contained page: no script, nothing loaded from anywhere.
+"""`html_report` describes a dataset on one self-contained HTML page, without scripts or external resources.
 
-In: a pipeline. Out: HTML with the layout and what is odd about it, a map of the row groups, sample images, histograms,
-the balance of labels, and the gaps between time stamps. Values are those of a sample, which the page says.
+The page shows the layout and its findings, a map of the row groups, sample images, histograms, the balance of labels,
+and the gaps between timestamps. Values may come from a sample, and the page says so.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ img { max-width: 100%; image-rendering: pixelated } svg { display: block } figca
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """The differences of a field from each row to the next, as stored, in the field's own unit.
+    """The differences of a field between consecutive stored rows, in the unit of the field.
 
     Attributes:
-        rows: that were looked at, from the first one on.
-        median, most: of the differences that are not negative.
-        back: how often the field goes back.
-        largest: ``(row, difference)``: before which rows the largest ones are.
+        rows: the number of rows examined, starting with the first.
+        median, most: the median and maximum of the differences that are not negative.
+        back: how often the field goes backward.
+        largest: the largest differences as ``(row, difference)``. Each gap lies before its row.
     """
 
     field: str
@@ -66,11 +66,11 @@ class Gaps:
 
 
 def gaps(source: Source, field: str, *, storage_options: Mapping[str, Any] | None = None) -> Gaps:
-    """The gaps between the time stamps (or other numbers) of rows that follow each other; of the first 200,000 rows.
+    """Computes the gaps between timestamps (or other numbers) of consecutive rows, for the first 200,000 rows.
 
     Raises:
-        PipelineError: a field that is no single number.
-        FieldNotFoundError: no such field.
+        PipelineError: the field is not a single number.
+        FieldNotFoundError: there is no such field.
     """
     pipeline = pipeline_of(source, storage_options).with_stages(()).select(field)
     output = pipeline.element.outputs[0]
@@ -96,17 +96,17 @@ def gaps(source: Source, field: str, *, storage_options: Mapping[str, Any] | Non
 def html_report(
     source: Source, *, rows: int = 2000, images: int = 24, storage_options: Mapping[str, Any] | None = None
 ) -> str:
-    """A page about a dataset.
+    """Returns an HTML page about a dataset.
 
     >>> Path("report.html").write_text(html_report("data/train"))  # doctest: +SKIP
 
     Args:
-        rows: how many rows the histograms and balances are drawn from, at random.
-        images: how many sample images.
+        rows: the number of randomly sampled rows for histograms and label balance.
+        images: the number of sample images.
 
     Raises:
-        DatasetError, DecodeError: a dataset that cannot be read.
-        PipelineError: numbers below 1; a mix or a served pipeline.
+        DatasetError, DecodeError: the dataset cannot be read.
+        PipelineError: a number is below 1, or the pipeline is mixed or served.
     """
     pipeline = pipeline_of(source, storage_options).with_stages(())
     if min(rows, images) < 1:
@@ -136,10 +136,10 @@ def html_report(
 
 
 def save_report(source: Source, path: str | os.PathLike[str], **options: Any) -> None:
-    """Writes `html_report` to a file, which appears whole.
+    """Writes the page of `html_report` to a file, atomically.
 
     Raises:
-        DatasetError: it cannot be written; and as `html_report`.
+        DatasetError: the file cannot be written. See also `html_report`.
     """
     page = html_report(source, **options)
     try:
@@ -175,11 +175,11 @@ def _found(findings: Iterable[Finding]) -> str:
         for finding in findings
     ]
     text = f"<ul>{''.join(lines)}</ul>" if lines else "<p>No problems found in the layout.</p>"
-    return f"<h2>What is odd</h2>{text}"
+    return f"<h2>Findings</h2>{text}"
 
 
 def _row_group_map(pipeline: Pipeline) -> str:
-    """One column for each row group (or some of them), as high as it has rows, coloured by file."""
+    """Draws a bar for each row group, or for a sample. The height shows its rows, the color its file."""
     groups = pipeline.dataset.row_groups
     if not len(groups):
         return ""
@@ -197,7 +197,7 @@ def _row_group_map(pipeline: Pipeline) -> str:
         )
     some = f", {len(shown):,} of them, evenly spaced" if len(shown) < len(groups) else ""
     box = f'viewBox="0 0 {len(shown) * width:.0f} 80" width="100%" height="80" preserveAspectRatio="none"'
-    caption = f"{len(groups):,} row groups in the order of storage{some}; height: rows, up to {most:,}; colour: file."
+    caption = f"{len(groups):,} row groups in stored order{some}; height: rows, up to {most:,}; color: file."
     return f"<h2>Row groups</h2><figure><svg {box}>{''.join(bars)}</svg><figcaption>{caption}</figcaption></figure>"
 
 
@@ -224,19 +224,19 @@ def _schema(report: DatasetReport) -> str:
 def _pictures(pipeline: Pipeline, count: int) -> str:
     try:
         sheet = contact_sheet(pipeline, count, columns=8, tile=120, seed=0)
-    except PipelineError:  # no field of images
+    except PipelineError:  # there is no image field
         return ""
     return (
         f'<h2>Images</h2><figure><img alt="images of {escape(sheet.field)}" src="{data_url(sheet.pixels)}">'
-        f"<figcaption>{sheet.images} images of {escape(sheet.field)}, drawn at random.</figcaption></figure>"
+        f"<figcaption>{sheet.images} images of {escape(sheet.field)}, sampled at random.</figcaption></figure>"
     )
 
 
 def _values(found: Statistics, report: DatasetReport) -> str:
     units = {field.name: field.unit for field in report.fields}
     cards = "".join(filter(None, (_card(field, units.get(field.name)) for field in found.fields)))
-    whole = "all" if found.exact else f"{found.rows:,} rows drawn at random of"
-    return f"<h2>Values</h2><p>Of {whole} {found.total or found.rows:,} rows.</p><div class='cards'>{cards}</div>"
+    whole = "all" if found.exact else f"{found.rows:,} rows sampled at random from"
+    return f"<h2>Values</h2><p>From {whole} {found.total or found.rows:,} rows.</p><div class='cards'>{cards}</div>"
 
 
 def _card(field: FieldStatistics, unit: str | None) -> str:
@@ -262,7 +262,7 @@ def _card(field: FieldStatistics, unit: str | None) -> str:
 
 
 def _time(value: float, unit: str) -> str:
-    """A count of a unit such as ``datetime64[us]`` as a time, or as a duration."""
+    """Formats a count of a unit such as ``datetime64[us]`` as a time or duration."""
     return str(np.array(int(value), np.int64).view(unit)).replace("T", " ")
 
 
@@ -303,10 +303,8 @@ def _time_gaps(pipeline: Pipeline, report: DatasetReport) -> str:
         )
     if not lines:
         return ""
-    names = ("field", "unit", "rows", "median gap", "goes back", "largest gaps")
-    return (
-        f"<h2>Time stamps</h2><p>Differences of rows that follow each other, as stored.</p>{html_table(names, lines)}"
-    )
+    names = ("field", "unit", "rows", "median gap", "goes backward", "largest gaps")
+    return f"<h2>Timestamps</h2><p>Differences between consecutive stored rows.</p>{html_table(names, lines)}"
 
 
 def _rows(pipeline: Pipeline) -> str:

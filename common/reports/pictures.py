@@ -1,7 +1,7 @@
-"""Images of a pipeline as one picture: a contact sheet of rows, or film strips of windows; and tokens as text.
+"""Draws the images of a pipeline as one picture: a contact sheet of rows, or film strips of windows. Decodes tokens.
 
-In: elements as `preview` gives them. Out: a uint8 array ``(H, W, 3)``, which the command shows in a terminal or writes
-as PNG. Values that are no bytes are scaled to the range that they have.
+The pixels are a uint8 array ``(H, W, 3)``, which the command shows in a terminal or writes as PNG. Dtypes other than
+uint8 are scaled from the range of their values to 0..255.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .rows import preview
 
 
 class Tokenizer(Protocol):
-    """What turns tokens into text; ``tokenizers.Tokenizer`` is one."""
+    """Decodes tokens to text, like ``tokenizers.Tokenizer``."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some tokens."""
+        """Returns the text of the tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
-    """A picture of some elements.
+    """A picture of several elements.
 
     Attributes:
-        field: whose images these are.
+        field: the field that the images come from.
         pixels: uint8 ``(H, W, 3)``.
-        images: how many images are on it; each row of pictures is a window, if there are windows.
-        captions: the short values of the other fields, one line for each element.
+        images: the number of images. For windows, each line of the picture is one window.
+        captions: short values of the other fields, one line per element.
     """
 
     field: str
@@ -56,21 +56,21 @@ def contact_sheet(
     max_width: int | None = None,
     seed: int | None = None,
 ) -> Sheet:
-    """Images of a pipeline side by side; of windows, each window is a strip, a line of its own.
+    """Draws images of a pipeline side by side. Each window is drawn as a strip on its own line.
 
     >>> contact_sheet(Pipeline("data/train"), 9, columns=3).pixels.shape  # doctest: +SKIP
     (392, 392, 3)
 
     Args:
-        count: how many elements.
-        field: whose images; ``None`` = the first field of images.
-        columns: images in a line (of windows: all their steps).
-        tile: height and width of the square that each image is fitted into, in pixels.
-        max_width: of the picture, in pixels; tiles become smaller to fit.
-        seed: draws elements at random; ``None`` takes the first ones.
+        count: the number of elements.
+        field: the field to draw; ``None`` = the first image field.
+        columns: images per line. A window always takes one line.
+        tile: the height and width of the square that each image is scaled to fit, in pixels.
+        max_width: the maximum width of the picture in pixels. Tiles shrink to fit.
+        seed: samples elements at random with this seed; ``None`` takes the first ones.
 
     Raises:
-        PipelineError: no field of images, a batched pipeline, numbers out of range.
+        PipelineError: there is no image field, the pipeline is batched, or a number is out of range.
     """
     if min(count, columns, tile) < 1:
         raise PipelineError(f"show: expected numbers >= 1, got {count} rows, {columns} columns, tiles of {tile}.")
@@ -82,7 +82,7 @@ def contact_sheet(
     if not path:
         names = ", ".join(output.name for output in found)
         raise PipelineError(
-            f"show: expected a field of images, got {field!r}; fields of images are: {names or 'none'}."
+            f"show: expected a field of images, got {field!r}. Image fields are: {names or 'none'}."
             if field
             else f"show: expected a field of images, got {', '.join(output.name for output in element.outputs)}. "
             "Look at other values with head or sample."
@@ -108,10 +108,10 @@ def contact_sheet(
 
 
 def save_png(pixels: np.ndarray, path: str | os.PathLike[str]) -> None:
-    """Writes a picture; the file appears whole.
+    """Writes pixels to a PNG file, atomically.
 
     Raises:
-        DatasetError: it cannot be written.
+        DatasetError: the file cannot be written.
     """
     from PIL import Image
 
@@ -123,7 +123,7 @@ def save_png(pixels: np.ndarray, path: str | os.PathLike[str]) -> None:
 
 
 def decoded_tokens(values: Any, tokenizer: Tokenizer) -> str:
-    """A list of tokens as text; ``null`` where a token, or the list, is missing."""
+    """Decodes a list of tokens. A missing token or list becomes ``null``."""
     if values is None:
         return "null"
     runs = groupby(np.asarray(values, object).reshape(-1).tolist(), key=lambda token: token is None)
@@ -132,11 +132,11 @@ def decoded_tokens(values: Any, tokenizer: Tokenizer) -> str:
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
-    """A tokenizer of Hugging Face from its ``tokenizer.json``.
+    """Loads a Hugging Face tokenizer from its ``tokenizer.json``.
 
     Raises:
         CodecUnavailableError: the library ``tokenizers`` is not installed.
-        DatasetError: no such file, or one that is none.
+        DatasetError: the file does not exist, or is not a tokenizer.
     """
     try:
         from tokenizers import Tokenizer as HuggingFaceTokenizer
@@ -152,7 +152,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
 
 def token_fields(pipeline: Pipeline) -> list[str]:
-    """The fields that may hold tokens: lists of integers."""
+    """Returns the names of fields that may hold tokens: lists of integers."""
     outputs = pipeline.element.outputs
     return [
         output.name

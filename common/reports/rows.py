@@ -1,6 +1,6 @@
-"""Rows as people look at them: `preview` gives a few elements of a pipeline with every value in a short form.
+"""`preview` reads a few elements of a pipeline, to show them to people.
 
-In: a pipeline and which elements. Out: a `Preview`: fields with dtype and shape, and cells as text or as JSON.
+The result is a `Preview`: the fields with dtype and shape, and the values, which `to_json` shortens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .values import to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewField:
-    """One leaf of the element: its name (``"1.speed"`` in windows), dtype, and shape (``None`` = variable)."""
+    """One leaf of the element: its name (``"1.speed"`` in windows), dtype, and shape (``None`` = variable size)."""
 
     name: str
     dtype: str
@@ -33,11 +33,11 @@ class PreviewField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A few elements.
+    """A few elements of a pipeline.
 
     Attributes:
-        length: elements of the pipeline; ``None`` if it is endless, or a function hides it.
-        elements: by the names of fields: the values themselves.
+        length: the number of elements in the pipeline; ``None`` if it is endless or cannot be known.
+        elements: the values of each element, by field name.
     """
 
     fields: tuple[PreviewField, ...]
@@ -45,7 +45,7 @@ class Preview:
     elements: tuple[Mapping[str, Any], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON; long arrays by their dtype, shape and bounds."""
+        """Converts the preview to JSON. Long arrays become their dtype, shape and bounds."""
         rows = [{name: shortened(value) for name, value in row.items()} for row in self.elements]
         return {"fields": to_json(self.fields), "length": self.length, "rows": rows}
 
@@ -53,13 +53,13 @@ class Preview:
 def preview(
     pipeline: Pipeline, count: int = 5, *, first: int = 0, sample: bool = False, seed: int | None = None
 ) -> Preview:
-    """A few elements of epoch 0: those from number ``first`` on, or a ``sample`` drawn at random.
+    """Reads a few elements of epoch 0: those from index ``first`` on, or a random ``sample``.
 
     >>> preview(Pipeline("data/train"), 3).elements[0]["speed"]  # doctest: +SKIP
     0.5
 
     Raises:
-        PipelineError: a number below 0, or elements without numbers that are to be drawn.
+        PipelineError: a number is below 0, or the pipeline cannot be sampled because its elements have no numbers.
     """
     if count < 0 or first < 0:
         raise PipelineError(f"preview: expected numbers >= 0, got {count} elements from {first} on.")
@@ -93,7 +93,7 @@ def preview(
 
 
 def shortened(value: Any) -> Any:
-    """A value as JSON; an array of more than 64 values by its dtype, shape and bounds, and long bytes by their size."""
+    """Converts a value to JSON. Arrays over 64 values become dtype, shape and bounds; long bytes become their size."""
     if isinstance(value, bytes) and len(value) > 256:
         return {"bytes": len(value)}
     if isinstance(value, RaggedArray) and value.values.size > 64:

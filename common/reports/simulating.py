@@ -1,7 +1,7 @@
-"""`simulate`: what each number of ranks does to an epoch: steps, balance, reads, memory, and how well it shuffles.
+"""`simulate` computes an epoch for each number of ranks: steps, balance, reads, memory, and shuffle quality.
 
-In: how many rows each row group holds (of a dataset, or described), and what the chain asks for. Out: one `RankPlan`
-for each number of ranks. It asks the same `EpochOrder` that training asks, and reads no data.
+The input is the number of rows in each row group (of a real or hypothetical dataset) and the settings of the chain. The
+output is one `RankPlan` per number of ranks. It uses the same `EpochOrder` as training, and reads no data.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _BATCH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A dataset and a chain, as far as the order of rows depends on them.
+    """The properties of a dataset and a chain that determine the order of rows.
 
     Attributes:
         items: rows (or windows) in each row group, int64 ``[row_groups]``.
-        rows: stored in each row group, where a filter or windows make items that are not the rows; row groups are
-            read whole. ``None`` = as many as items.
-        stored_bytes, decoded_bytes: of the wanted columns of one row, compressed and decompressed, mean.
-        batch_size: items of a batch of one rank.
-        buffer_size: of the shuffle; ``None`` for none.
-        canonical_shards: of `Pipeline.shard`; ``None`` = as many as ranks.
-        shard_first: whether ``shard`` comes before ``shuffle``, so that a rank keeps its part.
+        rows: stored rows in each row group, if a filter or windows make this differ from ``items``. Row groups are read
+            whole. ``None`` = same as ``items``.
+        stored_bytes, decoded_bytes: the mean size of the selected columns of one row, compressed and decompressed.
+        batch_size: items in a batch of one rank.
+        buffer_size: the ``buffer_size`` of the shuffle; ``None`` without a shuffle.
+        canonical_shards: the setting of `Pipeline.shard`; ``None`` = as many as ranks.
+        shard_first: whether ``shard`` comes before ``shuffle``, so that each rank keeps the same part.
     """
 
     items: np.ndarray
@@ -56,20 +56,21 @@ class Described:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
-    """One epoch with some number of ranks.
+    """One epoch for one number of ranks.
 
     Attributes:
-        ranks: how many.
-        streams: canonical streams of the order.
-        items: of each rank, least and most.
-        steps: batches of each rank.
-        repeated, dropped: items that ranks get twice, or none gets, so that all take equally many steps.
-        row_groups: that a rank reads, least and most; many more of one than of another is an imbalance.
-        amplification: row groups read by all ranks together, over those that there are; 1 is best.
-        read_bytes: stored bytes that a rank reads in an epoch, at most.
-        block_items, block_bytes: of the largest shuffle block, which a rank holds in memory.
-        cache_bytes: that a local ``cache()`` of a rank holds after one epoch, and after many.
-        quality: of the shuffle, over global batches; ``None`` without one, or for more than 500,000 items.
+        ranks: the number of ranks.
+        streams: the number of canonical streams in the order.
+        items: the minimum and maximum number of items per rank.
+        steps: the number of batches per rank.
+        repeated: items that are read twice so that all ranks take the same number of steps.
+        dropped: items that are not read for the same reason.
+        row_groups: the minimum and maximum number of row groups that a rank reads. A large difference is an imbalance.
+        amplification: row groups read by all ranks together, divided by the row groups in the dataset; 1 is best.
+        read_bytes: the maximum number of stored bytes that a rank reads in an epoch.
+        block_items, block_bytes: the size of the largest shuffle block, which a rank holds in memory.
+        cache_bytes: the size of a rank's local ``cache()`` after one epoch, and after many.
+        quality: the shuffle quality over global batches; ``None`` without a shuffle, or for more than 500,000 items.
     """
 
     ranks: int
@@ -89,7 +90,7 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What `simulate` found: the dataset in numbers, and a plan for each number of ranks."""
+    """The result of `simulate`: the size of the dataset, and a plan for each number of ranks."""
 
     items: int
     row_groups: int
@@ -99,18 +100,19 @@ class Simulation:
 
 
 def describe(rows: int, row_group_rows: int, row_bytes: float, **options: Any) -> Described:
-    """A dataset that need not exist: row groups of equal size, the last one smaller.
+    """Describes a hypothetical dataset with row groups of equal size, except for a smaller last one.
 
     Args:
-        row_bytes: stored bytes of a row.
+        row_bytes: stored bytes per row.
         options: other attributes of `Described`.
 
     Raises:
-        PipelineError: numbers out of range.
+        PipelineError: a number is out of range.
     """
     if rows < 1 or row_group_rows < 1 or row_bytes <= 0:
         raise PipelineError(
-            f"simulate: expected numbers above 0, got {rows} rows of {row_group_rows}, {row_bytes} bytes."
+            f"simulate: expected numbers above 0, got {rows} rows, {row_group_rows} rows per row group, and "
+            f"{row_bytes} bytes per row."
         )
     items = np.full(-(-rows // row_group_rows), row_group_rows, np.int64)
     items[-1] = rows - row_group_rows * (len(items) - 1)
@@ -118,10 +120,10 @@ def describe(rows: int, row_group_rows: int, row_bytes: float, **options: Any) -
 
 
 def described_by(source: Source, *, storage_options: Mapping[str, Any] | None = None) -> Described:
-    """What a pipeline asks for; its own ``shard`` says only how, not how many.
+    """Describes the dataset and chain of a pipeline. The rank count of its ``shard`` is ignored.
 
     Raises:
-        PipelineError: a mix, a served pipeline, or one that joins or draws rows.
+        PipelineError: the pipeline is mixed or served, or combines rows.
     """
     plan = pipeline_of(source, storage_options).plan()
     if not isinstance(plan, Plan) or plan.program.join is not None or plan.order.makes_batches:
@@ -152,19 +154,19 @@ def described_by(source: Source, *, storage_options: Mapping[str, Any] | None = 
 
 
 def simulate(described: Described, ranks: Sequence[int] = RANKS) -> Simulation:
-    """One epoch for each number of ranks.
+    """Simulates one epoch for each number of ranks.
 
     >>> simulate(describe(1_000_000, 1_000, 100_000, buffer_size=10_000), [8]).plans[0].amplification
     1.0
 
     Raises:
-        PipelineError: no items, or fewer than one rank.
+        PipelineError: there are no items, or a number of ranks is below 1.
     """
     if not described.items.sum():
         raise PipelineError("simulate: expected at least one item, got none. Loosen the filter, or check the URL.")
     if not ranks or min(ranks) < 1 or described.batch_size < 1:
         raise PipelineError(
-            f"simulate: expected ranks and rows of a batch >= 1, got ranks {list(ranks)} and batches of "
+            f"simulate: expected ranks and batch size >= 1, got ranks {list(ranks)} and batches of "
             f"{described.batch_size} rows."
         )
     counts = sorted(set(map(int, ranks)))
@@ -178,7 +180,7 @@ def simulate(described: Described, ranks: Sequence[int] = RANKS) -> Simulation:
 
 
 def _rows_read(described: Described) -> np.ndarray:
-    """How many stored rows reading each row group takes; none where no item is."""
+    """Returns the stored rows to read from each row group; 0 for row groups without items."""
     rows = described.items if described.rows is None else described.rows
     return np.where(described.items > 0, rows, 0)
 
@@ -200,7 +202,7 @@ def _plan(described: Described, ranks: int) -> RankPlan:
     reads = np.array([len(np.unique(stream.row_group)) for stream in blocks])
     rows = _rows_read(described)
     touched = np.array([int(rows[np.unique(stream.row_group)].sum()) for stream in blocks])
-    common = math.gcd(ranks, streams)  # rank r reads the streams that leave r % common
+    common = math.gcd(ranks, streams)  # rank r reads the streams s with s % common == r % common
     per_rank = reads.reshape(-1, common).sum(axis=0)
     rows_per_rank = touched.reshape(-1, common).sum(axis=0)
     largest = max((int(np.diff(stream.block_position).max(initial=0)) for stream in blocks), default=0)
@@ -231,7 +233,7 @@ def _quality(order: EpochOrder, before: np.ndarray, described: Described, ranks:
 
 
 def _shares(total: int, ranks: int, even: Even) -> tuple[int, int, int]:
-    """Items of a rank, least and most, and of all ranks together."""
+    """Returns the minimum and maximum items per rank, and the items of all ranks together."""
     if even == "pad":
         most = -(-total // ranks)
         return most, most, most * ranks

@@ -1,4 +1,4 @@
-"""`show_state`: what a saved state says, and whether it fits a pipeline."""
+"""`show_state` shows a saved state, and whether it fits a pipeline."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _DEPTH = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateReport:
-    """A state that was found in a file.
+    """A state found in a file.
 
     Attributes:
-        place: where in the file: ``"$.train.loader"``; ``"$"`` if the file is the state.
-        fits: whether it fits the pipeline that was given; ``None`` if none was.
-        why_not: how it differs.
+        place: the path inside the file, such as ``"$.train.loader"``; ``"$"`` if the file is the state itself.
+        fits: whether the state fits the given pipeline; ``None`` without a pipeline.
+        why_not: how the state differs, if it does not fit.
     """
 
     place: str
@@ -33,13 +33,13 @@ class StateReport:
 
 
 def show_state(path: str | os.PathLike[str], pipeline: Pipeline | None = None) -> tuple[StateReport, ...]:
-    """Every state in a JSON file, also inside other objects, as trainers keep them.
+    """Finds every state in a JSON file, including those nested in the checkpoints of trainers.
 
     Args:
-        pipeline: to which the states are held.
+        pipeline: the pipeline to check the states against.
 
     Raises:
-        StateError: a file that cannot be read, is no JSON, or holds no state.
+        StateError: the file cannot be read, is not JSON, or holds no state.
     """
     try:
         value = json.loads(Path(path).read_bytes())

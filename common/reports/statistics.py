@@ -1,7 +1,7 @@
-"""`stats`: mean and deviation of numbers and of image channels, lengths of lists and texts, and which values occur.
+"""`stats` computes means and deviations of numbers and image channels, lengths of lists and strings, and value counts.
 
-In: a URL or a pipeline, whose rows (or windows) are counted as they come out of it. Out: `Statistics`, exact, or of a
-sample that says how large it is. Decoding runs in parallel; sums are kept in float64.
+The input is a URL or a pipeline, whose output rows (or windows) are counted. The output is `Statistics`, either exact
+or from a sample of known size. Decoding runs in parallel. Sums are accumulated in float64.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _BINS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldStatistics:
-    """What is known of one field.
+    """The statistics of one field.
 
     Attributes:
-        count, nulls: values that are there, and that are not; of windows, ``nulls`` counts steps.
-        mean, deviation, least, most: of all numbers of all values, NaN left out; ``None`` for texts.
-        nulls_inside: nulls inside lists, whose other values are counted.
-        nans: numbers that are NaN.
-        channels: for images, ``(mean, deviation)`` of each channel, in the field's own unit (0 to 255 for bytes).
-        quantiles: of scalars, at 0, 1, 5, 25, 50, 75, 95, 99 and 100 %; of at most 65,536 values, evenly spaced.
-        histogram: of scalars, how many of these values lie in each of 32 equal parts from the least to the greatest;
-            of fewer parts where floats cannot tell 32 apart.
-        lengths: least, mean and greatest length: of texts and bytes in letters or bytes, of lists in values.
-        shapes: least and greatest size of each axis, where shapes vary.
-        distinct: how many different values, NaN left out; ``None`` if there are more than 10,000, or they are no
-            single values.
-        common: the 20 values that come most often, with how often.
+        count, nulls: the number of values and of nulls. For windows, ``nulls`` counts steps.
+        mean, deviation, least, most: over all numbers in all values, without NaN; ``None`` for strings.
+        nulls_inside: the number of nulls inside lists. The other values of such lists are counted.
+        nans: the number of NaN values.
+        channels: for images, the ``(mean, deviation)`` of each channel, in the unit of the field (0 to 255 for uint8).
+        quantiles: for scalars, at 0, 1, 5, 25, 50, 75, 95, 99 and 100 %, from at most 65,536 evenly spaced values.
+        histogram: for scalars, the counts of these values in 32 bins of equal width from minimum to maximum. There are
+            fewer bins if floats cannot represent 32 distinct edges.
+        lengths: the minimum, mean and maximum length: characters of strings, bytes of byte strings, values of lists.
+        shapes: the minimum and maximum size of each axis, if shapes vary.
+        distinct: the number of distinct values without NaN; ``None`` if there are more than 10,000, or if values are
+            not scalars.
+        common: the 20 most frequent values with their counts.
     """
 
     name: str
@@ -81,12 +81,12 @@ class FieldStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """What `stats` found.
+    """The result of `stats`.
 
     Attributes:
-        rows: that were counted.
-        total: that the pipeline has; ``None`` where nobody knows.
-        exact: whether all of them were.
+        rows: the number of rows counted.
+        total: the number of rows in the pipeline; ``None`` if unknown.
+        exact: whether all rows were counted.
     """
 
     rows: int
@@ -95,7 +95,7 @@ class Statistics:
     fields: tuple[FieldStatistics, ...]
 
     def field(self, name: str) -> FieldStatistics:
-        """One field, by its name."""
+        """Returns the statistics of a field by name."""
         return next(field for field in self.fields if field.name == name)
 
 
@@ -106,19 +106,19 @@ def stats(
     seed: int = 0,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Statistics:
-    """Counts the values of every field that a pipeline gives.
+    """Computes statistics of every field in the output of a pipeline.
 
     >>> stats("data/train").field("image").channels  # doctest: +SKIP
     ((123.7, 58.4), (116.3, 57.1), (103.5, 57.4))
 
     Args:
         source: a URL, or a pipeline with any verbs but ``batch``.
-        rows: how many rows are drawn at random; ``None`` = all.
-        seed: of the draw.
+        rows: the number of rows to sample at random; ``None`` = all.
+        seed: the seed of the sample.
 
     Raises:
-        PipelineError: a batched or endless pipeline, or fewer than one row.
-        DecodeError, DatasetError: rows that cannot be read.
+        PipelineError: the pipeline is batched or endless, or ``rows`` is below 1.
+        DecodeError, DatasetError: rows cannot be read.
     """
     pipeline = with_lists_as_stored(pipeline_of(source, storage_options))
     return showing_nulls(pipeline, lambda shown: _counted(shown, rows, seed))
@@ -132,11 +132,11 @@ def _counted(pipeline: Pipeline, rows: int | None, seed: int) -> Statistics:
         raise PipelineError(f"stats: expected at least 1 row, got {rows}.")
     total = None if plan.program.drops else plan.length
     if plan.length is None:
-        raise PipelineError("stats: expected a pipeline that ends, got one that repeats for ever. Leave repeat() out.")
+        raise PipelineError("stats: expected a pipeline that ends, got one that repeats forever. Leave repeat() out.")
     outputs = plan.element.outputs
     collectors = {output.name: _Collector(output) for output in outputs}
     if rows is not None and total is None:
-        raise PipelineError("stats: expected a pipeline whose rows can be counted, to draw some. Leave rows= out.")
+        raise PipelineError("stats: expected a pipeline of known length for a sample. Omit rows= to read all rows.")
     exact = rows is None or total is None or rows >= total
     size = _rows_at_a_time(outputs)
     counted, expected = 0, plan.length if exact else rows
@@ -156,7 +156,7 @@ def _counted(pipeline: Pipeline, rows: int | None, seed: int) -> Statistics:
 
 
 def _rows_at_a_time(outputs: Iterable[OutputField]) -> int:
-    """How many rows make about 8 MiB."""
+    """Returns the number of rows in about 8 MiB."""
     size = 0
     for output in outputs:
         values = int(np.prod([axis or 256 for axis in output.element_shape], dtype=np.int64))
@@ -165,7 +165,7 @@ def _rows_at_a_time(outputs: Iterable[OutputField]) -> int:
 
 
 def _drawn(pipeline: Pipeline, numbers: np.ndarray, size: int) -> Iterator[dict[str, list[Any]]]:
-    """Elements by number as columns; in the order of storage, each row group is read once."""
+    """Yields elements by number, as columns. Sorted numbers read each row group once."""
     elements = pipeline.at_epoch(0)
     for start in range(0, len(numbers), size):
         rows = [leaves(pipeline.element, each) for each in elements[numbers[start : start + size]]]
@@ -173,7 +173,7 @@ def _drawn(pipeline: Pipeline, numbers: np.ndarray, size: int) -> Iterator[dict[
 
 
 class _Collector:
-    """Counts the values of one field."""
+    """Collects the statistics of one field."""
 
     def __init__(self, output: OutputField) -> None:
         self._output = output
@@ -199,7 +199,7 @@ class _Collector:
         self._stride = 1
 
     def add_column(self, column: Any) -> None:
-        """The values of several rows."""
+        """Adds the values of several rows."""
         if not (self._numbers and self._output.element_shape == () and isinstance(column, np.ndarray)):
             for value in column:
                 self._add(value)
@@ -213,7 +213,7 @@ class _Collector:
 
     def _count_values(self, found: Mapping[Any, int]) -> None:
         assert self._values is not None
-        self._values.update({value: times for value, times in found.items() if value == value})  # no NaN
+        self._values.update({value: times for value, times in found.items() if value == value})  # leaves out NaN
         if len(self._values) > _MOST_VALUES:
             self._values = None
 
@@ -234,7 +234,7 @@ class _Collector:
         for step in steps:
             if isinstance(step, list):
                 self._add_list(step)
-        if self._numbers and len(steps):  # lists, one for each step
+        if self._numbers and len(steps):  # one list per step
             for step in steps:
                 if isinstance(step, list):
                     continue
@@ -259,7 +259,7 @@ class _Collector:
             self._add_numbers(values)
 
     def _add_list(self, value: list[Any]) -> None:
-        """The values of a list with nulls inside, at any level."""
+        """Adds the values of a list that may contain nulls at any level."""
         flat = list(_flat(value))
         known = [each for each in flat if each is not None]
         self._nulls_inside += len(flat) - len(known)
@@ -316,7 +316,7 @@ class _Collector:
                 self._sampled, self._stride = self._sampled[::2], self._stride * 2
 
     def result(self) -> FieldStatistics:
-        """What is known by now."""
+        """Returns the statistics of the values added so far."""
         self._flush()
         moments, known = self._moments, self._numbers and self._moments.count > 0
         sampled = self._sampled[np.isfinite(self._sampled)]
@@ -344,10 +344,10 @@ class _Collector:
 
 
 def _spread(values: np.ndarray) -> tuple[tuple[float, ...], tuple[int, ...]]:
-    """The quantiles and the histogram of finite numbers."""
+    """Returns the quantiles and the histogram of finite numbers."""
     if not len(values):
         return (), ()
-    unit = 4.0 if np.abs(values).max() > np.finfo(np.float64).max / 4 else 1.0  # else their difference is infinite
+    unit = 4.0 if np.abs(values).max() > np.finfo(np.float64).max / 4 else 1.0  # or their differences overflow
     values = values / unit
     quantiles = tuple((np.percentile(values, [0, 1, 5, 25, 50, 75, 95, 99, 100]) * unit).tolist())
     bins = _BINS
@@ -360,7 +360,7 @@ def _spread(values: np.ndarray) -> tuple[tuple[float, ...], tuple[int, ...]]:
 
 
 def _flat(value: Any) -> Iterator[Any]:
-    """What lists of lists hold; a null list is one null."""
+    """Yields the values in nested lists. A null list counts as one null."""
     if not isinstance(value, list):
         yield value
         return
@@ -369,13 +369,13 @@ def _flat(value: Any) -> Iterator[Any]:
 
 
 def _is_all_none(value: Any) -> bool:
-    """Whether this is a null among texts of fixed shape, in a batch."""
+    """Whether this is a null row of a field with a fixed shape of strings, in a batch."""
     is_texts = isinstance(value, np.ndarray) and value.dtype == object and value.size > 0
     return is_texts and all(each is None for each in value.flat)
 
 
 class _Moments:
-    """Mean and deviation of numbers that come in parts, by the parallel rule of Chan, Golub and LeVeque (1983)."""
+    """The running mean and deviation of numbers, by the parallel algorithm of Chan, Golub and LeVeque (1983)."""
 
     def __init__(self) -> None:
         self.count = self.nans = 0
@@ -385,11 +385,11 @@ class _Moments:
 
     @property
     def deviation(self) -> float:
-        """Of the population: divided by the count."""
+        """The population standard deviation, which divides by the count."""
         return float(np.sqrt(self._squares / self.count)) if self.count else 0.0
 
     def add(self, values: np.ndarray) -> None:
-        """More numbers (float64); NaN is counted apart."""
+        """Adds numbers (float64). NaN values are counted separately."""
         missing = int(np.isnan(values).sum())
         if missing:
             self.nans += missing
@@ -397,7 +397,7 @@ class _Moments:
         if not len(values):
             return
         count = len(values)
-        with np.errstate(over="ignore", invalid="ignore"):  # of infinity, and of numbers whose sum is infinite
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities, and sums that overflow
             mean = float(values.mean())
             squares = float(np.square(values - mean).sum())
         total = self.count + count
@@ -412,12 +412,12 @@ class _Moments:
 
 
 def keep(source: Source, found: Statistics, *, storage_options: Mapping[str, Any] | None = None) -> str:
-    """Writes statistics beside a dataset, in place of older ones; returns the path.
+    """Writes statistics beside a dataset, replacing older ones. Returns the path.
 
-    Those of all rows are ``_statistics.json``, those of a sample ``_statistics_of_sample.json``.
+    Statistics of all rows go to ``_statistics.json``, and those of a sample to ``_statistics_of_sample.json``.
 
     Raises:
-        DatasetError: URLs of files, not of one directory; a place that cannot be written.
+        DatasetError: the dataset is not one directory, or the file cannot be written.
     """
     pipeline = pipeline_of(source, storage_options)
     filesystem, path = _place(pipeline, KEPT_NAME if found.exact else KEPT_SAMPLE_NAME)
@@ -431,9 +431,9 @@ def keep(source: Source, found: Statistics, *, storage_options: Mapping[str, Any
 
 
 def kept(source: Source, *, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """The statistics of all rows that `keep` wrote for this pipeline over these files, as JSON.
+    """Returns the statistics of all rows that `keep` wrote for this pipeline over these files, as JSON.
 
-    ``None`` if there are none, or if they are those of a sample.
+    Returns ``None`` if there are none.
 
     Raises:
         DatasetError: the dataset cannot be reached.
@@ -454,13 +454,13 @@ def _place(pipeline: Pipeline, name: str) -> tuple[pafs.FileSystem, str]:
     is_file = any(file.path in dataset.roots for file in dataset.files)
     if len(dataset.roots) != 1 or is_file or dataset.table is not None:
         raise DatasetError(
-            f"statistics of {', '.join(pipeline.urls)}: expected a dataset in one directory to keep them in, got "
+            f"statistics of {', '.join(pipeline.urls)}: expected a dataset in one directory, got "
             "files, several directories, or a table."
         )
     return dataset.filesystem, posixpath.join(dataset.roots[0], name)
 
 
 def _name(pipeline: Pipeline) -> str:
-    """Names the files and the stages that statistics are of."""
+    """Returns a hash that identifies the files and stages of the statistics."""
     text = json.dumps([pipeline.dataset.version, [stage.to_json() for stage in pipeline.stages]], sort_keys=True)
     return blake2b(text.encode(), digest_size=16).hexdigest()

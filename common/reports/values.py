@@ -1,4 +1,4 @@
-"""Reports as values that JSON has."""
+"""Converts reports to JSON values."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ..schema.ragged import NestedArray, RaggedArray
 
 
 def to_json(value: object) -> Any:
-    """A report, or a part of one, as a value that ``json.dumps`` takes.
+    """Converts a report, or a part of one, to a value that ``json.dumps`` accepts.
 
-    Dataclasses become objects, arrays become lists, times become ISO text, and byte strings become text (base64 where
-    they are not UTF-8). NaN and infinity become ``None``, because JSON has none.
+    Dataclasses become objects, arrays become lists, times become ISO strings, and byte strings become strings (base64
+    if they are not UTF-8). NaN and infinity become ``None``, because JSON cannot represent them.
 
     >>> to_json({"mean": np.float32(0.5), "shape": (3, None), "name": b"a"})
     {'mean': 0.5, 'shape': [3, None], 'name': 'a'}
@@ -59,7 +59,7 @@ _QUERIES = re.compile(r"([a-z][a-z0-9+.-]*://[^\s?'\"]*)\?[^\s'\",)]*", re.IGNOR
 
 
 def without_secrets(text: str) -> str:
-    """A text whose URLs have neither user and password nor a query, which may hold keys.
+    """Removes user, password and query from the URLs in a text, because they may contain keys.
 
     >>> without_secrets("s3://KEY:SECRET@bucket/train?token=abc")
     's3://bucket/train'
@@ -68,9 +68,9 @@ def without_secrets(text: str) -> str:
 
 
 def scalar_value(scalar: pa.Scalar) -> Any:
-    """An Arrow scalar as a Python value; dates, time stamps and durations as numpy has them, in their own unit.
+    """Converts an Arrow scalar to Python. Dates, timestamps and durations become numpy values in their own unit.
 
-    Python's own times end with the year 9999 and have no nanoseconds.
+    Python's own times end in the year 9999 and have no nanoseconds.
 
     >>> scalar_value(pa.scalar(2**62, pa.timestamp("us")))
     np.datetime64('148108-07-06T14:00:27.387904')

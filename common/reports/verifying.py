@@ -1,7 +1,7 @@
-"""`verify`: reads every byte of a dataset, decodes every value, and holds the footers, the index and the codecs to it.
+"""`verify` reads every byte of a dataset, decodes every value, and checks footers, index and codecs against the data.
 
-In: a URL or a pipeline. Out: a `Verification` with every `Damage` that was found; nothing is raised for damaged data.
-Row groups are read in parallel, and each is decoded a few rows at a time.
+The input is a URL or a pipeline. The output is a `Verification` that lists every `Damage`. Damaged data raises no
+errors. Row groups are read in parallel, and each is decoded a few rows at a time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ROWS_AT_A_TIME = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """One thing that is wrong.
+    """One problem in the data.
 
     Attributes:
         check: ``"file"``, ``"bytes"``, ``"rows"``, ``"statistics"``, ``"decoding"``, ``"codec"`` or ``"index"``.
-        file: its path; ``None`` for the whole dataset.
-        row_group: its number in the file.
+        file: the path of the file; ``None`` for the whole dataset.
+        row_group: the index of the row group in the file.
         what: what was expected and what was found.
     """
 
@@ -53,13 +53,13 @@ class Damage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What `verify` did and found.
+    """The result of `verify`.
 
     Attributes:
-        rows, row_groups, files: that were read in full.
-        bytes: compressed bytes of the columns that were read.
-        round_trips: values that were encoded and decoded again.
-        indexed: whether there is a row-group index that fits; it was compared with the footers.
+        rows, row_groups, files: how many were read in full.
+        bytes: the compressed size of the columns that were read.
+        round_trips: the number of values that were encoded and decoded again.
+        indexed: whether a row-group index matches the files. If so, it was compared with the footers.
     """
 
     files: int
@@ -78,21 +78,21 @@ def verify(
     workers: int | None = None,
     round_trips: int = 16,
 ) -> Verification:
-    """Reads a whole dataset and says what is wrong with it.
+    """Reads a whole dataset and reports what is wrong with it.
 
-    Every page is read (checksums are compared where pages have them), rows and nulls are counted, every value is
-    held to the bounds in the footers and decoded, and the index is compared with the footers.
+    It reads every page (and verifies page checksums if present), counts rows and nulls, checks every value against the
+    bounds in the footers, decodes it, and compares the index with the footers.
 
     >>> verify("data/train").damages  # doctest: +SKIP
     ()
 
     Args:
-        workers: row groups that are read at once; ``None`` = one for each processor.
-        round_trips: rows of each row group whose encoded values are encoded and decoded once more; JPEG and WebP,
-            which lose pixels, are only decoded.
+        workers: row groups to read in parallel; ``None`` = one per processor.
+        round_trips: rows per row group whose encoded values are encoded and decoded again. JPEG and WebP are lossy, so
+            they are only decoded.
 
     Raises:
-        DatasetError: nothing is there, or the schema itself cannot be read.
+        DatasetError: nothing exists at the URL, or the schema cannot be read.
         SchemaError: no column can be read.
     """
     pipeline = pipeline_of(source, storage_options)
@@ -123,7 +123,7 @@ def verify(
 
 
 def _with_any_lists(whole: Pipeline) -> Pipeline:
-    """Takes plain lists as they may be stored: of different lengths at every level, and with nulls inside."""
+    """Lets plain lists have different lengths at every level, and nulls inside, as they may be stored."""
     lists = [field for field in whole.dataset.schema if field.is_list]
     gaps = [re.escape(field.name) for field in lists if f"{field.name}__valid" not in whole.dataset.schema.fields]
     whole = with_lists_as_stored(whole)
@@ -139,7 +139,7 @@ def _unreadable_files(dataset: StoredDataset) -> Iterator[Damage]:
 
 
 def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
-    """Where the index says something else than the footers."""
+    """Yields the entries where the index disagrees with the footers."""
     if dataset.index is None:
         return
     groups = dataset.row_groups
@@ -152,7 +152,7 @@ def _index_damages(dataset: StoredDataset) -> Iterator[Damage]:
 
 
 class _Checker:
-    """Checks one row group after the other; thread-safe."""
+    """Checks row groups. Thread-safe."""
 
     def __init__(self, whole: Pipeline, round_trips: int) -> None:
         self._dataset = whole.dataset
@@ -164,14 +164,14 @@ class _Checker:
             if not field.storage.coded and not field.shape
         }
         plan = whole.plan()
-        assert isinstance(plan, Plan)  # of one dataset
+        assert isinstance(plan, Plan)  # `pipeline_of` refuses mixes
         self._before = plan.selection.items_before
         self._elements = whole.at_epoch(0)
         self._round_trips = round_trips
         self._again = [field for field in self._fields if field.storage.coded and not _is_lossy(field)]
 
     def check(self, row_group: int) -> tuple[list[Damage], int, int]:
-        """What is wrong with a row group, how many values made a round trip, and the compressed bytes."""
+        """Returns the damages in a row group, the number of round trips, and the compressed bytes."""
         groups = self._dataset.row_groups
         file, group = int(groups.file[row_group]), int(groups.group[row_group])
         damages: list[Damage] = []
@@ -217,7 +217,7 @@ class _Checker:
             return int(pq.ParquetFile(source, page_checksum_verification=True).read_row_group(group).num_rows)
 
     def _outside(self, row_group: int) -> Iterator[str]:
-        """Columns whose values are not what the footer says of them."""
+        """Describes columns whose values contradict the footer."""
         table = self._fetcher.stored(row_group)
         for name, known in self._bounds.items():
             column = table.column(name)
@@ -235,17 +235,17 @@ def _out_of_bounds(name: str, column: pa.ChunkedArray, known: ColumnStatistics, 
     try:
         found = pc.min_max(column)
     except pa.ArrowNotImplementedError:
-        return  # a type without an order
+        return  # the type has no order
     least, most = scalar_value(found["min"]), scalar_value(found["max"])
     low, high = scalar_value(known.minimum[row_group]), scalar_value(known.maximum[row_group])
     if low is not None and least is not None and least < low:
-        yield f"field '{name}': expected values from {low!r} as the footer says, got {least!r}."
+        yield f"field '{name}': expected values >= {low!r} as the footer says, got {least!r}."
     if high is not None and most is not None and most > high and not _is_cut(high, most):
-        yield f"field '{name}': expected values up to {high!r} as the footer says, got {most!r}."
+        yield f"field '{name}': expected values <= {high!r} as the footer says, got {most!r}."
 
 
 def _is_cut(bound: object, value: object) -> bool:
-    """Whether a bound of texts is one that was cut short, as old writers do."""
+    """Whether a bound is a truncated prefix of a string, as old writers stored it."""
     return isinstance(bound, str | bytes) and isinstance(value, type(bound)) and value.startswith(bound)  # type: ignore[arg-type]
 
 
@@ -255,7 +255,7 @@ def _is_lossy(field: UnischemaField) -> bool:
 
 
 def _round_trip(field: UnischemaField, value: Any) -> str | None:
-    """What is wrong with a value that was encoded and decoded again; ``None`` if it is the same."""
+    """Encodes and decodes a value again. Returns what is wrong, or ``None`` if the value is unchanged."""
     if value is None or value is np.ma.masked:
         return None
     try:
@@ -266,7 +266,7 @@ def _round_trip(field: UnischemaField, value: Any) -> str | None:
         if array.dtype != object and array.dtype.kind not in "SU":
             field.storage.decode_into(field, data, again)
             if not np.array_equal(array, again, equal_nan=array.dtype.kind == "f"):
-                return f"field '{field.name}': a value is another one when it is encoded and decoded again."
+                return f"field '{field.name}': a value changes when it is encoded and decoded again."
     except (ParquetryError, ValueError, TypeError) as error:
         return f"field '{field.name}': a value cannot be encoded and decoded again: {error}"
     return None

@@ -115,11 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     copy = tools.add_parser("copy", help="copy some fields and rows of a dataset; run again to resume")
     copy.add_argument("source", help="the dataset: the path or URL of a directory or file")
     copy.add_argument("--field-regex", nargs="+", metavar="REGEX", help="fields to copy; default: all")
-    copy.add_argument("--not-null-fields", nargs="+", metavar="FIELD", help="only rows where none of these fields is null")
-    copy.add_argument("--where", metavar="JSON", help='only rows that match this, such as [["speed", ">", 3]]')
     copy.add_argument(
-        "--files", type=int, default=1, metavar="N", help="files per part of 512 MiB; default: 1"
+        "--not-null-fields", nargs="+", metavar="FIELD", help="only rows where none of these fields is null"
     )
+    copy.add_argument("--where", metavar="JSON", help='only rows that match this, such as [["speed", ">", 3]]')
+    copy.add_argument("--files", type=int, default=1, metavar="N", help="files per part of 512 MiB; default: 1")
     _add_target(copy)
     return parser
 

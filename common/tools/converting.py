@@ -194,7 +194,7 @@ class _SourceFiles:
         found: list[FileVersion] = []
         named = True
         for url in urls:
-            if form == "huggingface" or os.fspath(url).startswith("hf://"):  # `from_huggingface_parquet` lists the files
+            if form == "huggingface" or os.fspath(url).startswith("hf://"):  # its pipeline lists the files
                 return cls(form="huggingface", filesystem=None, versions=())
             filesystem, path = resolve(url, storage_options=options)
             listed = _listed(os.fspath(url), filesystem, path)

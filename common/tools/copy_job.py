@@ -184,7 +184,7 @@ class CopyJob:
                 return bool(found["moving"])
             if not self._overwrite:
                 raise DatasetError(
-                    f"copy to '{self._root}': expected an unfinished copy with the same arguments, found a different one. "
+                    f"copy to '{self._root}': expected to resume the same copy, found a different unfinished one. "
                     f"Delete {self._work}, or pass overwrite=True."
                 )
             self._filesystem.delete_dir(self._work)
@@ -248,5 +248,5 @@ def check_apart(filesystem: pafs.FileSystem, root: str, sources: Iterable[tuple[
         if source_store == store and target.startswith(source) and not is_hidden(target[len(source) :]):
             raise DatasetError(
                 f"copy to '{root}': expected a target outside the sources, got one below '{path}', which would "
-                "read its rows. Choose another target, or a directory whose name begins with '_'."
+                "then include the copied rows. Choose another target, or a directory whose name begins with '_'."
             )

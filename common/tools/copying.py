@@ -58,7 +58,7 @@ class CopyReport:
     resumed_stripes: int
 
     def __str__(self) -> str:
-        again = f"; went on after {self.resumed_stripes} finished stripes" if self.resumed_stripes else ""
+        again = f"; resumed after {self.resumed_stripes} finished stripes" if self.resumed_stripes else ""
         return f"{self.rows:,} rows of {len(self.schema)} fields in {self.files} files{again}."
 
 
@@ -193,7 +193,7 @@ class CopyPlan:
 
 
 def places_of(dataset: StoredDataset) -> list[tuple[str, str]]:
-    """Returns the store and path of each source of a dataset: its files, and the directories in its URLs."""
+    """Returns the store and path of each source of a dataset: its files, and the directories it was opened from."""
     places = [(file.version.store, file.version.path) for file in dataset.files]
     if dataset.table is None:
         places += [(store, root) for store, _ in places[:1] for root in dataset.roots]

@@ -59,8 +59,8 @@ class Migration:
         indexes = f", row-group indexes {', '.join(self.indexes)}" if self.indexes else ""
         return (
             f"{self.path}: schema '{self.schema.name}' of {len(self.schema)} fields{indexes} as JSON; "
-            f"without the keys {', '.join(self.removed) or 'of Petastorm (there were none)'}."
-            + (f" The summary file _metadata, which also held pickles: {self.summary}." if self.summary else "")
+            f"removed keys: {', '.join(self.removed) or 'none'}."
+            + (f" The summary file _metadata, which also holds pickles: {self.summary}." if self.summary else "")
         )
 
 

@@ -1,7 +1,7 @@
-"""A file of records, decompressed and read forwards, which may be cut short, damaged, or made to do harm.
+"""Reads and decompresses a file of records sequentially. The file may be truncated, damaged or malicious.
 
-In: a stream, plain or compressed. Out: its bytes. Always holds: what a file claims of its sizes sets no memory aside,
-and whatever keeps it from being read on is a `DamageError`.
+The input is a plain or compressed stream, and the output is its bytes. Sizes claimed by the file never cause a large
+allocation. Everything that prevents further reading raises `DamageError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPENERS: dict[bytes, Callable[[Any], Any]] = {
 
 
 class DamageError(Exception):
-    """Why a stream cannot be read on, and what to do; whoever reads it says where that is."""
+    """Says why a stream cannot be read further, and what to do. The caller adds the file and position."""
 
 
 @contextmanager
@@ -39,7 +39,7 @@ def _explaining() -> Iterator[None]:
         raise _cut_short() from error
     except _DAMAGED as error:
         raise _damaged(error) from error
-    except OSError as error:  # one without a number comes from a decompressor
+    except OSError as error:  # without an errno, it comes from a decompressor
         if error.errno is None:
             raise _damaged(error) from error
         raise DamageError(f"it cannot be read: {error}.") from error
@@ -54,13 +54,13 @@ def _damaged(why: object) -> DamageError:
 
 
 class RecordStream:
-    """The bytes of a file; what is compressed (gzip, bzip2, xz, zstd) is found by its first bytes.
+    """The bytes of a file. Compression (gzip, bzip2, xz, zstd) is detected from the first bytes.
 
-    It has what `tarfile.TarFile` needs of a file, forwards alone.
+    Implements the forward-only subset of the file API that `tarfile.TarFile` needs.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
-        buffered = io.BufferedReader(stream, _PIECE_BYTES)  # type: ignore[type-var]  # a stream of Arrow's is one, too
+        buffered = io.BufferedReader(stream, _PIECE_BYTES)  # type: ignore[type-var]  # Arrow streams work too
         with _explaining():
             start = buffered.peek(8)
             opener = next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), None)
@@ -68,17 +68,17 @@ class RecordStream:
         self._place = 0
 
     def tell(self) -> int:
-        """How many bytes were read."""
+        """The number of bytes read so far."""
         return self._place
 
     def read(self, size: int) -> bytes:
-        """The next bytes.
+        """Reads exactly ``size`` bytes.
 
         Raises:
-            DamageError: there are fewer.
+            DamageError: fewer bytes are left.
         """
         content = self.read_up_to(min(size, _PIECE_BYTES))
-        if len(content) < size:  # is read in pieces, because nothing says that the size is true
+        if len(content) < size:  # read in pieces, because the claimed size may be wrong
             pieces, left = [content], size - len(content)
             while left and pieces[-1]:
                 pieces.append(self.read_up_to(min(left, _PIECE_BYTES)))
@@ -89,17 +89,17 @@ class RecordStream:
         return content
 
     def read_up_to(self, size: int) -> bytes:
-        """The next bytes: fewer only at the end."""
+        """Reads up to ``size`` bytes. Returns fewer only at the end."""
         with _explaining():
             content: bytes = self._stream.read(size)
         self._place += len(content)
         return content
 
     def seek(self, place: int) -> None:
-        """Reads on to a place.
+        """Skips forward to a position.
 
         Raises:
-            DamageError: the stream ends before; or the place lies behind.
+            DamageError: the stream ends before the position, or the position was already passed.
         """
         if place < self._place:
             raise _damaged("it has a part of negative size")

@@ -96,8 +96,8 @@ def described_fields(description: object, inferred: Sequence[UnischemaField]) ->
 
     Args:
         description: ``None`` for all inferred fields; names and `UnischemaField` values; or a TensorFlow feature
-            description (``tf.io.FixedLenFeature`` or ``VarLenFeature`` by name), where the inferred field says what byte
-            strings hold.
+            description (``tf.io.FixedLenFeature`` or ``VarLenFeature`` by name). Byte strings in the latter keep their
+            inferred type.
 
     Raises:
         SchemaError: no sample record has a named feature, or a feature description has another type.

@@ -1,8 +1,8 @@
-"""`rewrite`: the rows of a dataset again, in another order, in other row groups and files, with other codecs.
+"""`rewrite` writes the rows of a dataset in a new order, with new row groups, files and codecs.
 
-Stored values are copied as they are, but for fields that get another codec, which are decoded and encoded. The target
-appears whole or not at all. Memory is bounded: sorted rows that it does not hold (512 MiB) are dealt once into
-temporary files, each of which has one stretch of the result.
+Stored values are copied unchanged, except for fields with a new codec, which are decoded and encoded. The target
+appears complete or not at all. Memory is bounded: a sort of more than 512 MiB distributes the rows to temporary files,
+one per contiguous range of the result.
 """
 
 from __future__ import annotations
@@ -60,31 +60,30 @@ def rewrite(
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> CopyReport:
-    """Writes a dataset again in a layout that suits training.
+    """Rewrites a dataset in a layout that suits training.
 
-    Row groups are of equal size, plain columns have dictionaries and statistics, and encoded images are not compressed
-    a second time. For what is only to be copied, in pieces that can go on after an interruption, use `copy`.
+    Row groups have equal sizes, plain columns have dictionaries and statistics, and encoded images are not compressed
+    a second time. If you only need a copy, use `copy`, which can resume after an interruption.
 
     >>> rewrite("raw", "train", sort_by="stamp", row_group_rows=1_000)  # doctest: +SKIP
 
     Args:
-        source: a URL; or a pipeline with ``select``, ``where``, ``take`` and ``skip`` alone.
+        source: a URL, or a pipeline with only ``select``, ``where``, ``take`` and ``skip``.
         target: a directory that is empty or does not exist.
-        fields: names or regexes; ``None`` = all.
-        where: only rows for which this holds: a ``pyarrow.compute.Expression`` or DNF tuples.
-        sort_by: fields whose values decide the order, the first one first; ``"-name"`` for descending. Equal rows stay
-            in their order, and nulls come last. More than 512 MiB are sorted by way of files in the system's temporary
-            directory (``TMPDIR`` names another), which needs room for all of them; they are removed at the end, on an
-            error and on Ctrl-C.
-        codecs: other codecs for some fields, such as ``{"image": CompressedImageCodec("jpeg", 90)}``.
+        fields: names or regexes of the fields to write; ``None`` = all.
+        where: writes only rows that match this filter: a ``pyarrow.compute.Expression`` or DNF tuples.
+        sort_by: the fields to sort by, most significant first; ``"-name"`` for descending order. The sort is stable.
+            Nulls come last. More than 512 MiB are sorted with files in the system's temporary directory (set ``TMPDIR``
+            to use another), which needs space for all rows. They are removed at the end, on an error and on Ctrl-C.
+        codecs: new codecs for some fields, such as ``{"image": CompressedImageCodec("jpeg", 90)}``.
         row_group_rows, row_group_bytes, files, compression: see `DatasetWriter`.
-        partition_by: fields that become directories; ``None`` = those of the source that are written.
+        partition_by: fields that become directories; ``None`` = the partition fields of the source that are written.
         progress: shows a progress bar.
         source_options, target_options: arguments for fsspec.
 
     Raises:
-        DatasetError: a dataset is at the target; the file system refused. Nothing is left of the new one.
-        FieldNotFoundError, SchemaError, PipelineError: arguments that do not fit the source.
+        DatasetError: the target already holds a dataset, or the file system refused. No partial dataset is left.
+        FieldNotFoundError, SchemaError, PipelineError: the arguments do not fit the source.
     """
     pipeline = source if isinstance(source, Pipeline) else Pipeline(source, storage_options=source_options)
     pipeline = pipeline if where is None else pipeline.where(where)
@@ -124,14 +123,14 @@ def rewrite(
 
 
 class _Rows:
-    """The wanted rows of a pipeline as stored columns, with the codecs that are asked for."""
+    """The selected rows of a pipeline as stored columns, with the new codecs applied."""
 
     def __init__(self, pipeline: Pipeline, codecs: Mapping[str, Codec]) -> None:
         plan = pipeline.plan()
         others = [stage.verb for stage in pipeline.stages if stage.verb not in _SELECTING]
         if others or not isinstance(plan, Plan):
             raise PipelineError(
-                "rewrite: expected a pipeline over one dataset, with select, where, take and skip alone, got "
+                "rewrite: expected a pipeline over one dataset, with only select, where, take and skip, got "
                 f"{', '.join(others) or 'one that is mixed or served'}."
             )
         self.dataset: StoredDataset = plan.dataset
@@ -154,7 +153,7 @@ class _Rows:
         self._fetcher = Fetcher(self.dataset, list(self._plain))
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One column of all rows, in their order."""
+        """Reads one column of all rows, in stored order."""
         fetcher = Fetcher(self.dataset, [self.dataset.schema[name]])
         found = [
             take_rows(fetcher.stored(row_group), pa.array(self.rows.of(row_group))).column(0)
@@ -163,16 +162,17 @@ class _Rows:
         return pa.chunked_array([chunk for part in found for chunk in part.chunks], type=self.dataset.types[name])
 
     def as_stored(self) -> Generator[pa.Table, None, None]:
-        """All rows in their order, a row group at a time."""
+        """Yields all rows in stored order, one row group at a time."""
         with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
             for row_group, table in zip(self._row_groups(), _ahead(pool, self._load, self._row_groups()), strict=True):
                 first = int(self.rows.before[row_group])
                 yield self._finished(table, np.arange(first, first + table.num_rows))
 
     def in_order(self, order: np.ndarray) -> Generator[pa.Table, None, None]:
-        """All rows in another order: ``order`` (int64) says which comes at each place. Each row group is read once.
+        """Yields all rows in a new order. ``order`` (int64) lists the row number for each position of the result.
 
-        What memory does not hold is dealt into temporary files, one for each stretch of the result.
+        Each row group is read once. Rows that do not fit in memory are distributed to temporary files, one per range of
+        the result.
         """
         with ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="parquetry-copy") as pool:
             tables = _ahead(pool, self._load, self._row_groups())
@@ -199,12 +199,12 @@ class _Rows:
         return found
 
     def _load(self, row_group: int) -> pa.Table:
-        """The columns that are copied, of the wanted rows of one row group."""
+        """Loads the columns to copy, for the selected rows of one row group."""
         table = self._fetcher.stored(row_group)
         return to_stored(self._plain, take_rows(table, pa.array(self.rows.of(row_group))))
 
     def _finished(self, table: pa.Table, numbers: np.ndarray) -> pa.Table:
-        """The columns of the schema: those that were copied, and those that are encoded anew."""
+        """Adds the columns with new codecs, and returns all columns in schema order."""
         for field in self._coded:
             parts = [
                 self._encoded(field, numbers[start : start + _DECODED_ROWS])
@@ -214,7 +214,7 @@ class _Rows:
         return table.select(list(self.schema.fields))
 
     def _encoded(self, field: UnischemaField, numbers: np.ndarray) -> pa.Array:
-        assert self._decoded is not None  # there are codecs
+        assert self._decoded is not None  # set if there are codecs
         rows = [{field.name: row[field.name]} for row in self._decoded[numbers]]
         return encode_rows(Unischema("encoded", [field]), rows)[field.name]
 
@@ -229,7 +229,7 @@ def _check_codable(fields: Sequence[UnischemaField]) -> None:
 
 
 def _ahead(pool: ThreadPoolExecutor, load: Callable[[int], pa.Table], row_groups: Sequence[int]) -> Iterator[pa.Table]:
-    """What ``load`` gives for each row group, a few of them loaded ahead."""
+    """Yields ``load(row_group)`` for each row group, and loads a few ahead."""
     waiting = [pool.submit(load, row_group) for row_group in row_groups[:_THREADS]]
     for number in range(len(row_groups)):
         found = waiting.pop(0)
@@ -239,16 +239,16 @@ def _ahead(pool: ThreadPoolExecutor, load: Callable[[int], pa.Table], row_groups
 
 
 def _emptied(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """Each table, which is no longer held from then on."""
+    """Yields each table and drops it from the list."""
     while tables:
         yield tables.pop(0)
 
 
 def _dealt(tables: Iterable[pa.Table], order: np.ndarray, size: int) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """Rows in another order, about ``size`` at a time, each time with their numbers, by way of temporary files.
+    """Yields rows in a new order with their numbers, about ``size`` rows at a time, through temporary files.
 
-    A file has the rows of one stretch of the result, in the order of the blocks that they came in, and within a block
-    in their final order. Where rows differ in size a file may be far larger than others: its rows are dealt again.
+    Each file holds the rows of one range of the result, block by block in the order of reading, and in final order
+    within a block. If rows differ in size, a file may be much larger than the others. Its rows are distributed again.
     """
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -281,7 +281,7 @@ def _dealt(tables: Iterable[pa.Table], order: np.ndarray, size: int) -> Iterator
 
 
 def _blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables joined until they are large, so that files get few large pieces."""
+    """Joins tables into large blocks, so that each file receives few large pieces."""
     held: list[pa.Table] = []
     for table in tables:
         held.append(_widened(table))
@@ -293,7 +293,7 @@ def _blocks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _widened(table: pa.Table) -> pa.Table:
-    """In types that hold columns of any size, so that tables can be joined and taken apart."""
+    """Casts to types with 64-bit offsets, so that tables of any size can be joined and sliced."""
     return table.cast(pa.schema([field.with_type(wide(field.type)) for field in table.schema]))
 
 
@@ -303,13 +303,13 @@ def _append(path: str, rows: pa.Table) -> None:
             writer.write_table(rows)
     except OSError as error:
         raise DatasetError(
-            f"rewrite: temporary file {path}: cannot be written: {error}. Sorting needs room for all rows in "
-            f"'{tempfile.gettempdir()}'; name another directory in the environment variable TMPDIR."
+            f"rewrite: temporary file {path}: cannot be written: {error}. Sorting needs space for all rows in "
+            f"'{tempfile.gettempdir()}'. To use another directory, set the environment variable TMPDIR."
         ) from error
 
 
 def _read(path: str) -> Iterator[pa.Table]:
-    """What was written to a file, one stream after the other; then the file is removed."""
+    """Yields the tables written to a file, then removes the file."""
     with open(path, "rb") as file:
         end = os.fstat(file.fileno()).st_size
         while file.tell() < end:
@@ -318,7 +318,7 @@ def _read(path: str) -> Iterator[pa.Table]:
 
 
 def _sorted(rows: _Rows, keys: Sequence[str]) -> np.ndarray:
-    """Which row comes at each place."""
+    """Returns the row number for each position of the sorted result."""
     names = [key.removeprefix("-") for key in keys]
     for name in names:
         field = rows.dataset.schema[name]
@@ -332,7 +332,7 @@ def _sorted(rows: _Rows, keys: Sequence[str]) -> np.ndarray:
 
 
 def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column in a type that Arrow sorts."""
+    """Casts the column to a type that Arrow can sort."""
     if pa.types.is_dictionary(column.type):
         return column.cast(column.type.value_type)
     return column.cast(pa.float32()) if pa.types.is_float16(column.type) else column

@@ -1,7 +1,7 @@
-"""The summary file ``_metadata`` of a dataset: all row groups of its files, and perhaps Petastorm's pickles.
+"""The summary file ``_metadata`` of a dataset, which holds all row groups of its files, and maybe Petastorm's pickles.
 
-Spark and Petastorm wrote it; nothing here needs it. It keeps its row groups where Arrow can write them as they are, and
-goes otherwise: readers that know it take the files' own footers then.
+Spark and Petastorm wrote it, and parquetry does not need it. It is rewritten with its row groups if Arrow can write
+them unchanged, and deleted otherwise. Without it, readers fall back to the footers of the files.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SUMMARY = "_metadata"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryChange:
-    """What is to be done to the summary file.
+    """A planned change of the summary file.
 
     Attributes:
-        content: of the new file; empty if the file is to go.
+        content: the content of the new file; empty if the file is to be removed.
     """
 
     path: str
@@ -36,10 +36,10 @@ class SummaryChange:
 
 
 def read_summary(filesystem: pafs.FileSystem, root: str) -> pq.FileMetaData | None:
-    """The footer of ``_metadata``; ``None`` if there is no such file.
+    """Reads the footer of ``_metadata``; ``None`` if there is no such file.
 
     Raises:
-        DatasetError: a file that is not Parquet.
+        DatasetError: the file is not Parquet.
     """
     path = posixpath.join(root, SUMMARY)
     if filesystem.get_file_info(path).type != pafs.FileType.File:
@@ -53,12 +53,12 @@ def read_summary(filesystem: pafs.FileSystem, root: str) -> pq.FileMetaData | No
 
 
 def summary_keys(footer: pq.FileMetaData) -> dict[bytes, bytes]:
-    """Its key-value metadata, and that of the Arrow schema inside."""
+    """Returns the key-value metadata of the footer and of its Arrow schema."""
     return {**(footer.schema.to_arrow_schema().metadata or {}), **(footer.metadata or {})}
 
 
 def without_keys(root: str, footer: pq.FileMetaData, keys: Collection[bytes]) -> SummaryChange | None:
-    """The summary without some keys; ``None`` if it has none of them."""
+    """Plans the removal of some keys. Returns ``None`` if the summary has none of them."""
     path = posixpath.join(root, SUMMARY)
     if not summary_keys(footer).keys() & set(keys):
         return None
@@ -69,10 +69,10 @@ def without_keys(root: str, footer: pq.FileMetaData, keys: Collection[bytes]) ->
 
 
 def apply_change(filesystem: pafs.FileSystem, change: SummaryChange) -> None:
-    """Does it; readers see the old file or the new one.
+    """Applies the change atomically: readers see the old file or the new one.
 
     Raises:
-        DatasetError: the file system refused; the old file is untouched then.
+        DatasetError: the file system refused. The old file is unchanged.
     """
     if change.action == "removed":
         remove_file(filesystem, change.path)
@@ -81,7 +81,7 @@ def apply_change(filesystem: pafs.FileSystem, change: SummaryChange) -> None:
 
 
 def _rewritten(footer: pq.FileMetaData, keys: Collection[bytes]) -> bytes | None:
-    """The file with the same row groups; ``None`` where Arrow would describe its columns in another way."""
+    """Returns the new file with the same row groups, or ``None`` if Arrow would describe its columns differently."""
     schema = footer.schema.to_arrow_schema()
     kept = {key: value for key, value in summary_keys(footer).items() if key not in keys and key != b"ARROW:schema"}
     empty, content = io.BytesIO(), io.BytesIO()

@@ -1,7 +1,7 @@
-"""TFRecord files of ``tf.train.Example``, read without TensorFlow.
+"""Reads TFRecord files of ``tf.train.Example`` without TensorFlow.
 
-In: a stream. Out: for each record its features: lists of bytes, or arrays of float32 or int64. Always holds: a file
-that is cut short, or no TFRecord, is an error. Format: https://www.tensorflow.org/tutorials/load_data/tfrecord
+The input is a stream. The output is the features of each record: lists of bytes, or arrays of float32 or int64. A file
+that is truncated or is not TFRecord raises an error. Format: https://www.tensorflow.org/tutorials/load_data/tfrecord
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def tfrecord_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
-    """The features of each record by name; one without any value has none.
+    """Yields the features of each record by name. Features with no value list are left out.
 
-    The checksums of each record's length and content are checked.
+    Verifies the checksums of each record's length and content.
 
     Raises:
-        DatasetError: no TFRecord file, one that is cut short or damaged, or records that are no ``tf.train.Example``.
+        DatasetError: the file is not TFRecord, is truncated or damaged, or a record is not a ``tf.train.Example``.
     """
     for number, record in enumerate(_records(stream, where)):
         try:
@@ -45,8 +45,8 @@ def _records(file: BinaryIO, where: str) -> Iterator[bytes]:
             length, checksum = struct.unpack("<QI", header := start + stream.read(11))
             if _checksum(header[:8]) != checksum:
                 raise DatasetError(
-                    f"file {where}, record {number}: expected a TFRecord (also of gzip), got a length with a wrong "
-                    "checksum. It is another kind of file, or damaged."
+                    f"file {where}, record {number}: expected a TFRecord (plain or compressed), got a length with a "
+                    "wrong checksum. The file has another format, or is damaged."
                 )
             record = stream.read(length)
             if _checksum(record) != int.from_bytes(stream.read(4), "little"):
@@ -58,7 +58,7 @@ def _records(file: BinaryIO, where: str) -> Iterator[bytes]:
 
 
 def _checksum(data: bytes) -> int:
-    """As TFRecord has it: CRC-32C, masked."""
+    """Computes the masked CRC-32C that TFRecord uses."""
     value: int = google_crc32c.value(data)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -70,13 +70,13 @@ def _example(data: memoryview) -> dict[str, Feature]:
     features: dict[str, Feature] = {}
     for number, message in _fields(data):
         if number == 2:
-            raise ValueError("a tf.train.SequenceExample, whose lists of features have no place in a row")
+            raise ValueError("a tf.train.SequenceExample, whose feature lists do not fit into a row")
         for _, entry in _fields(_message(message)):
             parts = dict(_fields(_message(entry)))
             value = _feature(_message(parts[2])) if 2 in parts else None
             if value is not None:
                 features[bytes(_message(parts.get(1, memoryview(b"")))).decode()] = value
-    return dict(sorted(features.items()))  # they are stored in any order
+    return dict(sorted(features.items()))  # the stored order is arbitrary
 
 
 def _feature(data: memoryview) -> Feature | None:
@@ -95,12 +95,12 @@ def _feature(data: memoryview) -> Feature | None:
 
 def _message(value: memoryview | int) -> memoryview:
     if isinstance(value, int):
-        raise ValueError("a number in place of a message")
+        raise ValueError("a number instead of a message")
     return value
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """The number and the content of each field of a message; a varint as a number, others as their bytes."""
+    """Yields the number and content of each field in a message. Varints are integers, other contents are bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -114,9 +114,9 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
-            raise ValueError(f"a field of the unknown kind {kind}")
+            raise ValueError(f"a field of unknown kind {kind}")
         if at + size > len(data):
-            raise ValueError("a field that is longer than its message")
+            raise ValueError("a field longer than its message")
         yield key >> 3, data[at : at + size]
         at += size
 
@@ -134,7 +134,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def _varints(data: memoryview) -> np.ndarray:
-    """Numbers that follow each other, uint64."""
+    """Decodes consecutive varints as uint64."""
     content = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(content < 0x80)
     if not len(content):

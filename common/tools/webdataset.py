@@ -1,7 +1,7 @@
-"""Tar files as WebDataset lays them out: the files of a sample follow each other and differ in their extensions alone.
+"""Reads WebDataset tar files. The files of a sample are adjacent and differ only in their extensions.
 
-In: a stream. Out: for each sample its parts by extension, and its key. Always holds: no file is left out unsaid, but
-those that WebDataset leaves out, too. Format: https://github.com/webdataset/webdataset
+The input is a stream. The output is the key of each sample, and its parts by extension. Only files that WebDataset also
+skips are skipped silently. Format: https://github.com/webdataset/webdataset
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .tfrecord import Feature
 
 KEY = "__key__"
 _INTEGERS = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
-_NO_UTF8 = re.compile("[\udc80-\udcff]")  # how names hold bytes that are none
+_NO_UTF8 = re.compile("[\udc80-\udcff]")  # surrogates stand for bytes that are not UTF-8
 _ZEROS_AT_A_TIME = 1 << 20
 
 
 def webdataset_rows(stream: BinaryIO, where: str) -> Iterator[dict[str, Feature]]:
-    """The parts of each sample: the content of its files, integers and arrays as such.
+    """Yields the parts of each sample: the content of its files, with integers and arrays decoded.
 
-    Names are extensions in lower case, with ``_`` for dots (``seg.png`` is ``seg_png``), and ``__key__``.
+    Names are the extensions in lower case, with ``_`` for dots (``seg.png`` is ``seg_png``), and ``__key__``.
 
     Raises:
-        DatasetError: no tar file, one that is cut short or damaged, a part that is a link, or a sample with two files
-            of one extension, or whose files do not follow each other.
+        DatasetError: the file is not a tar file, or is truncated or damaged; a part is a link; or a sample has two
+            files with the same extension, or files that are not adjacent.
     """
     seen: dict[int, frozenset[str]] = {}
-    kinds: dict[frozenset[str], frozenset[str]] = {}  # most samples have the same
+    kinds: dict[frozenset[str], frozenset[str]] = {}  # shared, because most samples have the same parts
     for number, (key, sample) in enumerate(_samples(stream, where)):
         parts = kinds.setdefault(frozenset(sample), frozenset(sample))
         if seen.setdefault(hash(key), parts).isdisjoint(parts):
             raise DatasetError(
-                f"file {where}, sample {number}: expected the files of '{key}' to follow each other, got others "
-                "between them. Write the archive again in the order of names, as tar --sort=name does."
+                f"file {where}, sample {number}: expected the files of '{key}' to be adjacent, got others between "
+                "them. Write the archive again, sorted by name (tar --sort=name)."
             )
         yield {KEY: [key.encode("utf-8", "surrogateescape")], **sample}
 
@@ -72,7 +72,7 @@ def _samples(stream: BinaryIO, where: str) -> Iterator[tuple[str, dict[str, Feat
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose header is right: `tarfile` takes one that is not for the end of the archive."""
+    """A tar member that raises for an invalid header, which `tarfile` would treat as the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
@@ -80,31 +80,29 @@ class _Member(tarfile.TarInfo):
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             if any(buf):
-                raise DamageError(f"it is no tar file, or damaged: {error}. Write it again.") from error
-            raise  # zeros, which end the archive
+                raise DamageError(f"it is not a tar file, or it is damaged: {error}. Write it again.") from error
+            raise  # zeros mark the end of the archive
 
 
 def _files(stream: RecordStream, where: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """The members that are parts of samples, with their content."""
+    """Yields the members that are parts of samples, with their content."""
     file = cast(BinaryIO, stream)
     with tarfile.TarFile(fileobj=file, tarinfo=_Member, encoding="utf-8", errors="surrogateescape") as archive:
         while (member := archive.next()) is not None:
-            archive.members.clear()  # type: ignore[attr-defined]  # kept for links alone
+            archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps them only to resolve links
             stem, _, extension = posixpath.basename(posixpath.normpath(member.name)).partition(".")
             if member.isdir() or not stem or not extension or stem.startswith("__"):
                 continue
             if not member.isfile() or member.issparse():
                 kind = "a sparse file" if member.issparse() else "a link" if member.linkname else "something else"
                 raise DatasetError(
-                    f"file {where}, member {member.name}: expected a file with its content, got {kind}. Write the "
-                    "archive again, with files in place of links (tar --dereference --hard-dereference)."
+                    f"file {where}, member {member.name}: expected a regular file, got {kind}. Write the archive "
+                    "again, with files instead of links (tar --dereference --hard-dereference)."
                 )
             yield member, stream.read(member.size)
     while zeros := stream.read_up_to(_ZEROS_AT_A_TIME):
         if zeros.strip(b"\0"):
-            raise DamageError(
-                "something follows its end. Where archives were put together with cat, convert them one by one."
-            )
+            raise DamageError("data follows its end. If archives were joined with cat, convert them one by one.")
 
 
 def _part(content: bytes, extension: str, where: str) -> Feature:
@@ -117,5 +115,5 @@ def _part(content: bytes, extension: str, where: str) -> Feature:
         if kind in ("json", "jsn"):
             json.loads(content)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise DatasetError(f"{where}: expected what '.{kind}' says, got: {error}.") from error
+        raise DatasetError(f"{where}: expected valid '.{kind}' content, got: {error}.") from error
     return [content]

@@ -221,5 +221,5 @@ def test_a_copy_goes_on_where_another_stopped(
 
 def test_a_copy_over_a_dataset_is_refused(spark: Any, dataset: str, tmp_path: Path) -> None:
     copy(spark, dataset, tmp_path / "set", ["id"])
-    with pytest.raises(DatasetError, match="expected nothing there"):
+    with pytest.raises(DatasetError, match="expected an empty target"):
         copy(spark, dataset, tmp_path / "set", ["id"])

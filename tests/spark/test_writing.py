@@ -253,7 +253,7 @@ def test_empty_partitions_and_empty_dataframes_are_datasets(spark: Any, tmp_path
 def test_a_dataset_is_replaced_only_when_asked(spark: Any, tmp_path: Path) -> None:
     frame = spark.range(2).selectExpr("id", "cast(null as float) half")
     write_dataframe(frame, tmp_path / "set", NUMBERS)
-    with pytest.raises(DatasetError, match="expected nothing there"):
+    with pytest.raises(DatasetError, match="expected an empty target"):
         write_dataframe(frame, tmp_path / "set", NUMBERS)
     write_dataframe(frame.where("id = 1"), tmp_path / "set", NUMBERS, overwrite=True)
     assert [row["id"] for row in Pipeline(tmp_path / "set")] == [1]

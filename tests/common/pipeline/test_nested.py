@@ -323,7 +323,7 @@ def test_nulls_inside_follow_their_policy(tmp_path: Path) -> None:
     rows_of = iter(filled.select("x"))
     assert plain(next(rows_of)["x"]) == [[1, -1], [3]]
     with pytest.raises(
-        DecodeError, match=r"row 1: expected a list without .* fills null values, but no null list inside"
+        DecodeError, match=r"row 1: expected a list without .* fills null values, but not null inner lists"
     ):
         next(rows_of)
     assert [plain(row["x"]) for row in rows_of] == [[[5]], [[6, 7], []]]

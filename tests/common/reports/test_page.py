@@ -61,12 +61,12 @@ def checked(page: str) -> Checker:
 def test_a_page_has_every_part() -> None:
     page = html_report(REAL)
     assert checked(page).headings == [
-        "What is odd",
+        "Findings",
         "Row groups",
         "Fields",
         "Images",
         "Values",
-        "Time stamps",
+        "Timestamps",
         "First rows",
     ]
     assert page.count("row group ") >= 9
@@ -78,7 +78,7 @@ def test_every_kind_of_field_has_its_place(tmp_path: Path) -> None:
     built = build(tmp_path, [[20, 20]], names=ALL_FIELDS)
     page = html_report(built.url, rows=10)
     checked(page)
-    assert "10 rows drawn at random of 40" in page
+    assert "10 rows sampled at random from 40" in page
     assert all(f"<td>{name}</td>" in page for name in ALL_FIELDS)
 
 

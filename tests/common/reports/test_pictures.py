@@ -91,7 +91,7 @@ def test_a_sheet_is_written_whole(pipeline: Pipeline, tmp_path: Path) -> None:
 
 
 def test_what_is_no_image_is_refused(pipeline: Pipeline) -> None:
-    with pytest.raises(PipelineError, match="fields of images are: image, mask, depth, chw, alpha"):
+    with pytest.raises(PipelineError, match="Image fields are: image, mask, depth, chw, alpha"):
         contact_sheet(pipeline, field="bogus")
     with pytest.raises(PipelineError, match="expected images in 'id'"):
         contact_sheet(pipeline, field="id")

@@ -72,7 +72,7 @@ def test_a_dataset_need_not_exist() -> None:
 def test_what_has_no_ranks_is_refused(base: Pipeline) -> None:
     with pytest.raises(PipelineError, match="numbers above 0"):
         describe(0, 1, 1.0)
-    with pytest.raises(PipelineError, match="expected ranks and rows of a batch >= 1"):
+    with pytest.raises(PipelineError, match="expected ranks and batch size >= 1"):
         simulate(describe(10, 5, 1.0), [0])
     with pytest.raises(PipelineError, match="rows or windows"):
         described_by(base.bucket("id", [5], batch_size=2))

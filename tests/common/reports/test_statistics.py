@@ -120,7 +120,7 @@ def test_what_cannot_be_counted_is_refused(url: str) -> None:
         stats(Pipeline(url).where([("id", ">", 999)]))
     with pytest.raises(PipelineError, match="got batches"):
         stats(Pipeline(url).batch(4))
-    with pytest.raises(PipelineError, match="repeats for ever"):
+    with pytest.raises(PipelineError, match="repeats forever"):
         stats(Pipeline(url).repeat())
     with pytest.raises(PipelineError, match="at least 1 row"):
         stats(url, rows=0)

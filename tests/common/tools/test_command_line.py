@@ -27,7 +27,7 @@ def test_copy_takes_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [row["id"] for row in Pipeline(target)] == wanted
     assert f"{len(wanted)} rows of 2 fields in 1 files" in capsys.readouterr().out
     assert main(arguments) == 1
-    assert "expected nothing there" in capsys.readouterr().err
+    assert "expected an empty target" in capsys.readouterr().err
     assert main([*arguments, "--overwrite", "--files", "2", "--petastorm-compatible"]) == 0
 
 

@@ -190,7 +190,7 @@ def test_another_copy_that_was_begun_is_not_mixed_in(
         patch.setattr(copying, "to_stored", fail)
         with pytest.raises(InterruptedCopyError):
             quiet(source, target)
-    with pytest.raises(DatasetError, match="found another one that was begun"):
+    with pytest.raises(DatasetError, match="found a different unfinished one"):
         quiet(source, target, where=[("id", "<", 5)])
     assert quiet(source, target, where=[("id", "<", 5)], overwrite=True).rows == 5
 
@@ -198,7 +198,7 @@ def test_another_copy_that_was_begun_is_not_mixed_in(
 def test_a_dataset_at_the_target_stays_unless_it_is_to_go(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     quiet(source, target)
-    with pytest.raises(DatasetError, match="expected nothing there"):
+    with pytest.raises(DatasetError, match="expected an empty target"):
         quiet(source, target, field_regex="id")
     assert len(rows_of(target)[0]) == 6
     quiet(source, target, field_regex="id", where=[("id", "<", 7)], overwrite=True)
@@ -239,5 +239,5 @@ def test_a_source_that_changed_is_copied_anew(source: Path, tmp_path: Path, monk
         with pytest.raises(InterruptedCopyError):
             quiet(source, tmp_path / "target")
     shutil.copy(next(source.rglob("*.parquet")), source / "drive=d1" / "more.parquet")
-    with pytest.raises(DatasetError, match="found another one that was begun"):
+    with pytest.raises(DatasetError, match="found a different unfinished one"):
         quiet(source, tmp_path / "target")

@@ -48,7 +48,7 @@ def test_a_schema_of_petastorms_form_is_taken(plain: Path) -> None:
 
 def test_a_schema_that_is_there_stays_unless_it_is_to_go(plain: Path) -> None:
     generate_metadata(plain)
-    with pytest.raises(DatasetError, match="has a schema already"):
+    with pytest.raises(DatasetError, match="already has a schema"):
         generate_metadata(plain)
     schema = Unischema("other", [UnischemaField("id", np.int64)])
     assert generate_metadata(plain, schema, overwrite=True) == schema

@@ -124,7 +124,7 @@ def test_the_summary_file_keeps_its_row_groups_and_loses_its_pickles(tmp_path: P
     before, files = summary_of(place), tree(place)
     report = migrate(place, dry_run=True)
     assert report.summary == "rewritten"
-    assert "summary file _metadata, which holds pickles too: rewritten" in str(report)
+    assert "summary file _metadata, which also holds pickles: rewritten" in str(report)
     assert tree(place) == files
     assert migrate(place).changed
     after = summary_of(place)
