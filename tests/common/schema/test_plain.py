@@ -94,9 +94,7 @@ def test_a_count_that_is_no_integer_of_64_bits_is_refused(verb: Callable[[Pipeli
 def test_seeds_have_64_bits_with_or_without_a_sign() -> None:
     for seed in (-(1 << 63), (1 << 64) - 1, np.uint64(1 << 63)):
         assert Pipeline("x").shuffle(2, seed).drawn_seed is None
-    with pytest.raises(
-        PipelineError, match=r"shuffle: expected seed to be a 64-bit integer, got 18446744073709551616"
-    ):
+    with pytest.raises(PipelineError, match=r"shuffle: expected seed to be a 64-bit integer, got 18446744073709551616"):
         Pipeline("x").shuffle(2, 1 << 64)
 
 
