@@ -84,7 +84,7 @@ def test_another_rank_refuses_the_state(url: str) -> None:
     resumed.load_state_dict(iterator.state_dict())
     assert ids(resumed) == ids(iterator)
     for other in (sharded(1, 2), sharded(0, 1)):
-        with pytest.raises(StateError, match=r"belongs to rank 0 of 2: expected . of ., because transform"):
+        with pytest.raises(StateError, match=r"belongs to rank 0 of 2: expected . of ., because with transform"):
             iter(other).load_state_dict(iterator.state_dict())
 
 

@@ -217,7 +217,7 @@ def test_rows_collate_like_the_rows_of_any_dataset(url: str, rows: list[dict[str
 def test_a_null_is_an_error_that_names_the_remedy(nullable_url: str, name: str, batched: bool) -> None:
     pipe = ParquetPipe(nullable_url, ["id", name])
     remedy = (
-        rf"nulls\('fill', '{name}', value=...\) or nulls\('mask', '{name}'\).*nulls\('drop', '{name}'\).*: '{name}'\.$"
+        rf"nulls\('fill', '{name}', value=...\), nulls\('mask', '{name}'\) or nulls\('drop', '{name}'\).*: '{name}'\.$"
     )
     with pytest.raises(NullValueError, match=rf"field '{name}'.*row 1.*{remedy}"):
         list(pipe.batch(4) if batched else pipe)
