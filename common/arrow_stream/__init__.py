@@ -1,7 +1,7 @@
-"""The sidecar at a distance: one pipeline's ordered batches as Arrow IPC streams over sockets.
+"""Serves one pipeline's ordered batches as Arrow IPC streams over sockets.
 
-See `docs/arrow-stream.md`. `serve` starts a server in this process; ``python -m parquetry.common.sidecar serve`` is one
-of its own. ``Pipeline(address=...)`` is its client.
+See `docs/arrow-stream.md`. `serve` starts a server in this process, ``python -m parquetry.common.sidecar serve`` one in
+a process of its own. ``Pipeline(address=...)`` is the client.
 """
 
 from __future__ import annotations

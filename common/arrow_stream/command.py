@@ -1,8 +1,8 @@
-"""``python -m parquetry.common.sidecar serve``: a server in a process of its own, ended by one signal.
+"""``python -m parquetry.common.sidecar serve``: a server in its own process.
 
-It serves the pipeline of a JSON file (``json.dump(pipeline.to_json(), file)``) until SIGTERM or SIGINT, and then exits
-with status 0. With ``-`` the pipeline is one line on standard input, and the server ends when that is closed and its
-last client has left, and leaves SIGINT to whoever started it: that is how a trainer starts one of its own.
+It serves the pipeline in a JSON file (``json.dump(pipeline.to_json(), file)``) until SIGTERM or SIGINT, and then exits
+with status 0. With ``-``, the pipeline is one line on standard input. The server then ignores SIGINT, and ends when
+standard input is closed and its last client has left. This is how a trainer starts its own server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serves until it is told to stop; returns the exit status."""
+    """Serves until it is stopped by a signal; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
         serve_until_stopped(
@@ -53,17 +53,17 @@ def serve_until_stopped(
     limits: Sequence[str] = (),
     **security: str | None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; call it in the main thread.
+    """Serves until SIGTERM or SIGINT. Call it in the main thread.
 
     Args:
-        pipeline: a pipeline, or the file with its JSON; ``-`` = one line on standard input.
-        listen: the address; ``None`` = a new socket.
-        announce: is called with ``serving at <address>`` when clients can connect.
-        limits: texts such as ``idle_s=600``, see `ClientLimits`.
+        pipeline: a pipeline, or the path of a file with its JSON; ``-`` means one line on standard input.
+        listen: the address; ``None`` makes a new Unix socket.
+        announce: called with ``serving at <address>`` when clients can connect.
+        limits: texts such as ``idle_s=600``; see `ClientLimits`.
         security: ``token_file``, ``tls_cert_file`` and ``tls_key_file`` of `ArrowServer`.
 
     Raises:
-        ParquetryError, OSError: what `ArrowServer` raises, and a file that holds no pipeline.
+        ParquetryError, OSError: `ArrowServer` could not be created, or the file contains no pipeline.
     """
     logging.basicConfig(format="parquetry server: %(levelname)s %(message)s", level=logging.WARNING)
     stop = threading.Event()
@@ -85,7 +85,7 @@ def _run(
     limits: Sequence[str],
     stop: threading.Event,
 ) -> None:
-    from .limits import ClientLimits  # --help needs none of it
+    from .limits import ClientLimits  # not needed for --help
     from .server import ArrowServer
 
     pipeline = _pipeline(given) if isinstance(given, str) else given
@@ -109,10 +109,10 @@ def _pipeline(path: str) -> Pipeline:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The pipeline's JSON.
+    """Reads the pipeline's JSON.
 
     Raises:
-        PipelineError: there is none.
+        PipelineError: the file does not contain a pipeline.
     """
     try:
         if path == "-":
@@ -142,17 +142,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m parquetry.common.sidecar serve",
         description="Serves a pipeline's batches as Arrow IPC streams, until SIGTERM or SIGINT.",
     )
-    parser.add_argument("pipeline", metavar="PIPELINE.json", help="what Pipeline.to_json() gave; - = standard input")
-    parser.add_argument("--listen", metavar="ADDRESS", help="unix:PATH or tcp://127.0.0.1:PORT; a new socket otherwise")
-    parser.add_argument("--token-file", metavar="FILE", help="clients must know its first line")
+    parser.add_argument("pipeline", metavar="PIPELINE.json", help="file with Pipeline.to_json(); - = standard input")
+    parser.add_argument("--listen", metavar="ADDRESS", help="unix:PATH or tcp://127.0.0.1:PORT; default: a new socket")
+    parser.add_argument("--token-file", metavar="FILE", help="file whose first line is the token of clients")
     parser.add_argument("--tls-cert", metavar="FILE", help="certificate chain, PEM")
-    parser.add_argument("--tls-key", metavar="FILE", help="its key, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", help="key of the certificate, PEM")
     parser.add_argument(
         "--limit",
         metavar="NAME=NUMBER",
         action="append",
         default=[],
-        help="what each client may ask for: max_connections, hello_s, idle_s, plan_s, memory_bytes, max_shards, "
-        "max_batch_rows, max_rows, max_stages, max_request_bytes; may be repeated",
+        help="a limit for each client: max_connections, hello_s, idle_s, plan_s, memory_bytes, max_shards, "
+        "max_batch_rows, max_rows, max_stages, max_request_bytes; can be repeated",
     )
     return parser

@@ -1,7 +1,7 @@
-"""`StreamEndpoint`: a Unix socket for readers that cannot say what they want, such as tensorflow-io's.
+"""`StreamEndpoint`: a Unix socket for readers that cannot send requests, such as tensorflow-io's.
 
-Every connection to it is sent the next epoch, at once. Where the first one begins, a state may say. It belongs to one
-client, who holds a control connection open for as long as it wants it.
+Each connection immediately receives the next epoch. The first one may start in the middle, at a saved state. An
+endpoint belongs to one client and lasts until that client closes its control connection.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LONGEST_DIRECTORY = 90
 
 
 class StreamEndpoint:
-    """Hands out epochs by connection.
+    """Sends one epoch to each connection.
 
     Args:
-        send: sends the stream from a cursor over a connection.
-        most: readers at once.
+        send: sends the stream that starts at a cursor over a connection.
+        most: maximum number of concurrent readers.
     """
 
     def __init__(self, send: Callable[[socket.socket, Cursor], None], *, most: int = 256) -> None:
@@ -41,32 +41,32 @@ class StreamEndpoint:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens."""
+        """The address it listens on."""
         return self._listener.endpoint
 
     @property
     def latest(self) -> Cursor | None:
-        """Where the latest stream began; ``None`` before the first."""
+        """The position at which the latest stream started; ``None`` before the first."""
         with self._lock:
             return self._latest
 
     def start_next_at(self, cursor: Cursor) -> None:
-        """The next connection begins there, and the ones after it are the epochs after it."""
+        """Starts the next stream at ``cursor``; later connections get the epochs after it."""
         with self._lock:
             self._next = cursor
 
     def close(self) -> None:
-        """Accepts no more readers; those that are reading go on to the end. Idempotent."""
+        """Stops accepting readers; current readers can finish. Idempotent."""
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:
-        """Ends its readers too. Idempotent."""
+        """Stops accepting readers and disconnects the current ones. Idempotent."""
         self._listener.stop()
         self.close()
 
     def wait(self) -> None:
-        """Waits until all readers are done."""
+        """Waits until all readers have finished."""
         self._listener.wait()
 
     def _handle(self, connection: socket.socket) -> None:
@@ -79,7 +79,7 @@ class StreamEndpoint:
 
 
 def private_directory() -> str:
-    """A new directory that only this user may look into, with a path short enough for sockets."""
+    """Creates a directory that only this user can access, with a path short enough for Unix sockets."""
     result = tempfile.mkdtemp(prefix="parquetry-")
     if len(result) > _LONGEST_DIRECTORY:
         os.rmdir(result)

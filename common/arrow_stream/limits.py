@@ -1,7 +1,7 @@
-"""`ClientLimits`: how much one client may ask of a server, and how long it may take.
+"""`ClientLimits`: how much one client may request from a server, and how long it may take.
 
-In: what a client sent. Out: nothing, or a `PipelineError` that names the limit. What always holds: numbers, texts and
-patterns of clients are looked at here before anything is made of them.
+Checks a client's request and raises a `PipelineError` that names the exceeded limit. Numbers, texts and patterns from
+clients are always checked here before they are used.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ _MOST_REPEATS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits(PlainFields):
-    """What each client of a server may ask for, and how long it may take.
+    """How much each client of a server may request, and how long it may take.
 
     Attributes:
         max_connections: open connections from one machine; all clients of a Unix socket count as one.
-        hello_s: seconds that a new client has for its first request.
-        idle_s: seconds that a client may neither ask nor read. A trainer that evaluates meanwhile is idle.
+        hello_s: seconds in which a new client must complete its first request.
+        idle_s: seconds for which a client may neither ask nor read. A trainer is idle while it evaluates.
         plan_s: seconds that planning one request may take.
-        memory_bytes: memory that one stream may fill ahead of its client (the pipeline's own ``memory_limit`` if that
-            is lower), and that one batch may have; ``None`` = the pipeline's own, and 1 GiB for a batch.
-        max_shards: shards, canonical shards, and loader workers.
-        max_batch_rows: rows of a batch.
-        max_rows: what a client may give to `take`, `skip`, `repeat` and `shuffle`.
-        max_stages: stages that a client may add.
-        max_request_bytes: size of a request.
+        memory_bytes: memory that one stream may fill ahead of its client (or the pipeline's ``memory_limit`` if that
+            is lower), and the maximum size of one field in a batch. ``None`` means the pipeline's ``memory_limit``,
+            and 1 GiB for the field.
+        max_shards: maximum number of shards, canonical shards, and loader workers.
+        max_batch_rows: maximum number of rows in a batch.
+        max_rows: largest argument that a client may give to `take`, `skip`, `repeat` and `shuffle`.
+        max_stages: maximum number of stages that a client may add.
+        max_request_bytes: maximum size of a request.
 
     Raises:
-        PipelineError: a limit that is no number above 0.
+        PipelineError: a limit is not a number above 0.
     """
 
     max_connections: int = 1024
@@ -73,10 +74,10 @@ class ClientLimits(PlainFields):
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> ClientLimits:
-        """The limits of texts such as ``idle_s=600``; the defaults for the rest.
+        """Parses texts such as ``idle_s=600``; the other limits keep their defaults.
 
         Raises:
-            PipelineError: a limit that there is not, or no number.
+            PipelineError: a limit is unknown, or its value is not a number.
         """
         given: dict[str, Any] = {}
         known = [item.name for item in fields(cls)]
@@ -91,13 +92,14 @@ class ClientLimits(PlainFields):
         return cls(**given)
 
     def check_request(self, request: Mapping[str, Any], names: Collection[str] = ()) -> None:
-        """Refuses a request that asks for too much, before any of it is used.
+        """Refuses a request that exceeds a limit, before any of it is used.
 
         Args:
-            names: of the served fields, which may hold any characters.
+            request: what the client sent.
+            names: names of the served fields; patterns equal to one of them may contain any characters.
 
         Raises:
-            PipelineError: it passes a limit, or is not of the protocol's types.
+            PipelineError: the request exceeds a limit, or has the wrong types.
         """
         stages = request.get("stages") or []
         if not isinstance(stages, list) or len(stages) > self.max_stages:
@@ -119,10 +121,10 @@ class ClientLimits(PlainFields):
             raise PipelineError(f"request: expected seed to be a 64-bit integer, got {_short(seed)}.")
 
     def check_element(self, element: Element) -> None:
-        """Refuses batches that would not fit: those whose fields have fixed shapes that take more memory.
+        """Refuses batches in which a field of fixed shape exceeds the memory limit.
 
         Raises:
-            PipelineError: such an element.
+            PipelineError: a field is too large.
         """
         most = self.memory_bytes or DEFAULT_MEMORY_BYTES
         for leaf in element.leaves:
@@ -138,16 +140,16 @@ class ClientLimits(PlainFields):
 
 
 def within(seconds: float, make: Callable[[], Value]) -> Value:
-    """What ``make`` returns; it is stopped where it next runs Python, once it took so long.
+    """Returns ``make()``. If it takes longer than ``seconds``, it is stopped when it next runs Python code.
 
     Raises:
-        PipelineError: it took longer.
+        PipelineError: ``make`` took too long.
     """
     results: list[Value] = []
     errors: list[Exception] = []
 
     def run() -> None:
-        with contextlib.suppress(SystemExit):  # it took too long
+        with contextlib.suppress(SystemExit):  # raised below when it takes too long
             try:
                 results.append(make())
             except Exception as error:
@@ -161,16 +163,16 @@ def within(seconds: float, make: Callable[[], Value]) -> Value:
         return results[0]
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
     raise PipelineError(
-        f"server: expected a request that is planned within {seconds:g} s, got one that takes longer. Ask for less, or "
-        "start the server with a higher limit plan_s."
+        f"server: expected a request that can be planned within {seconds:g} s, got one that takes longer. Ask for "
+        "less, or start the server with a higher limit plan_s."
     )
 
 
 def check_pattern(verb: str, pattern: str) -> None:
     """Refuses a client's regex that could take long to match.
 
-    Accepted are names, ``|``, and characters or classes (``.``, ``\\w``, ``[a-z]``) with ``*``, ``+`` or ``?`` behind
-    at most two of them. Such a pattern takes at most the square of a name's length.
+    It accepts names, ``|``, and characters or classes (``.``, ``\\w``, ``[a-z]``), at most two of them followed by
+    ``*``, ``+`` or ``?``. Matching such a pattern takes time at most quadratic in the length of a name.
 
     Raises:
         PipelineError: any other pattern.

@@ -1,7 +1,7 @@
-"""`Listener`: a listening socket whose connections are each handled in a thread of its own.
+"""`Listener`: a listening socket that handles each connection in its own thread.
 
-What always holds: a Unix socket's file is readable by its user alone, and is gone after `close`; so are the connections
-after `stop`. Processes of other users are turned away from a Unix socket, and so is who has too many connections.
+Only its user can access a Unix socket's file. `close` removes the file, and `stop` also ends all connections.
+A Unix socket refuses processes of other users, and every socket refuses clients with too many connections.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class Listener:
-    """Listens, until it is closed.
+    """Listens until it is closed.
 
     Args:
-        endpoint: where; port 0 becomes a free one.
-        handle: called with each connection, in its own thread; the connection is closed when it returns.
-        context: the TLS side of the server, if any.
-        most: connections from one machine; a Unix socket's all count together.
+        endpoint: the address to listen on; port 0 becomes a free port.
+        handle: called with each connection in its own thread; the connection is closed when it returns.
+        context: the server's TLS context, if any.
+        most: maximum number of connections from one machine; all connections to a Unix socket count together.
 
     Raises:
-        PipelineError: the address cannot be listened on.
+        PipelineError: it cannot listen on the address.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Listener:
         self._thread = start_vital(self._accept, name="parquetry-accept", failed=self._end)
 
     def close(self) -> None:
-        """Accepts no more; connections go on. Idempotent."""
+        """Stops accepting connections; open ones continue. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -87,7 +87,7 @@ class Listener:
             self._thread.join(_JOIN_S)
 
     def stop(self) -> None:
-        """Accepts no more, and ends all connections. Idempotent."""
+        """Stops accepting connections and ends the open ones. Idempotent."""
         self.close()
         with self._lock:
             left = dict(self._connections)
@@ -100,12 +100,12 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """Number of open connections."""
         with self._lock:
             return len(self._connections)
 
     def wait(self) -> None:
-        """Waits for the connections that are open to end."""
+        """Waits until all connections that are open now have ended."""
         with self._lock:
             left = list(self._connections.values())
         for thread in left:
@@ -120,8 +120,8 @@ class Listener:
                     return
                 if error.errno in _EXHAUSTED:
                     _LOGGER.warning("a client has to wait: %s", error)
-                    time.sleep(_PAUSE_S)  # nothing wakes accept() when there is room again
-                continue  # or a client that was gone before it was let in
+                    time.sleep(_PAUSE_S)  # accept() has no way to wait for free descriptors
+                continue  # or the client left before it was accepted
             with self._lock:
                 if self._closed:
                     connection.close()
@@ -134,9 +134,9 @@ class Listener:
             if self.endpoint.kind == "unix":
                 _check_peer(connection)
             elif self._hosts[host] < self._most:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # tells of machines that are gone
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects machines that are gone
             if self._hosts[host] >= self._most:
-                raise PermissionError(f"it has {self._most} connections, as many as one machine may have")
+                raise PermissionError(f"it has {self._most} connections, the maximum for one machine")
             serve = partial(self._serve, connection, host)
             self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._tell)
             self._hosts[host] += 1
@@ -148,7 +148,7 @@ class Listener:
         _LOGGER.exception("connection ended by an error of the server")
 
     def _end(self) -> None:
-        """Nobody can be let in any more: whoever comes is refused at once, instead of waiting."""
+        """Stops after a failure, so that new clients are refused immediately instead of waiting."""
         _LOGGER.exception("server ended by an error of its own")
         self.stop()
 
@@ -163,7 +163,7 @@ class Listener:
                     self._connections[connection] = self._connections.pop(own)
                 own = connection
             self._handle(connection)
-        except OSError as error:  # the client's affair: it left, or speaks no TLS
+        except OSError as error:  # the client's fault: it left, or does not use TLS
             _LOGGER.debug("connection ended: %s", error)
         finally:
             with self._lock:
@@ -192,7 +192,7 @@ def _listening(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
 
 
 def _check_peer(connection: socket.socket) -> None:
-    """Raises `PermissionError` for a process of another user; root may be everybody anyway."""
+    """Raises `PermissionError` for a process of another user, except root, who can become any user."""
     if sys.platform == "linux":
         user = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1]
         if user not in (os.geteuid(), 0):
@@ -200,7 +200,7 @@ def _check_peer(connection: socket.socket) -> None:
 
 
 def _remove_left_over(path: str) -> None:
-    """Removes the socket of a server that was killed; one that somebody listens on stays, and bind() says so."""
+    """Removes the socket of a server that was killed. If a server still listens on it, bind() raises later."""
     with contextlib.suppress(OSError):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             return

@@ -1,4 +1,4 @@
-"""`OwnServer`: a server process that a trainer starts for itself and that ends with it."""
+"""`OwnServer`: a server process that a trainer starts for itself, and that ends with the trainer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _running: set[OwnServer] = set()
 
 
 class OwnServer:
-    """A server of one pipeline, for this process alone: on a socket that only this user can reach.
+    """A server process for one pipeline of this process, on a socket that only this user can access.
 
     Raises:
-        SidecarError: it could not be started.
+        SidecarError: the server could not be started.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -48,18 +48,18 @@ class OwnServer:
             self._process.stdin.close()
             raise SidecarError(
                 f"server for this pipeline: expected it to start, got exit status {code}. "
-                "What it said is on standard error."
+                "Its messages are on standard error."
             )
         self.address = ServerAddress(url=line.removeprefix("serving at ").strip())
         _running.add(self)
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Process ID of the server."""
         return self._process.pid
 
     def close(self) -> None:
-        """Lets it end when its last reader has; does not wait for that. Idempotent."""
+        """Lets the server end after its last reader, without waiting for it. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -69,7 +69,7 @@ class OwnServer:
         start_vital(self._reap, name="parquetry-reap", failed=report)
 
     def end(self) -> None:
-        """Ends it at once, with its readers. Idempotent."""
+        """Ends the server immediately and disconnects its readers. Idempotent."""
         self._closed = True
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""`ReaderEndpoint`: where a reader that cannot speak, such as tensorflow-io's, gets its epochs from.
+"""`ReaderEndpoint`: the socket from which a reader that cannot send requests, such as tensorflow-io's, gets its epochs.
 
-The server opens a socket for it, or, where a token or TLS stands between, this process does and passes the bytes on.
-Either lasts as long as this object's connection to the server does.
+The server opens the socket. If the server requires a token or TLS, this process opens it instead and forwards the
+bytes. Either way, the socket lasts as long as this object's connection to the server.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PIECE_BYTES = 1 << 20
 
 
 class ReaderEndpoint:
-    """An endpoint at a server, in the layout of `cells`.
+    """An endpoint of a server; its streams have the layout ``cells``.
 
     Raises:
-        SidecarError: the server is not there.
+        SidecarError: the server cannot be reached.
     """
 
     def __init__(self, address: ServerAddress, stages: Sequence[Stage]) -> None:
@@ -47,21 +47,21 @@ class ReaderEndpoint:
 
     @property
     def latest(self) -> Cursor | None:
-        """Where the latest stream began; ``None`` before the first."""
+        """The position at which the latest stream started; ``None`` before the first."""
         if self._relay is not None:
             return self._relay.latest
         latest = self._connection.ask({"do": "progress"})["latest"]
         return None if latest is None else cursor_of(latest)
 
     def start_next_at(self, cursor: Cursor) -> None:
-        """The next stream begins there, and the ones after it are the epochs after it."""
+        """Starts the next stream at ``cursor``; later ones are the epochs after it."""
         if self._relay is not None:
             self._relay.start_next_at(cursor)
         else:
             self._connection.ask({"do": "start_next_at", "numbers": cursor_to_json(cursor)})
 
     def close(self) -> None:
-        """No new streams; those that run go on to their end. Idempotent."""
+        """Accepts no new streams; current ones can finish. Idempotent."""
         self._connection.close()
         if self._relay is not None:
             self._relay.close()
@@ -71,7 +71,7 @@ class ReaderEndpoint:
         server = open_stream(self._address, self._stages, cursor, layout="cells", strict_nulls=True)
         buffer = memoryview(bytearray(_PIECE_BYTES))
         try:
-            with contextlib.suppress(OSError):  # either side left; the other one notices by the end of its bytes
+            with contextlib.suppress(OSError):  # one side left; the other sees the end of the stream
                 while count := server.socket.recv_into(buffer):
                     reader.sendall(buffer[:count])
         finally:

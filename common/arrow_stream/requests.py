@@ -1,6 +1,7 @@
-"""`Client`: one connection as the server sees it: its requests, one after another, and what each is answered.
+"""`Client`: the server's side of one connection, which answers requests one after another.
 
-A request that fails is answered with the error; the connection stays. The forms are in `docs/arrow-stream.md`.
+If a request fails, the answer is the error, and the connection stays open. `docs/arrow-stream.md` describes the
+messages.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _REST_S, _REST_PIECES = 1.0, 16
 
 
 class Serving(Protocol):
-    """What a client is answered from; `ArrowServer` is one."""
+    """What `Client` needs from the server; `ArrowServer` implements it."""
 
     variants: Variants
     shared: SharedEpochs
@@ -35,13 +36,13 @@ class Serving(Protocol):
 
     @property
     def token(self) -> str | None:
-        """What clients must know; ``None`` = nothing."""
+        """The token that clients must send; ``None`` if there is none."""
 
     def new_endpoint(self, send: Callable[[socket.socket, Cursor], None]) -> StreamEndpoint | None:
-        """An endpoint for a reader that cannot say anything."""
+        """Opens an endpoint for a reader that cannot send requests."""
 
     def end_endpoint(self, endpoint: StreamEndpoint) -> None:
-        """Its client is gone."""
+        """Closes an endpoint whose client has left."""
 
 
 class Client:
@@ -54,15 +55,15 @@ class Client:
         self._let_in = False
 
     def serve(self) -> None:
-        """Handles requests until the client leaves, or its stream has ended."""
+        """Handles requests until the client leaves or its stream has ended."""
         limits = self._server.limits
-        within_s: float | None = limits.hello_s  # whoever connects and says nothing takes no place here
+        within_s: float | None = limits.hello_s  # silent connections must not use up max_connections
         try:
             while (request := self._receive(within_s)) is not None:
                 self._connection.settimeout(limits.idle_s)
                 if not self._answer(request):
                     return
-                within_s = limits.idle_s if self._endpoint is None else None  # its reader has a connection of its own
+                within_s = limits.idle_s if self._endpoint is None else None  # the reader has its own connection
                 self._connection.settimeout(None)
         finally:
             if self._endpoint is not None:
@@ -78,7 +79,7 @@ class Client:
             return None
 
     def _drop_rest(self) -> None:
-        """Reads what a stranger still sends: closing on unread bytes would take our answer back."""
+        """Reads what the client still sends: closing a socket with unread bytes would discard our answer."""
         self._connection.shutdown(socket.SHUT_WR)
         self._connection.settimeout(_REST_S)
         for _ in range(_REST_PIECES):
@@ -86,7 +87,7 @@ class Client:
                 return
 
     def _answer(self, request: dict[str, Any]) -> bool:
-        """Answers a request; False after the last one."""
+        """Answers a request; returns False if it was the last one."""
         try:
             self._check(request)
             if request.get("do") == "stream":
@@ -126,7 +127,7 @@ class Client:
         return within(self._server.limits.plan_s, lambda: self._told(str(do), request))
 
     def _told(self, do: str, request: dict[str, Any]) -> dict[str, Any]:
-        """What a request asks about a pipeline."""
+        """Answers a question about a pipeline."""
         _, pipeline = self._server.variants.of(request)
         if do == "describe":
             return describe(pipeline)
@@ -139,7 +140,7 @@ class Client:
         raise PipelineError(f"server: expected a request of the stream's protocol, got {do!r}.")
 
     def _planned(self, request: dict[str, Any]) -> tuple[str, Pipeline]:
-        """The pipeline of a request, and its key, once it is planned."""
+        """Plans the pipeline of a request; returns its key and the pipeline."""
 
         def plan() -> tuple[str, Pipeline]:
             key, pipeline = self._server.variants.of(request)
@@ -151,7 +152,7 @@ class Client:
     def _origin_after(self, pipeline: Pipeline, request: dict[str, Any]) -> dict[str, Any]:
         plan = pipeline.plan()
         if not isinstance(plan, Plan):
-            raise PipelineError("server: a mix goes on with the same number of ranks only.")
+            raise PipelineError("server: a mix can resume only on the same number of ranks.")
         start = cursor_of({"origin": request.get("origin")}).origin
         shards, rows = integer(request.get("num_shards"), least=1), integer(request.get("rows"), least=0)
         if shards is None or rows is None:
@@ -181,7 +182,7 @@ class Client:
         self._connection.shutdown(socket.SHUT_WR)
 
     def _is_asked(self) -> bool:
-        """Waits until the client wants a batch; False if it left instead."""
+        """Waits until the client asks for a batch; returns False if it left instead."""
         try:
             return bool(self._connection.recv(1))
         except TimeoutError:
@@ -206,13 +207,13 @@ class Client:
 
     def _start_next_at(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._endpoint is None:
-            raise PipelineError("server: expected an endpoint to have been opened on this connection, got none.")
+            raise PipelineError("server: expected an endpoint that was opened on this connection, got none.")
         self._endpoint.start_next_at(cursor_of(request.get("numbers")))
         return {}
 
 
 def describe(pipeline: Pipeline) -> dict[str, Any]:
-    """What a client must know of a pipeline to plan with it."""
+    """Returns what a client must know about a pipeline to plan with it."""
     plan = pipeline.plan()
     shard = plan.order.shard
     return {
@@ -239,6 +240,6 @@ def _check_shareable(pipeline: Pipeline, cursor: Cursor) -> None:
     shard = pipeline.plan().order.shard
     if shard is not None or cursor.workers != 1 or cursor.start or cursor.origin != START:
         raise PipelineError(
-            "shared epoch: expected a client without a shard, a loader worker's part or a state, because the clients "
-            "divide the epoch among themselves as they go. Use shared=False for those."
+            "shared epoch: expected a client without a shard, a loader worker's part or a state, because clients take "
+            "batches in the order in which they ask. Use shared=False for those."
         )

@@ -1,4 +1,4 @@
-"""One stream: the steps of one iteration, encoded and sent until they end, fail, or the client is gone."""
+"""Sends one stream: encodes the steps of an iteration until they end, one fails, or the client leaves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Step = tuple[int, list[Column], int]
 
 
 def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> StepIterator[Any]:
-    """The steps of a stream."""
+    """Opens the steps of a stream at a cursor."""
     steps = StepIterator(
         pipeline, cursor.iteration, strict_nulls=strict_nulls, worker=cursor.worker, workers=cursor.workers
     )
@@ -37,7 +37,7 @@ def open_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Ste
 
 
 def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Iterator[Step]:
-    """The steps of an iteration that belongs to one client alone."""
+    """Yields the steps of an iteration that is not shared with other clients."""
     steps = open_steps(pipeline, cursor, strict_nulls=strict_nulls)
     try:
         for count, columns in steps:
@@ -47,10 +47,10 @@ def own_steps(pipeline: Pipeline, cursor: Cursor, *, strict_nulls: bool) -> Iter
 
 
 def send_stream(connection: socket.socket, element: Element, steps: Iterator[Step], layout: Layout) -> None:
-    """Sends all steps as one Arrow IPC stream; an error of the pipeline is its last message.
+    """Sends all steps as one Arrow IPC stream. If the pipeline fails, the error is the last message.
 
-    Arrow's own writer waits in ``sendall`` while the client is slower; the engine then runs no further ahead than its
-    memory limit lets it.
+    If the client is slower, Arrow's writer blocks in ``sendall``, and the engine reads ahead only up to its memory
+    limit.
     """
     sink = SocketWriter(connection)
     schema = rows_schema(element) if layout == "rows" else cells_schema(element)
@@ -78,9 +78,9 @@ def send_stream(connection: socket.socket, element: Element, steps: Iterator[Ste
 
 
 def error_to_json(error: BaseException, *, to_stranger: bool = False) -> dict[str, str]:
-    """An error as a client raises it again: its class in our tree, its message, and the traceback's text.
+    """Encodes an error so that the client can raise it again: class name, message, and traceback.
 
-    ``to_stranger``: without the traceback, which says how things are called on the server.
+    ``to_stranger`` leaves out the traceback, which shows the server's paths and names.
     """
     name = type(error).__name__ if isinstance(error, ParquetryError) else "ParquetryError"
     message = str(error) if isinstance(error, ParquetryError) else f"{type(error).__name__}: {error}"

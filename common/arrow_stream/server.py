@@ -1,6 +1,6 @@
 """`ArrowServer`: serves one pipeline to any number of clients; `serve` starts one in this process.
 
-A client's requests are answered by `requests`; here is what they share, and how all of it ends.
+`requests` answers each client. This module holds the state that clients share, and shuts everything down.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ArrowServer:
-    """A served pipeline; use it as a context manager, or call `close`.
+    """Serves a pipeline. Use it as a context manager, or call `close`.
 
     Args:
-        pipeline: what is served.
-        address: ``unix:PATH`` or ``tcp://HOST:PORT`` (port 0 = any free one).
-        token_file, tls_cert_file, tls_key_file: needed where other machines can connect. Without a token file, clients
-            of a TCP port of this machine need a token that only processes of this user can read, and find by
-            themselves.
-        limits: what each client may ask for.
+        pipeline: the pipeline to serve.
+        address: ``unix:PATH`` or ``tcp://HOST:PORT``; port 0 picks any free port.
+        token_file, tls_cert_file, tls_key_file: required if other machines can connect. If you give no token file for a
+            TCP port of this machine, the server makes a token. Clients of the same user find it; others cannot read it.
+        limits: how much each client may request.
 
     Raises:
-        PipelineError: an address that would let other machines in, or that cannot be listened on.
-        ParquetryError: what planning the pipeline raises.
+        PipelineError: other machines could connect without a token and TLS, or the server cannot listen on the address.
+        ParquetryError: the pipeline cannot be planned.
     """
 
     def __init__(
@@ -58,8 +57,8 @@ class ArrowServer:
             raise PipelineError("serve: expected a pipeline over files, got one that is served by another server.")
         if pipeline.options.skips:
             raise PipelineError(
-                "serve: expected on_error='raise', got 'skip': clients count rows of the order. Leave bad rows out "
-                "with where()."
+                "serve: expected on_error='raise', got 'skip', because clients count the rows of the order. Exclude "
+                "bad rows with where()."
             )
         endpoint = parse_endpoint(address)
         security = Security(
@@ -72,7 +71,7 @@ class ArrowServer:
             self._own_token = OwnToken()
             self._token = self._own_token.text
         self._has_tls = context is not None
-        _ = pipeline.element  # a pipeline that cannot be planned is told here, not to the first client
+        _ = pipeline.element  # if planning fails, raise here, not to the first client
         self.limits = limits or ClientLimits()
         if self.limits.memory_bytes is not None:
             most = min(self.limits.memory_bytes, pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES)
@@ -92,27 +91,27 @@ class ArrowServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where it listens."""
+        """The address it listens on."""
         found = self._listener.endpoint
         return Endpoint(kind=found.kind, path=found.path, host=found.host, port=found.port, tls=self._has_tls)
 
     @property
     def address(self) -> str:
-        """The URL that clients name."""
+        """The URL for clients."""
         return str(self.endpoint)
 
     @property
     def clients(self) -> int:
-        """Connections that are open."""
+        """Number of open connections."""
         return self._listener.connections
 
     @property
     def token(self) -> str | None:
-        """What clients must know; ``None`` = nothing."""
+        """The token that clients must send; ``None`` if there is none."""
         return self._token
 
     def new_endpoint(self, send: Callable[[socket.socket, Cursor], None]) -> StreamEndpoint | None:
-        """An endpoint for a reader that cannot say anything; ``None`` where it would get past the token or TLS."""
+        """Opens an endpoint for a reader that cannot send requests; ``None`` if that would bypass the token or TLS."""
         if self._token is not None or self._has_tls:
             return None
         endpoint = StreamEndpoint(send)
@@ -121,14 +120,14 @@ class ArrowServer:
         return endpoint
 
     def end_endpoint(self, endpoint: StreamEndpoint) -> None:
-        """Its client is gone: no new readers; those that read may finish."""
+        """Closes an endpoint whose client has left; its current readers can finish."""
         endpoint.close()
         endpoint.wait()
         with self._lock:
             self._endpoints.discard(endpoint)
 
     def drain(self) -> None:
-        """Accepts nobody any more, and waits until the streams that run have ended."""
+        """Stops accepting clients, waits until all open connections have ended, and closes the server."""
         self._listener.close()
         self._listener.wait()
         self.close()
@@ -167,11 +166,10 @@ def serve(
     tls_key_file: str | os.PathLike[str] | None = None,
     limits: ClientLimits | None = None,
 ) -> ArrowServer:
-    """Serves a pipeline (or what carries one) from this process, for notebooks and tests.
+    """Serves a pipeline, or an object that has one, from this process, for notebooks and tests.
 
-    Its batches are made in this process's threads, or in a sidecar, as the pipeline's ``executor`` says. ``address``
-    of the result is what clients name: ``Pipeline(address=server.address)``. ``limits`` says what each of them may ask
-    for.
+    The pipeline's ``executor`` decides whether threads of this process or a sidecar make the batches. Clients connect
+    with ``Pipeline(address=server.address)``. ``limits`` says how much each of them may request.
     """
     served = getattr(pipeline, "pipeline", pipeline)
     url = address.url if isinstance(address, ServerAddress) else address

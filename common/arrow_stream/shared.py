@@ -1,7 +1,7 @@
-"""`SharedEpochs`: epochs whose batches several clients take in turn, each batch by exactly one of them.
+"""`SharedEpochs`: epochs whose batches are divided among several clients; each batch goes to exactly one of them.
 
-An epoch is named by its number. A client that asks for one joins it where it is; one that has ended gives nothing more.
-What a client had been sent when it died is not given again.
+Epochs are identified by number. A client joins an epoch at its current position; an epoch that has ended yields nothing
+more. Batches that were sent to a client that died are not sent again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SharedEpoch:
         self.finished = False
 
     def next(self) -> Step | None:
-        """The next step; ``None`` at the end. An error is every client's."""
+        """Returns the next step, or ``None`` at the end. An error is raised to every client."""
         with self._lock:
             if self._error is not None:
                 raise self._error
@@ -47,7 +47,7 @@ class SharedEpoch:
 
 
 class SharedEpochs:
-    """The epochs of all pipelines that clients share. Thread-safe."""
+    """The shared epochs of all pipelines. Thread-safe."""
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, int], SharedEpoch] = {}
@@ -57,10 +57,14 @@ class SharedEpochs:
     def steps(
         self, key: str, pipeline: Pipeline, epoch: int, *, strict_nulls: bool, asked: Callable[[], bool]
     ) -> Iterator[Step]:
-        """This client's part of an epoch: what it asks for before the others do.
+        """Yields this client's part of an epoch: the steps that it asks for before another client does.
 
         Args:
-            asked: waits until the client wants a step; False if it left instead.
+            key: identifies the pipeline.
+            pipeline: the pipeline to read.
+            epoch: the number of the epoch.
+            strict_nulls: as for `open_steps`.
+            asked: waits until the client asks for a step; returns False if it left instead.
         """
         shared = self._join(f"{key} {strict_nulls}", pipeline, epoch, strict_nulls=strict_nulls)
         if shared is None:
@@ -92,7 +96,7 @@ class SharedEpochs:
         return shared
 
     def _over(self, key: str, epoch: int) -> list[SharedEpoch]:
-        """Takes out the earlier epochs that nobody reads any more: a later one has begun."""
+        """Removes and returns earlier epochs that nobody reads any more."""
         over = []
         for name, number in list(self._epochs):
             earlier = self._epochs[name, number]

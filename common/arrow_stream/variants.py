@@ -1,7 +1,7 @@
-"""What a client adds to the served pipeline: its shard, and other stages that carry no code.
+"""Adds a client's stages to the served pipeline: its shard, and other stages that contain no code.
 
-In: the served `Pipeline` and the stages of a request, as JSON. Out: the pipeline that this client is served. What
-always holds: nothing that a client sends is unpickled or run.
+Takes the served `Pipeline` and the stages of a request, as JSON; returns the pipeline to serve to this client. Nothing
+that a client sends is ever unpickled or executed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MOST_KEPT = 64
 
 
 def with_added(served: Pipeline, added: Sequence[Stage], seed: int | None = None) -> Pipeline:
-    """The served pipeline with a client's stages; a shard goes before the batch, where each rank gets its own rows.
+    """Adds a client's stages to the served pipeline. A shard goes before the batch, so that it divides rows.
 
     Raises:
-        PipelineError: stages that make no sense there.
-        StateError: ``seed`` is not the served pipeline's, and that was chosen by somebody.
+        PipelineError: a stage is not valid there.
+        StateError: ``seed`` differs from the seed that was given explicitly for the served pipeline.
     """
     stages = list(served.stages)
     for stage in added:
@@ -34,7 +34,7 @@ def with_added(served: Pipeline, added: Sequence[Stage], seed: int | None = None
         at = _end_of_rows(stages) if stage.decides is Decision.PART else len(stages)
         stages.insert(at, stage)
         if seed is None:
-            served.with_stages(stages)  # so that an error names the stage that does not fit
+            served.with_stages(stages)  # so that an error names the invalid stage
     result = served.with_stages(stages) if added else served
     if seed is not None and result.drawn_seed is not None:
         result = result.with_seed(seed)
@@ -42,7 +42,7 @@ def with_added(served: Pipeline, added: Sequence[Stage], seed: int | None = None
 
 
 def accepted(pipeline: Pipeline) -> list[str]:
-    """The verbs that may follow."""
+    """Returns the verbs that may follow the pipeline."""
     return [verb for verb in sendable_verbs() if _fits(pipeline, verb)]
 
 
@@ -53,7 +53,7 @@ def _fits(pipeline: Pipeline, verb: str) -> bool:
 
 
 def _end_of_rows(stages: list[Stage]) -> int:
-    """Where a shard deals every pass evenly: after the last stage before the batch that cuts or shuffles rows."""
+    """Returns where a shard divides each pass evenly: after the last stage before the batch that cuts or shuffles."""
     batches = [number for number, stage in enumerate(stages) if stage.decides is Decision.BATCHES]
     if not batches:
         return len(stages)
@@ -64,7 +64,7 @@ def _end_of_rows(stages: list[Stage]) -> int:
 
 
 class Variants:
-    """The pipelines that clients ask for, each planned once. Thread-safe."""
+    """Keeps the pipelines that clients have asked for, so that each is planned only once. Thread-safe."""
 
     def __init__(self, served: Pipeline, limits: ClientLimits) -> None:
         self.served = served
@@ -74,10 +74,10 @@ class Variants:
         self._lock = Lock()
 
     def of(self, request: dict[str, Any]) -> tuple[str, Pipeline]:
-        """The pipeline of a request, and a key that says which it is.
+        """Returns the pipeline of a request, with a key that identifies it.
 
         Raises:
-            PipelineError: stages that make no sense, that a client cannot send, or that ask for too much.
+            PipelineError: a stage is not valid there, cannot be sent by a client, or exceeds a limit.
         """
         self._limits.check_request(request, self._names)
         added, seed = request.get("stages") or [], request.get("seed")
@@ -98,12 +98,10 @@ class Variants:
 
 def _stage(value: Any) -> Stage:
     verb = value.get("verb") if isinstance(value, dict) else None
-    check_sendable(str(verb))  # before anything of it is read: other stages may carry code
+    check_sendable(str(verb))  # before reading any of it: other stages may contain code
     try:
         return stage_from_json(value)
     except ParquetryError:
         raise
     except Exception as error:
-        raise PipelineError(
-            f"{verb}: expected the stage as this version writes it, got {value!r} ({error})."
-        ) from error
+        raise PipelineError(f"{verb}: expected a stage as written by this version, got {value!r} ({error}).") from error

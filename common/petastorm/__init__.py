@@ -1,8 +1,8 @@
-"""Petastorm's public names and arguments on parquetry's engine: change the import, keep the code.
+"""Petastorm's API on parquetry's engine: change the import, keep the code.
 
-``from petastorm import make_reader`` becomes ``from parquetry.common.petastorm import make_reader``, and so for its
-modules; ``petastorm.tf_utils`` and ``petastorm.pytorch`` are ``parquetry.tf_plugin.petastorm`` and
-``parquetry.torch_plugin.petastorm``. What differs, and why, is in ``docs/migrating-from-petastorm.md``.
+``from petastorm import make_reader`` becomes ``from parquetry.common.petastorm import make_reader``; the other modules
+move the same way. ``petastorm.tf_utils`` and ``petastorm.pytorch`` become ``parquetry.tf_plugin.petastorm`` and
+``parquetry.torch_plugin.petastorm``. ``docs/migrating-from-petastorm.md`` lists all differences and their reasons.
 """
 
 from .errors import NoDataAvailableError

@@ -1,6 +1,6 @@
-"""Caches of any value by key, as Petastorm's `CacheBase` describes them.
+"""Caches of arbitrary values by key, with the interface of Petastorm's `CacheBase`.
 
-Readers do not use these: with ``cache_type="local-disk"`` they keep stored row groups in `engine.disk_cache`.
+Readers do not use these: with ``cache_type="local-disk"``, they cache stored row groups with `engine.disk_cache`.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any
 
 
 class CacheBase:
-    """Base of caches."""
+    """Base class of caches."""
 
     def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:
-        """The value kept under a key; the function makes it where there is none."""
+        """Returns the cached value for a key; calls the function to make it if there is none."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Removes what is kept."""
+        """Removes the cached values."""
 
 
 class NullCache(CacheBase):
-    """Keeps nothing."""
+    """Caches nothing."""
 
     def get(self, key: str, fill_cache_func: Callable[[], Any]) -> Any:
         return fill_cache_func()

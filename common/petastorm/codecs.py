@@ -1,7 +1,7 @@
-"""Petastorm's codecs by their names and arguments; each does its work through the parquetry codec of the same bytes.
+"""Petastorm's codecs, with its names and arguments. Each uses the parquetry codec that stores the same bytes.
 
-In: a `UnischemaField` and a value. Out: what Parquet stores, and back. A Spark type is only looked at by its name, so
-pyspark is needed by nobody but `DataframeColumnCodec.spark_dtype`.
+They convert values of a `UnischemaField` to what Parquet stores, and back. Spark types are recognised by name, so only
+`DataframeColumnCodec.spark_dtype` needs pyspark.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..schema.field import UnischemaField as CoreField
 from ..schema.images import CompressedImageCodec as CoreImageCodec
 
 Value: TypeAlias = Any
-"""What a user's row holds under a name, or a column stores for it: anything, which the codec checks."""
+"""A value from a user's row or a stored column. It can be anything; the codec checks it."""
 
 
 class EncodedField(Protocol):
-    """A field of `petastorm.unischema`, as far as codecs know it."""
+    """What codecs need from a field of `petastorm.unischema`."""
 
     @property
     def name(self) -> str:
@@ -36,14 +36,14 @@ class EncodedField(Protocol):
 
     @property
     def numpy_dtype(self) -> Any:
-        """Of the values."""
+        """dtype of the values."""
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """Of one value."""
+        """Shape of one value."""
 
     def to_parquetry(self, codec: Codec | None = None) -> CoreField:
-        """The field as the engine knows it."""
+        """Returns the field in the engine's form."""
 
 
 _SPARK_ARROW = {
@@ -83,22 +83,22 @@ _WANTED = {"string": "string", "binary": "bytes"}
 
 
 class DataframeColumnCodec:
-    """Base of the codecs."""
+    """Base class of the codecs."""
 
     def encode(self, unischema_field: EncodedField, value: Value) -> Value:
-        """The stored form of a value; raises ``ValueError`` or ``TypeError`` if the value does not fit the field."""
+        """Encodes a value; raises ``ValueError`` or ``TypeError`` if the value does not fit the field."""
         raise NotImplementedError
 
     def decode(self, unischema_field: EncodedField, value: Value) -> Value:
-        """The value that is stored as ``value``."""
+        """Decodes a stored value."""
         raise NotImplementedError
 
     def spark_dtype(self) -> Any:
-        """The Spark type of the stored column (needs pyspark)."""
+        """Returns the Spark type of the stored column (needs pyspark)."""
         return spark_type("BinaryType")
 
     def to_parquetry(self, field: EncodedField) -> Codec | None:
-        """The parquetry codec that stores the same bytes; ``None`` for the field's default."""
+        """Returns the parquetry codec that stores the same bytes; ``None`` for the field's default."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ class DataframeColumnCodec:
 
 
 class StoredCodec(DataframeColumnCodec):
-    """A codec of parquetry (also one that Petastorm does not know), seen as one of Petastorm's."""
+    """A parquetry codec with Petastorm's interface; Petastorm need not have a codec of this kind."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -133,25 +133,25 @@ class StoredCodec(DataframeColumnCodec):
 
 
 class NdarrayCodec(StoredCodec):
-    """An array as ``.npy`` bytes."""
+    """Stores an array as ``.npy`` bytes."""
 
     def __init__(self) -> None:
         super().__init__(core.NdarrayCodec())
 
 
 class CompressedNdarrayCodec(StoredCodec):
-    """An array as a zip file that holds ``.npy`` bytes."""
+    """Stores an array as a zip file that contains ``.npy`` bytes."""
 
     def __init__(self) -> None:
         super().__init__(core.CompressedNdarrayCodec())
 
 
 class CompressedImageCodec(StoredCodec):
-    """An image as PNG or JPEG bytes, in RGB order.
+    """Stores an image as PNG or JPEG bytes, in RGB order.
 
     Args:
         image_codec: ``"png"`` or ``"jpeg"`` (or parquetry's ``"webp"``, which Petastorm cannot read).
-        quality: of JPEG, 1 to 100.
+        quality: JPEG quality, 1 to 100.
     """
 
     def __init__(self, image_codec: str = "png", quality: int = 80) -> None:
@@ -169,7 +169,7 @@ class CompressedImageCodec(StoredCodec):
 
 
 class ScalarCodec(DataframeColumnCodec):
-    """One plain Parquet value.
+    """Stores a scalar as a plain Parquet value.
 
     Args:
         spark_type: the stored type: a type of ``pyspark.sql.types``, a pyarrow type, or a numpy dtype.
@@ -180,7 +180,7 @@ class ScalarCodec(DataframeColumnCodec):
 
     @property
     def arrow_type(self) -> pa.DataType | None:
-        """The Arrow type that stores the value, ``None`` where nothing is known of the given type."""
+        """The Arrow type that stores the value; ``None`` if the given type is unknown."""
         given = self._spark_type
         if isinstance(given, pa.DataType):
             return given
@@ -195,10 +195,10 @@ class ScalarCodec(DataframeColumnCodec):
             return None
 
     def encode(self, unischema_field: EncodedField, value: Value) -> Value:
-        """The plain Python value that Spark writes into a column of the stored type.
+        """Returns the plain Python value that Spark writes to a column of the stored type.
 
         Raises:
-            EncodeError: a value of another kind, or one that would read back as another (but that floats are rounded).
+            EncodeError: the value has another kind, or would read back as a different one. Floats may be rounded.
         """
         if isinstance(value, bytearray | memoryview):
             value = bytes(value)
@@ -239,7 +239,7 @@ class ScalarCodec(DataframeColumnCodec):
         stored = self.arrow_type
         try:
             codec = core.ScalarCodec(stored)
-            field.to_parquetry(codec=codec)  # refuses types of another family, as text for bytes
+            field.to_parquetry(codec=codec)  # refuses types of another family, such as text for bytes
         except SchemaError:
             return None
         return codec
@@ -249,7 +249,7 @@ class ScalarCodec(DataframeColumnCodec):
 
 
 def spark_type(name: str, *args: object) -> Any:
-    """A type of ``pyspark.sql.types``.
+    """Makes a type of ``pyspark.sql.types``.
 
     Raises:
         CodecUnavailableError: pyspark is not installed.
@@ -262,7 +262,7 @@ def spark_type(name: str, *args: object) -> Any:
 
 
 def _plain(value: object) -> Value:
-    """A numpy scalar as Python's own type; time stamps in microseconds, as Spark has them."""
+    """Converts a numpy scalar to a plain Python value; timestamps have microseconds, as in Spark."""
     if not isinstance(value, np.generic | np.ndarray):
         return value
     if value.dtype.kind != "M":
@@ -274,7 +274,7 @@ def _plain(value: object) -> Value:
 
 
 def _stored_scalar(stored: pa.DataType | None, dtype: DTypeLike, value: Value) -> Value:
-    """What is stored for a plain value; raises ``ValueError``, ``TypeError`` or ``ArithmeticError`` if none is."""
+    """Converts a plain value for storage; raises ``ValueError``, ``TypeError`` or ``ArithmeticError`` if it cannot."""
     if stored is None:
         return value
     if pa.types.is_decimal(stored):
@@ -310,7 +310,7 @@ def _reads_back(value: object, form: object) -> bool:
 
 
 def as_scalar(dtype: DTypeLike, value: Value) -> Value:
-    """A stored scalar in the field's own type: numpy scalars, ``numpy.str_``, ``numpy.bytes_``, ``Decimal``."""
+    """Converts a stored scalar to the field's type: numpy scalars, ``numpy.str_``, ``numpy.bytes_``, ``Decimal``."""
     if value is None or dtype is None or not isinstance(dtype, type):
         return value
     if dtype is decimal.Decimal:
@@ -325,15 +325,16 @@ def as_scalar(dtype: DTypeLike, value: Value) -> Value:
 
 
 def decode_array(field: CoreField, data: bytes | bytearray | memoryview | pa.Buffer) -> np.ndarray:
-    """The array in some stored bytes, in memory of its own.
+    """Decodes an array from stored bytes, into memory of its own.
 
     Args:
         field: a parquetry field.
+        data: the stored bytes.
 
     Raises:
-        DecodeError: bytes that do not hold such an array.
+        DecodeError: the bytes are not a valid array of this field.
     """
-    codec: Any = field.storage  # those of text have decode_strings
+    codec: Any = field.storage  # codecs of text have decode_strings
     try:
         view = memoryview(data)
         if is_string_like(field.dtype):
@@ -349,7 +350,7 @@ def decode_array(field: CoreField, data: bytes | bytearray | memoryview | pa.Buf
 
 
 def _check_array(field: EncodedField, value: Value) -> None:
-    """Petastorm's two refusals, in words that name the field."""
+    """Makes the two checks that Petastorm makes; the errors also name the field."""
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype is not decimal.Decimal else None
     if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SUM" and value.dtype != dtype:
         raise EncodeError(f"field '{field.name}': Unexpected type {value.dtype}, expected {dtype}.")

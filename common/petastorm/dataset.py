@@ -1,8 +1,8 @@
 """`PetastormDataset`: a stored dataset as Petastorm's two readers see it.
 
-`make_reader` sees the declared fields; `make_batch_reader` sees the Parquet columns as they are stored, encoded values
-included. Repeated URLs are read repeatedly, nested columns are left out, and the whole pickles without its footers, so
-that worker processes need not list it again.
+`make_reader` sees the declared fields; `make_batch_reader` sees the Parquet columns as stored, including encoded
+values. A URL that is given twice is read twice. Nested columns are left out. The dataset is pickled with its list of
+files but without footers, so worker processes need not list the files again.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class PetastormDataset(StoredDataset):
     """A dataset on storage.
 
     Args:
-        urls: of directories or files; a URL that occurs twice is read twice.
-        physical: whether fields are the stored columns instead of the declared ones.
+        urls: URLs of directories or files; one that occurs twice is read twice.
+        physical: whether to use the stored columns as fields instead of the declared ones.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PetastormDataset(StoredDataset):
             self._listing = replace(self._listing, files=tuple(files))
 
     @cached_property
-    def _described(self) -> Described:  # cached as in the base
+    def _described(self) -> Described:  # cached, as in the base class
         declared: Described = StoredDataset._described.func(self)  # type: ignore[attr-defined]  # a cached_property
         schema, refused, partitions = self._stored_columns(declared) if self._physical else declared
         nested = sorted([*refused, *(name for name in schema.fields if "." in name)])
@@ -86,18 +86,18 @@ class PetastormDataset(StoredDataset):
 
     @property
     def is_petastorm(self) -> bool:
-        """Whether the dataset declares a schema of its own, Petastorm's or parquetry's."""
+        """Whether the dataset declares a schema, in Petastorm's or parquetry's form."""
         return any(key.endswith(b"unischema.v1") for key in self.key_values)
 
     @cached_property
     def unread_by_petastorm(self) -> frozenset[str]:
-        """The columns of plain Parquet files that Petastorm leaves out; none of a declared schema."""
+        """Columns of plain Parquet files that Petastorm does not read; empty if the dataset declares a schema."""
         if self.is_petastorm and not self._physical:
             return frozenset()
         return frozenset(column.name for column in self.arrow_schema if not _is_read_by_petastorm(column.type))
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a worker cannot do without: row groups, schema and types. Footers are read again where they are needed.
+        # Compute what every worker needs: row groups, schema and types. Workers read the footers that they need.
         _ = self.row_groups, self._described, self.types
         return {name: value for name, value in self.__dict__.items() if name not in ("footers", "index")}
 

@@ -1,16 +1,16 @@
-"""The errors that Petastorm's users catch, as branches of parquetry's own tree.
+"""The errors that Petastorm users catch, as part of parquetry's error tree.
 
 ::
 
     ParquetryError
      ├─ NoDataAvailableError    (also an EmptySelectionError) fewer row groups than shards, or nothing to read
      ├─ NoFieldsError           (also a RuntimeError) no column matches ``schema_fields``
-     ├─ PetastormMetadataError  (also a SchemaError) a dataset without the metadata that is asked for
-     ├─ ReaderStoppedError      (also a RuntimeError) a sample is wanted from a reader that was stopped
+     ├─ PetastormMetadataError  (also a SchemaError) the dataset has no metadata of the requested kind
+     ├─ ReaderStoppedError      (also a RuntimeError) a sample was requested from a stopped reader
      ├─ ResetError              (also a NotImplementedError) ``reset()`` before the last row
-     ├─ IterationError          (also a RuntimeError) a loader is iterated twice at a time, or again after a failure
-     ├─ UnsupportedTypeError    (also a SchemaError and a TypeError) a value that the framework has no form for
-     └─ DecodeFieldError        (also a DecodeError and a RuntimeError) a value that does not decode
+     ├─ IterationError          (also a RuntimeError) a loader is iterated twice at once, or again after a failure
+     ├─ UnsupportedTypeError    (also a SchemaError and a TypeError) a value that the framework cannot represent
+     └─ DecodeFieldError        (also a DecodeError and a RuntimeError) a stored value that cannot be decoded
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import DecodeError, EmptySelectionError, FieldNotFoundError, Parqu
 
 
 class NoDataAvailableError(EmptySelectionError):
-    """There is less data than the reader was asked for."""
+    """There is no data to read, or there are fewer row groups than shards."""
 
 
 class NoFieldsError(FieldNotFoundError, RuntimeError):
@@ -27,15 +27,15 @@ class NoFieldsError(FieldNotFoundError, RuntimeError):
 
 
 class PetastormMetadataError(SchemaError):
-    """The dataset has no metadata of the kind that is asked for."""
+    """The dataset has no metadata of the requested kind."""
 
 
 class PetastormMetadataGenerationError(PetastormMetadataError):
-    """Metadata that could not be written."""
+    """The metadata could not be written."""
 
 
 class ReaderStoppedError(ParquetryError, RuntimeError):
-    """A reader that was stopped is asked for a sample."""
+    """A sample was requested from a stopped reader."""
 
 
 class ResetError(ParquetryError, NotImplementedError):
@@ -43,12 +43,12 @@ class ResetError(ParquetryError, NotImplementedError):
 
 
 class IterationError(ParquetryError, RuntimeError):
-    """A loader that cannot be iterated now."""
+    """The loader is already being iterated, or failed before."""
 
 
 class UnsupportedTypeError(SchemaError, TypeError):
-    """A value that the framework has no form for."""
+    """The framework cannot represent a value."""
 
 
 class DecodeFieldError(DecodeError, RuntimeError):
-    """A stored value that does not decode."""
+    """A stored value could not be decoded."""

@@ -1,7 +1,7 @@
-"""Asking a predicate about the rows of a row group.
+"""Applies a predicate to the rows of a row group.
 
-`make_reader` asks row by row. `make_batch_reader` gives in_lambda and predicates of the user's own whole columns (a
-DataFrame), and asks the predicates of `predicates` row by row.
+`make_reader` calls predicates for each row. `make_batch_reader` passes whole columns (a DataFrame) to in_lambda and to
+user-defined predicates, and calls the other predicates of `predicates` for each row.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def predicate_fields(predicate: PredicateBase, schema: Unischema) -> list[UnischemaField]:
-    """The stored fields that a predicate looks at.
+    """Returns the stored fields that a predicate uses.
 
     Raises:
-        PipelineError: it names none, or some that the dataset does not have.
+        PipelineError: the predicate names no fields, or fields that the dataset does not have.
     """
     names = list(dict.fromkeys(predicate.get_fields()))
     unknown = [name for name in names if name not in schema]
@@ -39,7 +39,7 @@ def predicate_fields(predicate: PredicateBase, schema: Unischema) -> list[Unisch
 
 
 def keep_rows(predicate: PredicateBase, columns: Mapping[str, Sequence[Any]], count: int) -> np.ndarray:
-    """Which rows a predicate keeps, asked for one after the other; bool ``[count]``."""
+    """Calls a predicate for each row; returns which rows it keeps, bool ``[count]``."""
     names = list(columns)
     rows = zip(*columns.values(), strict=True)
     kept = [bool(predicate.do_include(dict(zip(names, row, strict=True)))) for row in rows]
@@ -47,7 +47,7 @@ def keep_rows(predicate: PredicateBase, columns: Mapping[str, Sequence[Any]], co
 
 
 def keep_in_table(predicate: PredicateBase, fields: Iterable[UnischemaField], table: pa.Table) -> np.ndarray:
-    """Which rows of stored columns a predicate of a batched reader keeps; bool ``[rows]``."""
+    """Applies a predicate of a batched reader to stored columns; returns which rows it keeps, bool ``[rows]``."""
     if predicate.by_row:
         wanted = set(predicate.get_fields())
         columns = {field.name: row_values(field, table.column(field.name)) for field in fields if field.name in wanted}

@@ -1,7 +1,7 @@
-"""Row groups as pandas DataFrames, for the user code that `make_batch_reader` runs; pandas is imported only here.
+"""Converts row groups to pandas DataFrames for user code in `make_batch_reader`. Only this module imports pandas.
 
-As from Arrow's ``to_pandas``: integers with nulls are float64 with NaN (objects with ``None``, where a float64 cannot
-hold one of them), bools with nulls are objects, and null text is ``None`` with every pandas.
+Values are as from Arrow's ``to_pandas``: integers with nulls are float64 with NaN (or objects with ``None`` if float64
+cannot represent one of them), bools with nulls are objects, and null text is ``None`` in every version of pandas.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def has_pandas() -> bool:
 
 
 def pandas(what: str) -> ModuleType:
-    """The pandas module, or an error that says what needs it."""
+    """Imports pandas; if it is missing, the error says what needs it."""
     try:
         return importlib.import_module("pandas")
     except ImportError as error:
@@ -37,7 +37,7 @@ def pandas(what: str) -> ModuleType:
 
 
 def to_frame(table: pa.Table, what: str) -> Any:
-    """The columns of a row group as a DataFrame."""
+    """Converts the columns of a row group to a DataFrame."""
     module = pandas(what)
     return module.DataFrame({name: _series(module, table.column(name)) for name in table.column_names})
 
@@ -63,17 +63,17 @@ def _with_gaps(values: np.ma.MaskedArray) -> np.ndarray:
 
 
 def _dtype_of(values: np.ndarray) -> Any:
-    return object if values.dtype.kind in "UO" else None  # pandas 3 would make its own text of objects, with NaN
+    return object if values.dtype.kind in "UO" else None  # pandas 3 would infer its own text type, with NaN
 
 
 def from_series(series: pd.Series) -> np.ndarray:
-    """A DataFrame's column as an array: masked where a nullable column has nulls."""
+    """Converts a DataFrame's column to an array; a nullable column with nulls becomes a masked array."""
     if hasattr(series.array, "isna") and type(series.array).__name__ in ("IntegerArray", "BooleanArray"):
         missing = np.asarray(series.isna())
         filled = series.fillna(False if type(series.array).__name__ == "BooleanArray" else 0)
         numbers = filled.to_numpy(dtype=series.dtype.numpy_dtype)
         return np.ma.MaskedArray(numbers, missing) if missing.any() else numbers
-    if series.dtype.kind == "O" and not isinstance(series.dtype, np.dtype):  # pandas' text
+    if series.dtype.kind == "O" and not isinstance(series.dtype, np.dtype):  # pandas' own text type
         result: np.ndarray = series.to_numpy(dtype=object, na_value=None)
         return result
     return np.asarray(series)

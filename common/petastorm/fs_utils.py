@@ -1,4 +1,4 @@
-"""From URLs to file systems."""
+"""Resolves URLs to file systems."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class FilesystemResolver:
     """The file system of a dataset URL, and the path within it.
 
     Args:
-        dataset_url: a URL, or one that ``urlparse`` has taken apart.
+        dataset_url: a URL, as text or as parsed by ``urlparse``.
         storage_options: arguments for fsspec.
-        hadoop_configuration, connector, hdfs_driver, user: not used; pyarrow finds the name node.
+        hadoop_configuration, connector, hdfs_driver, user: unused, because pyarrow finds the name node itself.
 
     Raises:
-        PipelineError: a URL without a scheme, such as a plain path.
+        PipelineError: the URL has no scheme, such as a plain path.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FilesystemResolver:
         self._filesystem, self._path = get_filesystem_and_path_or_paths(self._url, storage_options=storage_options)
 
     def parsed_dataset_url(self) -> urllib.parse.ParseResult:
-        """The URL, taken apart."""
+        """The parsed URL."""
         return urllib.parse.urlparse(self._url)
 
     def get_dataset_path(self) -> str:
@@ -51,11 +51,11 @@ class FilesystemResolver:
         return str(self._path)
 
     def filesystem(self) -> Any:
-        """The file system, of fsspec."""
+        """The file system, as an fsspec object."""
         return self._filesystem
 
     def filesystem_factory(self) -> Callable[[], Any]:
-        """A function that makes the file system anew; it pickles."""
+        """A picklable function that opens the file system again."""
         return _Factory(self._url, self._options)
 
 
@@ -73,12 +73,12 @@ def get_filesystem_and_path_or_paths(
     storage_options: Mapping[str, Any] | None = None,
     filesystem: object = None,
 ) -> tuple[Any, str | list[str]]:
-    """The file system of a URL (or of a list of URLs), and the path within it; ``hdfs_driver`` is not used.
+    """Returns the file system of a URL (or of a list of URLs) and the path within it; ``hdfs_driver`` is unused.
 
-    The file system is one of fsspec, with ``exists`` and ``open``; a given ``filesystem`` is returned as it is.
+    The file system is an fsspec object, with ``exists`` and ``open``. A given ``filesystem`` is returned unchanged.
 
     Raises:
-        PipelineError: URLs of different file systems.
+        PipelineError: the URLs are on different file systems.
         DatasetError: fsspec is not installed.
     """
     urls = [url_or_urls] if isinstance(url_or_urls, str) else list(url_or_urls)
@@ -103,14 +103,14 @@ def _of_fsspec(filesystem: pafs.FileSystem) -> Any:
 
 
 def normalize_dir_url(dataset_url: object) -> str:
-    """The URL without slashes at its end; raises `PipelineError` for anything but text."""
+    """Removes trailing slashes from a URL; raises `PipelineError` if it is not a string."""
     if not isinstance(dataset_url, str) or not dataset_url:
         raise PipelineError(f"directory url: must be a string, got {dataset_url!r}.")
     return dataset_url.rstrip("/") or dataset_url
 
 
 def normalize_dataset_url_or_urls(dataset_url_or_urls: object) -> str | list[str]:
-    """One URL or a list of them, each without slashes at its end."""
+    """Removes trailing slashes from one URL, or from each in a list."""
     if isinstance(dataset_url_or_urls, list | tuple):
         if not dataset_url_or_urls:
             raise PipelineError("dataset url list: must not be empty.")

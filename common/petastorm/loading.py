@@ -1,8 +1,8 @@
-"""`RowGroupLoader`: one job (some rows, or some windows, of a row group) to the rows or columns that come out.
+"""`RowGroupLoader`: loads one job, which is some rows or windows of a row group.
 
-In: a `Job`. Out: a list of tuples (rows), of tuples of tuples (windows), or a dict of arrays (a batched reader). The
-loader is a value that travels to worker processes; it holds no open file, and a job gives the same result wherever and
-whenever it runs.
+The result of a `Job` is a list of tuples (rows), a list of tuples of tuples (windows), or a dict of arrays (for a
+batched reader). The loader can be sent to worker processes and holds no open files. A job has the same result wherever
+and whenever it runs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _ROW_ORDER = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one result is made of.
+    """The rows or windows to load for one result.
 
     Attributes:
-        epoch: counted from 0.
-        row_group: the row group.
+        epoch: number of the epoch, from 0.
+        row_group: ordinal of the row group.
         part: number of the part of the row group.
-        rows: its rows, ascending; ``None`` where ``windows`` says what is wanted.
-        windows: int64 ``[windows, T, 2]``: row group and row of every step.
+        rows: the rows to load, ascending; ``None`` if ``windows`` is set.
+        windows: int64 ``[windows, T, 2]``, the row group and row of each step.
     """
 
     epoch: int
@@ -57,11 +57,11 @@ class RowGroupLoader:
     """Loads jobs; thread-safe.
 
     Attributes:
-        fields: the stored fields that are read.
-        schema: of the rows that come out.
-        predicate: asked about each row; ``None`` where rows are chosen already.
+        fields: the stored fields to read.
+        schema: schema of the resulting rows.
+        predicate: decides which rows to keep; ``None`` if they are already chosen.
         cache: directory and size limit of the local cache.
-        seed: of the row order inside a row group; ``None`` = stored order.
+        seed: seed of the row order within a row group; ``None`` for stored order.
     """
 
     dataset: PetastormDataset
@@ -75,10 +75,10 @@ class RowGroupLoader:
     batched: bool
 
     def load(self, job: Job) -> Any:
-        """The rows, windows or columns of a job; an empty list if nothing is left of it.
+        """Loads the rows, windows or columns of a job; an empty list if no rows remain.
 
         Raises:
-            ParquetryError: data that cannot be read or decoded, with file and row group.
+            ParquetryError: data cannot be read or decoded; the text names the file and row group.
         """
         try:
             if job.windows is not None:
@@ -91,12 +91,12 @@ class RowGroupLoader:
             raise type(error)(f"{place}: {error}") from error
 
     def place(self, row_group: int) -> str:
-        """A row group in words."""
+        """Describes a row group in words, for errors."""
         groups = self.dataset.row_groups
         return f"file {self.dataset.files[groups.file[row_group]].path}, row group {groups.group[row_group]}"
 
     def mask(self, predicate: PredicateBase, row_group: int, rows: np.ndarray) -> np.ndarray:
-        """Which of some rows a predicate keeps."""
+        """Returns which of the given rows a predicate keeps."""
         fields = predicate_fields(predicate, self.dataset.schema)
         table = self._stored(fields, row_group, rows)
         if self.batched:
@@ -113,7 +113,7 @@ class RowGroupLoader:
         return table if len(rows) == table.num_rows else take_rows(table, pa.array(rows))
 
     def _chosen(self, job: Job) -> pa.Table:
-        """The fields of the rows that the predicate keeps; other columns are read only if there are any."""
+        """Reads the rows that the predicate keeps; reads the other columns only if there are such rows."""
         rows = job.rows
         assert rows is not None
         if self.predicate is None:

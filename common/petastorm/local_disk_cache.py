@@ -1,4 +1,4 @@
-"""`LocalDiskCache`: any picklable values by key, in a directory of this user's own."""
+"""`LocalDiskCache`: caches picklable values by key in a directory of this user."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class LocalDiskCache(CacheBase):
-    """Keeps what its `get` was given to make; the least recently used values make room.
+    """Caches values on disk; removes the least recently used ones to make room.
 
-    Its files are pickles: those of another user, or that others can write, are not read but made again. A disk that is
-    full only costs time.
+    Files are pickles. A file that another user owns or could write is never read; its value is made again. If the disk
+    is full, values are made without being cached.
 
     Args:
         path: the directory.
-        size_limit_bytes: of all values together.
-        expected_row_size_bytes: not used.
-        shards: not used.
+        size_limit_bytes: total size of all values.
+        expected_row_size_bytes: unused.
+        shards: unused.
         cleanup: whether `cleanup` removes the directory.
     """
 
@@ -73,7 +73,7 @@ class LocalDiskCache(CacheBase):
 
 
 def _check_own(file: int) -> None:
-    """Raises `PermissionError` for a file that is not this user's alone."""
+    """Raises `PermissionError` if another user owns the file or can write it."""
     status = os.fstat(file)
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
         raise PermissionError("it is another user's, or others can write it")

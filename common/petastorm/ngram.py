@@ -13,14 +13,14 @@ from .unischema import Unischema, UnischemaField, match_unischema_fields
 
 
 class NGram:
-    """What a window is.
+    """Describes windows of consecutive rows.
 
     Args:
         fields: ``{offset: [fields or regexes]}``. A window is ``max(offset) - min(offset) + 1`` rows long; an offset
-            that is not named still takes a row.
-        delta_threshold: largest difference of adjacent time stamps inside a window (inclusive).
-        timestamp_field: the field, or a regex for its name, that orders the rows.
-        timestamp_overlap: whether windows may share time stamps.
+            without an entry still takes up a row.
+        delta_threshold: maximum difference between adjacent timestamps in a window (inclusive).
+        timestamp_field: the field that orders the rows, or a regex that matches its name.
+        timestamp_overlap: whether windows may share timestamps.
     """
 
     def __init__(
@@ -33,31 +33,31 @@ class NGram:
         _check(fields, delta_threshold, timestamp_field, timestamp_overlap)
         self._fields = fields
         self._delta_threshold = delta_threshold
-        self._timestamp_field: Any = timestamp_field  # the field, once a reader has resolved it
+        self._timestamp_field: Any = timestamp_field  # a UnischemaField once a reader has resolved it
         self.timestamp_overlap = timestamp_overlap
 
     @property
     def length(self) -> int:
-        """Rows in a window."""
+        """Number of rows in a window."""
         return max(self._fields) - min(self._fields) + 1
 
     @property
     def offsets(self) -> range:
-        """Every offset of the window, those without fields included."""
+        """All offsets of the window, including those without fields."""
         return range(min(self._fields), max(self._fields) + 1)
 
     @property
     def fields(self) -> dict[int, list[Any]]:
-        """``{offset: [fields]}``; regexes only until a reader has resolved them."""
+        """``{offset: [fields]}``; may contain regexes until a reader has resolved them."""
         return self._fields
 
     @property
     def delta_threshold(self) -> float | decimal.Decimal:
-        """The largest difference of adjacent time stamps."""
+        """Maximum difference between adjacent timestamps."""
         return self._delta_threshold
 
     def resolve_regex_field_names(self, schema: Unischema) -> None:
-        """Replaces regexes with the fields of a schema; raises ``ValueError`` unless one field holds the time stamp."""
+        """Replaces regexes with fields of the schema; raises ``ValueError`` unless exactly one is the timestamp."""
         self._fields = {offset: self.convert_fields(schema, items) for offset, items in self._fields.items()}
         stamps = self.convert_fields(schema, [self._timestamp_field])
         if len(stamps) != 1:
@@ -67,7 +67,7 @@ class NGram:
         self._timestamp_field = stamps[0]
 
     def convert_fields(self, unischema: Unischema, field_list: Sequence[Any]) -> list[UnischemaField]:
-        """Field objects, and the fields that regexes match."""
+        """Returns the given field objects, followed by the fields that match the regexes."""
         patterns = [item for item in field_list if isinstance(item, str)]
         objects: list[Any] = [item for item in field_list if isinstance(item, tuple)]
         if len(patterns) + len(objects) != len(field_list):
@@ -76,30 +76,30 @@ class NGram:
         return objects + [field for field in matched if field not in objects]
 
     def get_field_names_at_timestep(self, timestep: int) -> list[str]:
-        """The names of the fields at an offset."""
+        """Returns the names of the fields at an offset."""
         return [field.name for field in self._fields.get(timestep, ())]
 
     def get_field_names_at_all_timesteps(self) -> list[UnischemaField]:
-        """The fields that occur at any offset, each once."""
+        """Returns the fields of all offsets, without duplicates."""
         return list(dict.fromkeys(field for fields in self._fields.values() for field in fields))
 
     def get_schema_at_timestep(self, schema: Unischema, timestep: int) -> Unischema:
-        """The part of a schema that belongs to an offset, in schema order."""
+        """Returns the part of a schema that belongs to an offset, in schema order."""
         names = set(self.get_field_names_at_timestep(timestep))
         return schema.create_schema_view([field for name, field in schema.fields.items() if name in names])
 
     def make_namedtuple(self, schema: Unischema, ngram_as_dicts: Mapping[int, Mapping[str, Any]]) -> dict[int, Any]:
-        """``{offset: {name: value}}`` as ``{offset: named tuple}``."""
+        """Converts ``{offset: {name: value}}`` to ``{offset: named tuple}``."""
         return {
             offset: self.get_schema_at_timestep(schema, offset).make_namedtuple(**values)
             for offset, values in ngram_as_dicts.items()
         }
 
     def form_ngram(self, data: Sequence[Mapping[str, Any]], schema: Unischema) -> list[dict[int, dict[str, Any]]]:
-        """The windows of a list of rows, as ``{offset: {name: value}}``.
+        """Forms the windows of a list of rows, as ``{offset: {name: value}}``.
 
         Raises:
-            PipelineError: time stamps that decrease.
+            PipelineError: the timestamps decrease.
         """
         stamp = self._timestamp_field.name
         names = {offset: set(self.get_field_names_at_timestep(offset)) for offset in self.offsets}

@@ -1,8 +1,8 @@
-"""Which row groups, rows and windows a reader reads, and in which order.
+"""Decides which row groups, rows and windows a reader reads, and in which order.
 
-In: the dataset and what the user asked for. Out: the wanted rows (or windows) of every row group, and for each epoch
-the sequence of jobs. Always holds: row group i of the whole dataset belongs to shard ``i % shard_count``, whatever is
-filtered; every wanted row is in exactly one job of an epoch; the order is a function of seed and epoch.
+Takes the dataset and the reader's arguments; returns the wanted rows (or windows) of every row group and, for each
+epoch, the sequence of jobs. Row group i of the whole dataset always belongs to shard ``i % shard_count``, whatever the
+filters. Every wanted row is in exactly one job of an epoch. The order depends only on the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _THREADS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is read.
+    """The rows and row groups to read.
 
     Attributes:
         rows: the wanted rows of all shards.
-        selected: bool ``[row groups]``: those that the selector chose (all, without one).
-        mine: bool ``[row groups]``: those of this shard, whose rows, or whose windows' first rows, are read.
+        selected: bool ``[row groups]``, those that the selector chose (all if there is no selector).
+        mine: bool ``[row groups]``, those of this shard; it reads their rows, or the windows that start in them.
     """
 
     rows: RowSet
@@ -52,7 +52,7 @@ class Wanted:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row group remains."""
+        """Whether there is no row group to read."""
         return not (self.mine & (self.rows.counts > 0)).any()
 
 
@@ -65,11 +65,11 @@ def choose_row_groups(
     cur_shard: object,
     shard_count: object,
 ) -> tuple[Wanted, PredicateBase | None]:
-    """The rows that ``filters`` leave, the row groups that remain, and the predicate if rows must still be asked about.
+    """Returns the wanted rows and row groups, and the predicate if it still has to be applied to rows.
 
     Raises:
-        PipelineError: a selector, predicate or shard of the wrong type; a shard out of range.
-        NoDataAvailableError: more shards than row groups.
+        PipelineError: a selector, predicate or shard has the wrong type, or a shard is out of range.
+        NoDataAvailableError: there are more shards than row groups.
     """
     steps: list[Stage] = [Where.of(as_expression(_in_partition_types(dataset, filters)))] if _given(filters) else []
     selection = evaluate(dataset, steps, read=_reader_of(dataset), test=_no_function, threads=_THREADS)
@@ -94,7 +94,7 @@ def _given(filters: Any) -> bool:
 
 
 def _in_partition_types(dataset: PetastormDataset, filters: object) -> Any:
-    """DNF tuples with text, in which Petastorm compares partitions, as the integers of an integer partition."""
+    """Converts text in DNF tuples to integers for integer partitions; Petastorm compares partitions as text."""
     if isinstance(filters, pc.Expression):
         return filters
     if isinstance(filters, tuple) and len(filters) == 3 and isinstance(filters[0], str):
@@ -140,7 +140,7 @@ def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: 
     missing = sorted(set(selector.get_index_names()) - set(indexes))
     if missing:
         raise PipelineError(
-            f"rowgroup_selector: expected indexes of the dataset, got {missing}. It has {sorted(indexes)}."
+            f"rowgroup_selector: expected indexes of the dataset, got {missing}. Indexes are: {sorted(indexes)}."
         )
     chosen = np.zeros(count, dtype=bool)
     wanted = [ordinal for ordinal in selector.select_row_groups(indexes) if 0 <= ordinal < count]
@@ -149,7 +149,7 @@ def _selected(dataset: PetastormDataset, selector: RowGroupSelectorBase, count: 
 
 
 def _partitions_kept(dataset: PetastormDataset, predicate: PredicateBase, names: Sequence[str]) -> np.ndarray:
-    """Row groups whose partition values a predicate keeps; asked once for each distinct combination."""
+    """Returns the row groups whose partition values a predicate keeps; calls it once per distinct combination."""
     columns = [row_values(dataset.schema[name], pa.chunked_array([dataset.partitions[name]])) for name in names]
     answers: dict[tuple[Any, ...], bool] = {}
     of_file = []
@@ -163,13 +163,13 @@ def _partitions_kept(dataset: PetastormDataset, predicate: PredicateBase, names:
 
 @dataclass(frozen=True, kw_only=True)
 class JobOrder:
-    """The jobs of any epoch.
+    """Makes the jobs of each epoch.
 
     Attributes:
-        wanted: the rows and row groups.
+        wanted: the rows and row groups to read.
         windows: the windows, or ``None`` for rows.
-        parts: into how many parts the rows (or windows) of each row group are cut.
-        seed: of the order of row groups; ``None`` = natural order.
+        parts: number of parts into which the rows (or windows) of each row group are divided.
+        seed: seed of the order of row groups; ``None`` for stored order.
     """
 
     wanted: Wanted
@@ -178,7 +178,7 @@ class JobOrder:
     seed: int | None
 
     def items(self) -> np.ndarray:
-        """``(row group, part)`` of every job that has anything to read, in natural order; int64 ``[jobs, 2]``."""
+        """Returns ``(row group, part)`` of every nonempty job, in stored order; int64 ``[jobs, 2]``."""
         counts = self.wanted.rows.counts if self.windows is None else np.diff(self.windows.items_before)
         parts = np.where(self.wanted.mine, np.minimum(counts, self.parts), 0)
         row_group = np.repeat(np.arange(len(parts)), parts)
@@ -186,13 +186,13 @@ class JobOrder:
         return np.stack([row_group, np.arange(len(row_group)) - begins[row_group]], axis=1)
 
     def epoch(self, items: np.ndarray, epoch: int) -> Iterator[Job]:
-        """The jobs of one epoch in order."""
+        """Yields the jobs of one epoch in order."""
         order = np.arange(len(items)) if self.seed is None else permutation(len(items), self.seed, epoch, _GROUP_ORDER)
         for row_group, part in items[order].tolist():
             yield self.job(epoch, row_group, part)
 
     def job(self, epoch: int, row_group: int, part: int) -> Job:
-        """One job."""
+        """Makes one job."""
         if self.windows is None:
             rows = self.wanted.rows.of(row_group)
             return Job(

@@ -1,7 +1,7 @@
-"""The pools that load jobs: in the caller, in threads, or in processes; results come back as futures.
+"""Pools that load jobs in the calling thread, in worker threads, or in processes. Results are futures.
 
-A pool is owned by one reader and closed with it. Processes are fresh interpreters, never forks; one that dies is
-replaced once and its job done again, then the job's future holds a `SidecarError`.
+Each pool belongs to one reader and is closed with it. Processes are new interpreters, never forks. If a process dies,
+it is replaced and its job runs again; if that process dies too, the job's future holds a `SidecarError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .loading import Job, RowGroupLoader
 
 
 def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
-    """The pool that a reader's ``reader_pool_type`` names."""
+    """Makes the pool for a reader's ``reader_pool_type``."""
     if kind == "dummy":
         return Pool(loader.load, threads=0)
     if kind == "thread":
@@ -34,7 +34,7 @@ def make_pool(kind: str, workers: int, loader: RowGroupLoader) -> Pool:
 
 
 class Pool:
-    """Loads jobs in threads; with ``threads=0`` when they are submitted, in the caller's."""
+    """Loads jobs in threads. With ``threads=0``, `submit` loads them in the calling thread."""
 
     def __init__(self, load: Callable[[Job], Any], *, threads: int, end: Callable[[], None] = lambda: None) -> None:
         self._load = load
@@ -53,14 +53,14 @@ class Pool:
         return future
 
     def close(self, *, wait: bool) -> None:
-        """Ends all work; with ``wait`` returns only when it has ended. Idempotent."""
+        """Ends all work; with ``wait``, returns after it has ended. Idempotent."""
         self._end()
         if self._executor is not None:
             self._executor.shutdown(wait=wait, cancel_futures=True)
 
 
 class LoaderProcesses:
-    """Workers of the sidecar that load jobs; started when a job first needs them."""
+    """Sidecar workers that load jobs. Each starts when a job first needs it."""
 
     def __init__(self, loader: RowGroupLoader, workers: int) -> None:
         try:
@@ -78,12 +78,12 @@ class LoaderProcesses:
         self._closed = False
 
     def load(self, job: Job) -> Any:
-        """The result of a job; raises what the job raised."""
+        """Returns the result of a job; raises the job's error."""
         worker = self._idle.get()
         try:
             for _ in range(2):
                 if self._closed:
-                    raise SidecarError("reader: a job was asked for after stop().")
+                    raise SidecarError("reader: a job was submitted after stop().")
                 worker = worker or self._start()
                 answer = _ask(worker, {"do": "call", "argument": job})
                 if answer is not None:
@@ -97,11 +97,11 @@ class LoaderProcesses:
             self._idle.put(worker)
         raise SidecarError(
             f"reader: a worker process died twice over row group {job.row_group} (exit status {status}). If the system "
-            "killed it for memory, use fewer workers_count; else see its messages above."
+            "killed it for memory, lower workers_count; otherwise see its messages above."
         )
 
     def end(self) -> None:
-        """Ends the processes at once. Idempotent."""
+        """Ends the processes immediately. Idempotent."""
         self._closed = True
         for worker in list(self._running):
             worker.end()
@@ -109,15 +109,15 @@ class LoaderProcesses:
     def _start(self) -> WorkerProcess:
         worker = start_worker()
         self._running.add(worker)
-        if self._closed:  # while it was being started
+        if self._closed:  # closed while the worker was starting
             worker.end()
-        with suppress(OSError):  # it died; the next message finds that out
+        with suppress(OSError):  # it died; sending the next message detects that
             StreamChannel(worker.connection).send(self._request)
         return worker
 
 
 def _ask(worker: WorkerProcess, message: dict[str, Any]) -> dict[str, Any] | None:
-    """A worker's answer, or ``None`` if it died."""
+    """Sends a message; returns the worker's answer, or ``None`` if the worker died."""
     channel = StreamChannel(worker.connection)
     try:
         channel.send(message)

@@ -1,8 +1,8 @@
-"""Row predicates: which rows a reader keeps.
+"""Predicates that decide which rows a reader keeps.
 
-A predicate names its fields and answers for one row, given as ``{field: value}``. The predicates of this module are
-asked row by row by both kinds of reader; `in_lambda` and predicates of the user's own get, from `make_batch_reader`,
-whole columns and return a mask.
+A predicate names its fields and decides about one row, given as ``{field: value}``. Both readers call the predicates of
+this module for each row, with one exception: `make_batch_reader` passes whole columns to `in_lambda` and to predicates
+that you define, which then return a mask.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ..errors import PipelineError
 
 
 class PredicateBase:
-    """Base of predicates."""
+    """Base class of predicates."""
 
     by_row = False
-    """Whether a batched reader asks for each row by itself."""
+    """Whether a batched reader calls the predicate for each row."""
 
     def get_fields(self) -> Iterable[str]:
-        """The names of the fields that `do_include` looks at."""
+        """Returns the names of the fields that `do_include` uses."""
         raise NotImplementedError
 
     def do_include(self, values: Any) -> Any:
-        """Whether the row with these values is kept."""
+        """Returns whether to keep the row with these values."""
         raise NotImplementedError
 
 
 class in_set(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows whose field has one of some values."""
+    """Keeps rows in which a field has one of the given values."""
 
     by_row = True
 
@@ -51,7 +51,7 @@ class in_set(PredicateBase):  # noqa: N801  # Petastorm's name
 
 
 class in_intersection(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows whose list field holds any of some values, or whose text is one of them; a null holds none."""
+    """Keeps rows in which a list field contains any of the given values, or a text field equals one. Drops nulls."""
 
     by_row = True
 
@@ -77,12 +77,12 @@ class in_intersection(PredicateBase):  # noqa: N801  # Petastorm's name
 
 
 class in_lambda(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows for which a function of some fields is true.
+    """Keeps rows for which a function of some fields returns true.
 
     Args:
         predicate_fields: a list of names; the function gets their values in this order.
         predicate_func: the function.
-        state_arg: something that the function gets as its last argument, unless it is ``None``.
+        state_arg: if not ``None``, passed to the function as its last argument.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class in_lambda(PredicateBase):  # noqa: N801  # Petastorm's name
 
 
 class in_negate(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows that another predicate leaves out."""
+    """Keeps the rows that another predicate drops."""
 
     def __init__(self, predicate: PredicateBase) -> None:
         _check_predicate("in_negate", predicate)
@@ -113,12 +113,12 @@ class in_negate(PredicateBase):  # noqa: N801  # Petastorm's name
 
     @property
     def inner(self) -> PredicateBase:
-        """The other predicate."""
+        """The negated predicate."""
         return self._predicate
 
     @property
-    def by_row(self) -> bool:  # type: ignore[override]  # as the inner one is
-        """Whether a batched reader asks for each row by itself."""
+    def by_row(self) -> bool:  # type: ignore[override]  # depends on the inner one
+        """Whether a batched reader calls the predicate for each row."""
         return self._predicate.by_row
 
     def get_fields(self) -> Iterable[str]:
@@ -130,7 +130,7 @@ class in_negate(PredicateBase):  # noqa: N801  # Petastorm's name
 
 
 class in_reduce(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows for which a function of several predicates' answers is true, such as ``all`` or ``any``."""
+    """Keeps rows for which a function of several predicates' answers, such as ``all`` or ``any``, returns true."""
 
     def __init__(self, predicate_list: Sequence[PredicateBase], reduce_func: Callable[[list[Any]], Any]) -> None:
         for predicate in predicate_list:
@@ -140,12 +140,12 @@ class in_reduce(PredicateBase):  # noqa: N801  # Petastorm's name
 
     @property
     def parts(self) -> list[PredicateBase]:
-        """The predicates."""
+        """The combined predicates."""
         return self._predicate_list
 
     @property
-    def by_row(self) -> bool:  # type: ignore[override]  # as the inner ones are
-        """Whether a batched reader asks for each row by itself."""
+    def by_row(self) -> bool:  # type: ignore[override]  # depends on the inner ones
+        """Whether a batched reader calls the predicate for each row."""
         return all(predicate.by_row for predicate in self._predicate_list)
 
     def get_fields(self) -> set[str]:
@@ -155,20 +155,20 @@ class in_reduce(PredicateBase):  # noqa: N801  # Petastorm's name
         return self._reduce_func([predicate.do_include(values) for predicate in self._predicate_list])
 
     def reduce_masks(self, masks: Sequence[np.ndarray]) -> np.ndarray:
-        """The answer for each row, from the answers of each predicate for all rows."""
+        """Combines the masks of the predicates into the answer for each row."""
         rows = zip(*(mask.tolist() for mask in masks), strict=True)
         return np.array([bool(self._reduce_func(list(answers))) for answers in rows], dtype=bool)
 
 
 class in_pseudorandom_split(PredicateBase):  # noqa: N801  # Petastorm's name
-    """Rows that a hash of a field puts into one part of a split; the same rows as Petastorm's, in every release.
+    """Keeps the rows that a hash of a field assigns to one part of a split; always the same rows as Petastorm's.
 
-    The MD5 sum of the value's text, as an integer modulo ``sys.maxsize``, lies between the part's cumulative fractions
-    of ``sys.maxsize - 1``.
+    A row belongs to a part if the MD5 sum of the value's text, as an integer modulo ``sys.maxsize``, lies between the
+    part's cumulative fractions of ``sys.maxsize - 1``.
 
     Args:
         fraction_list: the size of each part, from 0 to 1.
-        subset_index: the part that is kept.
+        subset_index: index of the part to keep.
         predicate_field: the field whose value is hashed.
     """
 
@@ -181,7 +181,7 @@ class in_pseudorandom_split(PredicateBase):  # noqa: N801  # Petastorm's name
                 f"got {subset_index}."
             )
         self._predicate_field = predicate_field
-        # Added one by one from the left: Python 3.12's sum() rounds otherwise, which would move rows at the borders.
+        # Added one by one from the left: Python 3.12's sum() rounds differently and would move rows near the borders.
         borders = [0, *itertools.accumulate(fraction_list)]
         self._low = borders[subset_index] * (sys.maxsize - 1)
         self._high = borders[subset_index + 1] * (sys.maxsize - 1)

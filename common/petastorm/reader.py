@@ -1,4 +1,4 @@
-"""`make_reader`, `make_batch_reader`, and the `Reader` that both give."""
+"""`make_reader` and `make_batch_reader`, which return a `Reader`."""
 
 from __future__ import annotations
 
@@ -61,35 +61,35 @@ def make_reader(
     filesystem: object = None,
     convert_early_to_numpy: bool = False,
 ) -> Reader:
-    """A reader of single, decoded rows (or windows) of a dataset, as named tuples.
+    """Opens a reader of single, decoded rows (or windows) of a dataset, as named tuples.
 
     Args:
-        dataset_url: a URL or path of a directory or file, or a list of files.
-        schema_fields: fields, or regexes that match names in full; or an `NGram`; ``None`` for all fields.
-        reader_pool_type: ``"thread"``, ``"process"``, or ``"dummy"`` (in the caller).
-        workers_count: threads or processes.
-        results_queue_size: most row groups that wait, loaded, to be read.
-        seed: of every random order; ``None`` draws one.
-        shuffle_rows: whether the rows (or windows) of each row group come in random order.
-        shuffle_row_groups: whether row groups come in random order, a new one in every epoch.
-        shuffle_row_drop_partitions: into how many parts, read apart, each row group is cut.
-        predicate: which rows are kept.
-        rowgroup_selector: which row groups are read, by the stored indexes.
-        num_epochs: passes over the data; ``None`` = endless.
-        cur_shard, shard_count: only row groups ``i`` (of the whole dataset) with ``i % shard_count == cur_shard``.
-        cache_type: ``"null"``, or ``"local-disk"`` to keep stored columns in ``cache_location``.
-        cache_size_limit: bytes in the cache.
-        transform_spec: what is done to each row after the predicate.
-        filters: DNF tuples, or a ``pyarrow.compute.Expression``: which rows are kept, exactly.
-        storage_options, filesystem: where the files are; see `Pipeline`.
+        dataset_url: URL or path of a directory or file, or a list of files.
+        schema_fields: fields, or regexes that match whole names, or an `NGram`; ``None`` for all fields.
+        reader_pool_type: ``"thread"``, ``"process"``, or ``"dummy"`` (in the calling thread).
+        workers_count: number of threads or processes.
+        results_queue_size: maximum number of loaded row groups that wait to be read.
+        seed: seed of all random orders; ``None`` draws one.
+        shuffle_rows: whether to shuffle the rows (or windows) within each row group.
+        shuffle_row_groups: whether to shuffle the row groups, in a new order for each epoch.
+        shuffle_row_drop_partitions: number of parts into which each row group is divided; parts are read separately.
+        predicate: decides which rows to keep.
+        rowgroup_selector: decides, by the stored indexes, which row groups to read.
+        num_epochs: number of passes over the data; ``None`` for an endless reader.
+        cur_shard, shard_count: read only row groups ``i`` (of the whole dataset) with ``i % shard_count == cur_shard``.
+        cache_type: ``"null"``, or ``"local-disk"`` to cache stored columns in ``cache_location``.
+        cache_size_limit: maximum size of the cache in bytes.
+        transform_spec: transforms each row after the predicate.
+        filters: DNF tuples or a ``pyarrow.compute.Expression``; exactly the matching rows are kept.
+        storage_options, filesystem: how to reach the files; see `Pipeline`.
         pyarrow_serialize, shard_seed, cache_row_size_estimate, cache_extra_settings, hdfs_driver, zmq_copy_buffers,
-            convert_early_to_numpy: accepted; they have no meaning here, and a warning says so once.
+            convert_early_to_numpy: accepted but unused; a warning says so once.
 
     Raises:
-        PipelineError: an argument out of range (a ``ValueError``).
+        PipelineError: an argument is out of range (a ``ValueError``).
         NoFieldsError: no field matches ``schema_fields`` (a ``RuntimeError``).
-        NoDataAvailableError: fewer row groups than shards.
-        DatasetError: nothing to read at the URL (an ``OSError``).
+        NoDataAvailableError: there are fewer row groups than shards.
+        DatasetError: there is nothing to read at the URL (an ``OSError``).
     """
     _tell_unused(
         pyarrow_serialize=(pyarrow_serialize, False),
@@ -149,18 +149,18 @@ def make_batch_reader(
     filesystem: object = None,
     convert_early_to_numpy: bool = False,
 ) -> Reader:
-    """A reader of the stored columns of any Parquet dataset: one named tuple of arrays for each row group.
+    """Opens a reader of the stored columns of any Parquet dataset: one named tuple of arrays per row group.
 
-    Nothing is decoded: images and ``.npy`` arrays come as bytes. The arguments are those of `make_reader`, but that a
-    predicate of the user's own gets, and a transform gets and gives, the row group as a ``pandas.DataFrame``, and that
-    there are no windows. See `values.column_array` for the arrays' types.
+    Nothing is decoded: images and ``.npy`` arrays are returned as bytes. The arguments are those of `make_reader`, with
+    two differences. Transforms and predicates that you define work on a row group as a ``pandas.DataFrame``, and there
+    are no windows. See `values.column_array` for the types of the arrays.
 
     Args:
-        convert_early_to_numpy: accepted; it has no meaning here.
+        convert_early_to_numpy: accepted but unused.
 
     Raises:
-        PipelineError: an argument out of range, or an `NGram`.
-        NoFieldsError, NoDataAvailableError, DatasetError: as `make_reader`.
+        PipelineError: an argument is out of range, or is an `NGram`.
+        NoFieldsError, NoDataAvailableError, DatasetError: as for `make_reader`.
     """
     _tell_unused(
         shard_seed=(shard_seed, None),
@@ -179,7 +179,7 @@ def make_batch_reader(
     if dataset.is_petastorm:
         _tell_once(
             "batch_reader",
-            "make_batch_reader gives the columns of this dataset as they are stored, encoded values as bytes. "
+            "make_batch_reader returns the columns of this dataset as stored, with encoded values as bytes. "
             "Please use make_reader to read a dataset that declares a schema.",
         )
     return _reader(
@@ -257,7 +257,7 @@ def _reader(
 def _storage_schema(
     dataset: PetastormDataset, stored: Unischema, schema_fields: object
 ) -> tuple[Unischema, NGram | None]:
-    """The part of the stored schema that is read, and the windows."""
+    """Returns the part of the stored schema to read, and the windows if there are any."""
     ngram = schema_fields if isinstance(schema_fields, NGram) else None
     if ngram is not None:
         ngram.resolve_regex_field_names(stored)
@@ -285,13 +285,13 @@ def _storage_schema(
 
 
 def _default_schema(dataset: PetastormDataset, stored: Unischema, patterns: Sequence[str]) -> Unischema:
-    """The fields that regexes choose from: of a plain Parquet store only those of types that Petastorm reads."""
+    """Returns the fields that regexes can match: for plain Parquet files, only those of types that Petastorm reads."""
     unread = dataset.unread_by_petastorm
     told = [name for name in stored.fields if name in unread and any(re.fullmatch(item, name) for item in patterns)]
     if told:
         warnings.warn(
-            f"dataset {dataset.roots[0]}: leaving out the columns {told}, as Petastorm does, which does not read their "
-            "types. Name them in schema_fields=[...] to read them.",
+            f"dataset {dataset.roots[0]}: leaving out the columns {told}, because Petastorm does not read their types. "
+            "Name them in schema_fields=[...] to read them.",
             UserWarning,
             stacklevel=5,
         )

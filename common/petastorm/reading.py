@@ -1,4 +1,4 @@
-"""`Reader`: an iterator over the jobs of all epochs, with a bounded look-ahead, in an order that nothing disturbs."""
+"""`Reader`: iterates over the jobs of all epochs, in a fixed order and with bounded look-ahead."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .windows import form_windows
 
 
 class Samples(Protocol):
-    """What a loader asks of a reader, which may be the user's own."""
+    """What a loader needs from a reader, which may be a class of the user."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Rows, windows or row groups."""
+        """Iterates over rows, windows or row groups."""
 
     def reset(self) -> None:
         """Starts over."""
@@ -42,7 +42,7 @@ class Samples(Protocol):
 
 
 class DescribedSamples(Samples, Protocol):
-    """Samples that say what they are: of a `Reader` or a `WeightedSamplingReader`."""
+    """Samples with a description, as from a `Reader` or a `WeightedSamplingReader`."""
 
     @property
     def schema(self) -> Unischema:
@@ -58,16 +58,17 @@ class DescribedSamples(Samples, Protocol):
 
     @property
     def last_row_consumed(self) -> bool:
-        """Whether there are no more samples before a reset."""
+        """Whether there are no more samples until a reset."""
 
     def __next__(self) -> Any:
-        """The next sample."""
+        """Returns the next sample."""
 
 
 class Reader:
-    """Rows, windows or row groups of a dataset, as named tuples; made by `make_reader` and `make_batch_reader`.
+    """Iterates over rows, windows or row groups of a dataset, as named tuples.
 
-    Iterating is thread-safe. A context manager: leaving it stops the workers.
+    `make_reader` and `make_batch_reader` make readers. Iteration is thread-safe. A reader is a context manager; leaving
+    it stops the workers.
     """
 
     def __init__(
@@ -109,11 +110,11 @@ class Reader:
         self._row_classes = _row_classes(loader.schema, loader.ngram)
         weakref.finalize(self, pool.close, wait=False)
 
-    # --- what it gives ---
+    # --- description ---
 
     @property
     def schema(self) -> Unischema:
-        """The fields of what comes out, after the transform."""
+        """The fields of the returned samples, after the transform."""
         return self._loader.schema
 
     @property
@@ -123,12 +124,12 @@ class Reader:
 
     @property
     def batched_output(self) -> bool:
-        """Whether an element is a row group of columns instead of one row."""
+        """Whether an element is a row group, as columns, instead of one row."""
         return self._loader.batched
 
     @property
     def is_batched_reader(self) -> bool:
-        """The same under its other name."""
+        """Another name for `batched_output`."""
         return self._loader.batched
 
     @property
@@ -138,7 +139,7 @@ class Reader:
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """How many row groups (or parts of them) were asked for, are on their way, and were read."""
+        """Settings, and how many row groups (or parts of them) were submitted, are in progress, and were read."""
         waiting = sum(future.done() for _, _, future in list(self._in_flight))
         return {
             **self._settings,
@@ -167,14 +168,14 @@ class Reader:
                 self._ready = iter(self._next_result())
 
     def next(self) -> Any:
-        """The next element."""
+        """Returns the next element."""
         return next(self)
 
     def reset(self) -> None:
-        """Starts over, with the next epochs of the shuffle; only after the last element was read.
+        """Starts over, with the next epochs of the shuffle. Possible only after the last element was read.
 
         Raises:
-            ResetError: there are elements left (a ``NotImplementedError``).
+            ResetError: not all elements were read (a ``NotImplementedError``).
         """
         with self._lock:
             if self.stopped:
@@ -188,20 +189,20 @@ class Reader:
             self._jobs = None
 
     def stop(self) -> None:
-        """Stops the workers; elements that wait are dropped. Idempotent."""
+        """Stops the workers and drops waiting elements. Idempotent."""
         self.stopped = True
         self._pool.close(wait=False)
 
     def join(self) -> None:
-        """Waits until every worker has ended; call `stop` before."""
+        """Waits until every worker has ended; call `stop` first."""
         self._pool.close(wait=True)
         self._in_flight.clear()
 
     def cleanup(self) -> None:
-        """Nothing to clean up: caches are kept until `cleanup_cache`."""
+        """Does nothing: caches are kept until `cleanup_cache`."""
 
     def cleanup_cache(self) -> None:
-        """Removes what readers have kept in this reader's local cache, and the directory if nothing else is in it."""
+        """Removes the files of this reader's local cache, and the directory if nothing else is in it."""
         if self._loader.cache is not None:
             clear(self._loader.cache[0])
 
@@ -225,7 +226,7 @@ class Reader:
         return {offset: row_class(*step) for offset, row_class, step in steps}
 
     def _next_result(self) -> Any:
-        """The next job's elements, maybe none; raises ``StopIteration`` after the last job."""
+        """Returns the next job's elements, which may be none; raises ``StopIteration`` after the last job."""
         if self.last_row_consumed:
             raise StopIteration
         self._fill()
@@ -247,14 +248,14 @@ class Reader:
     def _check_epoch_was_not_empty(self) -> None:
         if self.num_epochs is None and self._epoch_is_empty:
             raise NoDataAvailableError(
-                "reader: num_epochs=None repeats for ever, and a whole epoch gave no row. Loosen the filters, the "
-                "predicate or the selector."
+                "reader: with num_epochs=None, expected at least one row per epoch, got an epoch without rows. Loosen "
+                "the filters, the predicate or the selector."
             )
 
     def _fill(self) -> None:
-        """Submits jobs up to the look-ahead, and to the limit of memory, but always one.
+        """Submits jobs up to the look-ahead and the memory limit, but at least one.
 
-        Few are queued at a time, because what is queued when the program ends is done before it does.
+        Only a few are queued at a time, because the interpreter completes queued jobs before it exits.
         """
         if self._jobs is None:
             self._jobs = self._all_jobs()
@@ -287,7 +288,7 @@ class Reader:
             done += 1
 
     def _size_of(self, job: Job) -> int:
-        """About how much memory a job's result takes."""
+        """Estimates the size of a job's result in bytes."""
         fields = self._loader.fields
         rows = len(job.rows) if job.rows is not None else int(np.prod(np.asarray(job.windows).shape[:2]))
         total = max(int(self._loader.dataset.row_groups.rows[job.row_group]), 1)

@@ -1,4 +1,4 @@
-"""Row-group selectors: which row groups are read, by the indexes that are stored with the dataset."""
+"""Row-group selectors, which choose the row groups to read by the indexes stored with the dataset."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 class RowGroupSelectorBase:
-    """Base of selectors."""
+    """Base class of selectors."""
 
     def get_index_names(self) -> Iterable[str]:
-        """The indexes that the selector looks at."""
+        """Returns the names of the indexes that the selector uses."""
         raise NotImplementedError
 
     def select_row_groups(self, index_dict: Mapping[str, Any]) -> set[int]:
-        """The ordinals of the wanted row groups.
+        """Returns the ordinals of the selected row groups.
 
         Args:
             index_dict: indexes by name; see `etl.rowgroup_indexers`.
@@ -23,7 +23,7 @@ class RowGroupSelectorBase:
 
 
 class SingleIndexSelector(RowGroupSelectorBase):
-    """Row groups that hold any of some values, by one index."""
+    """Selects row groups that contain any of the given values, according to one index."""
 
     def __init__(self, index_name: str, values_list: Iterable[Any]) -> None:
         self._index_name = index_name
@@ -38,7 +38,7 @@ class SingleIndexSelector(RowGroupSelectorBase):
 
 
 class IntersectIndexSelector(RowGroupSelectorBase):
-    """Row groups that every one of some selectors wants."""
+    """Selects row groups that all of the given selectors select."""
 
     def __init__(self, single_index_selectors: Sequence[RowGroupSelectorBase]) -> None:
         self._selectors = list(single_index_selectors)
@@ -52,7 +52,7 @@ class IntersectIndexSelector(RowGroupSelectorBase):
 
 
 class UnionIndexSelector(RowGroupSelectorBase):
-    """Row groups that any of some selectors wants."""
+    """Selects row groups that any of the given selectors selects."""
 
     def __init__(self, single_index_selectors: Sequence[RowGroupSelectorBase]) -> None:
         self._selectors = list(single_index_selectors)

@@ -1,4 +1,4 @@
-"""`dataset_as_rdd`: a dataset as an RDD of named tuples, read and decoded by Spark's executors."""
+"""`dataset_as_rdd`: a dataset as an RDD of named tuples, read and decoded on Spark executors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def dataset_as_rdd(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An RDD of rows as `make_reader` gives them, in the order of storage.
+    """Returns an RDD of the rows that `make_reader` returns, in stored order.
 
     Args:
-        schema_fields: regexes or fields; ``None`` = all.
-        hdfs_driver: not used.
+        schema_fields: regexes or fields; ``None`` for all fields.
+        hdfs_driver: unused.
 
     Raises:
-        PetastormMetadataError: a dataset without a schema.
+        PetastormMetadataError: the dataset declares no schema.
     """
     context = context_of(spark_session, "dataset_as_rdd")
     dataset = open_dataset(dataset_url, storage_options=storage_options, filesystem=filesystem)

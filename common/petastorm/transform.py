@@ -1,4 +1,4 @@
-"""`TransformSpec`: user Python between the stored rows and the reader's, and what it makes of the schema."""
+"""`TransformSpec`: a user function that changes rows as they are read, and how it changes the schema."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .unischema import Unischema, UnischemaField
 def edit_field(
     name: str, numpy_dtype: object, shape: tuple[int | None, ...], nullable: bool = False
 ) -> tuple[Any, ...]:
-    """A field that a transform adds or changes, in the form that `TransformSpec` takes."""
+    """Describes a field that a transform adds or changes, in the form that `TransformSpec` takes."""
     return name, numpy_dtype, shape, nullable
 
 
 class TransformSpec:
-    """What is done to each row (`make_reader`) or to each row group's ``DataFrame`` (`make_batch_reader`).
+    """Transforms each row (`make_reader`), or each row group as a ``DataFrame`` (`make_batch_reader`).
 
     Args:
         func: row dict -> row dict, or ``DataFrame`` -> ``DataFrame``; ``None`` changes no values.
-        edit_fields: fields that the function adds or changes, as `edit_field` tuples or `UnischemaField` values. What
-            the function returns for them is held to the dtype and shape declared here.
-        removed_fields: names of fields that do not remain.
-        selected_fields: names of the only fields that remain, in their order; not together with ``removed_fields``.
+        edit_fields: fields that the function adds or changes, as `edit_field` tuples or `UnischemaField` values. The
+            returned values must have the dtype and shape declared here.
+        removed_fields: names of the fields to remove.
+        selected_fields: names of the fields to keep, in order; cannot be combined with ``removed_fields``.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class TransformSpec:
 
 
 def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unischema:
-    """The schema of the transformed rows: edited fields move to the end, ``selected_fields`` orders."""
+    """Returns the schema of the transformed rows: edited fields come last, unless ``selected_fields`` orders them."""
     removed = set(transform_spec.removed_fields)
     unknown = sorted(removed - set(schema.fields))
     if unknown:

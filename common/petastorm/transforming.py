@@ -1,7 +1,7 @@
-"""Running a `TransformSpec`, and holding what it returns to what it declares.
+"""Runs a `TransformSpec`, and checks its results against the fields that it declares.
 
-Declared (edited) fields are checked by name, dtype and shape: a value of the declared kind is cast to the declared
-dtype, another kind is an error. What a function does to fields that it does not declare is passed on as it is.
+Declared (edited) fields are checked by name, dtype and shape. A value of the declared kind is cast to the declared
+dtype; another kind is an error. Fields that the transform does not declare are passed on unchecked.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, Any]) -> dict[str, Any]:
-    """A row after the transform: the fields of ``schema``, in its order.
+    """Transforms a row; returns the fields of ``schema``, in its order.
 
     Raises:
-        TransformError: a field that is missing or too many, or that is not as declared.
+        TransformError: the result lacks a field, has an unknown one, or has one with another dtype or shape.
     """
     if spec is None or spec.func is None:
         return {name: row[name] for name in schema.fields}
@@ -39,7 +39,7 @@ def transform_row(spec: TransformSpec | None, schema: Unischema, row: dict[str, 
 
 
 def _kept(value: object) -> Any:
-    """A value in memory of its own, since functions return theirs again."""
+    """Copies a value, because functions may reuse the memory of what they return."""
     return value.copy() if isinstance(value, np.ndarray | list | dict) else value
 
 
@@ -54,7 +54,7 @@ def _checked_row(spec: TransformSpec, schema: Unischema, row: Mapping[str, Any],
 
 
 def transform_table(spec: TransformSpec | None, schema: Unischema, table: pa.Table) -> dict[str, np.ndarray]:
-    """A row group's columns after the transform, as arrays; raises `TransformError` as `transform_row` does."""
+    """Transforms a row group; returns its columns as arrays. Raises `TransformError` like `transform_row`."""
     if spec is None or spec.func is None:
         return {name: column_array(table.column(name)) for name in schema.fields}
     frame = to_frame(table, "a TransformSpec's function")
@@ -86,7 +86,7 @@ def _holds_whole_numbers(field: UnischemaField) -> bool:
 
 
 def _without_gaps(field: UnischemaField, values: np.ndarray) -> np.ndarray:
-    """Integers or bools, which pandas holds as floats or objects where some are null, in the field's dtype again."""
+    """Restores the dtype of integers or bools, which pandas turns into floats or objects if some are null."""
     missing = np.array([value is None or value != value for value in values.tolist()], dtype=bool)
     if missing.any() and not field.nullable:
         raise TransformError(
@@ -112,12 +112,12 @@ def _check_names(spec: TransformSpec, schema: Unischema, got: list[Any], given: 
     if missing or extra:
         raise TransformError(
             f"TransformSpec: expected the function to return the fields {list(schema.fields)}, got {got}. "
-            "Declare new fields in edit_fields=, and name those that are gone in removed_fields=."
+            "Declare new fields in edit_fields=, and name removed fields in removed_fields=."
         )
 
 
 def _checked(field: UnischemaField, value: Value) -> Value:
-    """A declared field's value, in its declared dtype."""
+    """Checks a declared field's value, and casts it to the declared dtype."""
     if value is None:
         if field.nullable:
             return None
@@ -180,7 +180,7 @@ def _cast_column(field: UnischemaField, values: np.ndarray) -> np.ndarray:
 
 
 def _plain_column(values: np.ndarray) -> np.ndarray:
-    """What became of a field that the function does not declare."""
+    """Returns the values of a field that the transform does not declare as an array."""
     if values.dtype != object or not len(values):
         return values
     return _stacked(list(values))

@@ -1,7 +1,7 @@
-"""`UnischemaField` and `Unischema` as Petastorm has them: loosely typed descriptions that users write and compare.
+"""Petastorm's `UnischemaField` and `Unischema`: loosely typed descriptions that users write and compare.
 
-They hold whatever they are given; `to_parquetry` turns them into parquetry's own checked values, which write and read
-(`from_parquetry` goes the other way).
+They accept any values. `to_parquetry` converts them to parquetry's own, checked fields and schemas, which are used for
+reading and writing; `from_parquetry` converts back.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from .codecs import (
 from .errors import NoFieldsError
 
 _UNISCHEMA_FIELD_ORDER = "preserve_input_order"
-"""Petastorm's switch: ``"alphabetical"`` sorts the fields of every schema made from then on."""
+"""Petastorm's switch: with ``"alphabetical"``, schemas made from then on sort their fields."""
 
 
 class UnischemaField(NamedTuple):
-    """One field: name, numpy type (or ``Decimal``), shape (``None`` = variable axis), codec, nullable.
+    """One field: name, numpy type (or ``Decimal``), shape (``None`` for a variable axis), codec, nullable.
 
-    Two fields are equal if all but the codec is.
+    Comparing two fields ignores their codecs.
     """
 
     name: str
@@ -62,10 +62,10 @@ class UnischemaField(NamedTuple):
         return hash(_identity(self))
 
     def to_parquetry(self, codec: Codec | None = None) -> CoreField:
-        """The field as parquetry's own value; ``codec`` replaces its own codec.
+        """Converts the field to parquetry's form; ``codec`` replaces its codec.
 
         Raises:
-            SchemaError: a dtype, shape or codec that cannot be stored.
+            SchemaError: the dtype, shape or codec cannot be stored.
         """
         if codec is None:
             codec = self.codec.to_parquetry(self) if isinstance(self.codec, DataframeColumnCodec) else self.codec
@@ -82,7 +82,7 @@ def _identity(field: object) -> Any:
 
 
 class Unischema:
-    """An ordered set of fields, each also an attribute: ``schema.image``."""
+    """An ordered set of fields. Each field is also an attribute: ``schema.image``."""
 
     def __init__(self, name: str, fields: Iterable[UnischemaField]) -> None:
         self._name = name
@@ -110,11 +110,13 @@ class Unischema:
         return self._fields
 
     def create_schema_view(self, fields: Iterable[str | UnischemaField]) -> Unischema:
-        """The schema of some fields only: those named by field objects in their order, then those that a regex matches
-        in full, in schema order.
+        """Returns a schema of some of the fields.
+
+        Fields given as objects come first, in their given order. Fields whose whole name matches a regex follow, in
+        schema order.
 
         Raises:
-            SchemaError: a field object whose name is not in the schema, or something that is neither.
+            SchemaError: a field object is not in the schema, or an item is neither a field nor a regex.
         """
         wanted = list(fields)
         patterns = [item for item in wanted if isinstance(item, str)]
@@ -129,43 +131,43 @@ class Unischema:
             raise SchemaError(f"fields {unknown}: does not belong to the schema {self}")
         chosen = dict.fromkeys([item.name for item in objects])
         chosen.update(dict.fromkeys(field.name for field in match_unischema_fields(self, patterns)))
-        # The stored fields, not the given ones, say how values are encoded.
+        # The stored fields, not the given ones, know how values are encoded.
         return Unischema(f"{self._name}_view", [self._fields[name] for name in chosen])
 
     def make_namedtuple(self, **values: object) -> Any:
-        """One row of this schema as a named tuple."""
+        """Makes a row of this schema, as a named tuple."""
         return self._get_namedtuple()(**values)
 
     def make_namedtuple_tf(self, *args: object, **values: object) -> Any:
-        """One row as a named tuple, from positional values too."""
+        """Makes a row as a named tuple; values can also be positional."""
         return self._get_namedtuple()(*args, **values)
 
     def _get_namedtuple(self) -> Any:
         return _row_class(self._name, tuple(self._fields))
 
     def as_spark_schema(self) -> Any:
-        """The schema as a Spark ``StructType`` (needs pyspark).
+        """Converts the schema to a Spark ``StructType`` (needs pyspark).
 
         Raises:
-            SchemaError: a field whose Spark type cannot be told.
+            SchemaError: the Spark type of a field is unknown.
         """
         entries = [spark_type("StructField", f.name, _spark_dtype(f), bool(f.nullable)) for f in self._fields.values()]
         return spark_type("StructType", entries)
 
     @classmethod
     def from_arrow_schema(cls, arrow: object, omit_unsupported_fields: bool = True) -> Unischema:
-        """The schema of plain Parquet columns.
+        """Infers a schema from plain Parquet columns.
 
         Args:
-            arrow: a ``pyarrow.Schema``, or a ``pyarrow.parquet.ParquetDataset``, also one of old releases, which has it
-                in its ``pieces``.
-            omit_unsupported_fields: leave such columns out with a warning instead of raising.
+            arrow: a ``pyarrow.Schema`` or a ``pyarrow.parquet.ParquetDataset``. In old releases of pyarrow, the latter
+                has its schema in its ``pieces``.
+            omit_unsupported_fields: leave unsupported columns out, with a warning, instead of raising.
         """
         columns = arrow if isinstance(arrow, pa.Schema) else _schema_of(arrow)
         return cls("inferred_schema", fields_from_arrow(columns, omit_unsupported_fields=omit_unsupported_fields))
 
     def to_parquetry(self) -> CoreUnischema:
-        """The schema as parquetry's own value; raises `SchemaError` for fields that cannot be stored."""
+        """Converts the schema to parquetry's form; raises `SchemaError` if a field cannot be stored."""
         return CoreUnischema(self._name, [field.to_parquetry() for field in self._fields.values()])
 
     def __str__(self) -> str:
@@ -181,10 +183,10 @@ class Unischema:
 
 
 def match_unischema_fields(schema: Unischema, field_regex: Sequence[str]) -> list[UnischemaField]:
-    """The fields whose whole name matches one of the regexes, in schema order."""
+    """Returns the fields whose whole name matches one of the regexes, in schema order."""
     names = list(schema.fields)
     full = {name for pattern in field_regex or () for name in names if _fullmatch(pattern, name)}
-    regexes = [pattern for pattern in field_regex or () if pattern not in names]  # a name never meant more than itself
+    regexes = [pattern for pattern in field_regex or () if pattern not in names]  # exact field names need no warning
     prefix = {name for pattern in regexes for name in names if re.match(pattern, name)}
     if prefix - full:
         warnings.warn(
@@ -201,7 +203,7 @@ def _fullmatch(pattern: str, text: str, flags: int = 0) -> Any:
 
 
 def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> None:
-    """Adds ``None`` for nullable fields that the row lacks; raises `SchemaError` where any other field is missing."""
+    """Adds ``None`` for missing nullable fields; raises `SchemaError` if any other field is missing."""
     for name, field in unischema.fields.items():
         if name in row_dict:
             continue
@@ -211,10 +213,10 @@ def insert_explicit_nulls(unischema: Unischema, row_dict: dict[str, Any]) -> Non
 
 
 def dict_to_spark_row(unischema: Unischema, row_dict: dict[str, Any]) -> Any:
-    """A row of plain values as an encoded Spark ``Row`` (needs pyspark)."""
+    """Encodes a row of plain values as a Spark ``Row`` (needs pyspark)."""
     if not isinstance(unischema, Unischema):
         raise SchemaError(f"dict_to_spark_row: expected a Unischema, got {type(unischema).__name__}.")
-    spark_type("StringType")  # says how to install pyspark if it is missing
+    spark_type("StringType")  # if pyspark is missing, the error says how to install it
     from pyspark import Row
 
     row = dict(row_dict)
@@ -239,7 +241,7 @@ def _schema_of(dataset: Any) -> pa.Schema:
 
 
 def fields_from_arrow(arrow: pa.Schema, *, omit_unsupported_fields: bool) -> list[UnischemaField]:
-    """The fields of plain Parquet columns; structs, maps and nested lists are unsupported."""
+    """Infers the fields of plain Parquet columns. Structs, maps and nested lists are unsupported."""
     fields = []
     for column in arrow:
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
@@ -280,8 +282,8 @@ def _spark_dtype(field: UnischemaField) -> Any:
         return field.codec.spark_dtype()
     if field.shape:
         raise SchemaError(
-            f"field '{field.name}' of shape {field.shape} has codec set to None: expected a codec that tells its Spark "
-            "type. Use NdarrayCodec()."
+            f"field '{field.name}' of shape {field.shape} has codec set to None: expected a codec, which determines "
+            "the Spark type. Use NdarrayCodec()."
         )
     if field.numpy_dtype is np.bytes_:
         return spark_type("StringType")
@@ -298,7 +300,7 @@ def _new_gt_255_compatible_namedtuple(typename: str, field_names: Sequence[str],
 
 @lru_cache(maxsize=4096)
 def _row_class(schema_name: str, names: tuple[str, ...]) -> Any:
-    """The named tuple of a schema's rows; one class for equal schemas."""
+    """Returns the named tuple class of a schema's rows; equal schemas share one class."""
     typename = re.sub(r"\W", "_", schema_name)
     typename = typename if typename.isidentifier() else f"schema_{typename}"
     try:
@@ -313,17 +315,17 @@ def _row_class(schema_name: str, names: tuple[str, ...]) -> Any:
 
 
 def _row_of(schema_name: str, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
-    """A row that was pickled."""
+    """Makes a row when it is unpickled."""
     return _row_class(schema_name, names)(*values)
 
 
 def from_parquetry(schema: CoreUnischema) -> Unischema:
-    """A stored schema in Petastorm's form."""
+    """Converts a stored schema to Petastorm's form."""
     return Unischema(schema.name, [field_from_parquetry(field) for field in schema])
 
 
 def field_from_parquetry(field: CoreField) -> UnischemaField:
-    """A stored field in Petastorm's form."""
+    """Converts a stored field to Petastorm's form."""
     dtype = field.dtype.type if isinstance(field.dtype, np.dtype) else field.dtype
     return UnischemaField(field.name, dtype, field.shape, _codec_from_parquetry(field), field.nullable)
 

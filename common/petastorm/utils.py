@@ -1,4 +1,4 @@
-"""`decode_row`: one stored row to its values."""
+"""`decode_row`: decodes one stored row."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["DecodeFieldError", "decode_row"]
 
 
 def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:
-    """The values of a row of stored ones, such as one that Spark has read; names that the schema lacks are left out.
+    """Decodes the values of a stored row, such as one read by Spark. Names that are not in the schema are left out.
 
     Raises:
-        DecodeFieldError: a value that does not decode, with the field's name.
+        DecodeFieldError: a value cannot be decoded; the text names the field.
     """
     return {name: _decoded(schema, name, value) for name, value in row.items() if name in schema.fields}
 

@@ -1,7 +1,7 @@
-"""Stored Arrow columns as the Python values that Petastorm's readers hand out.
+"""Converts stored Arrow columns to the Python values that Petastorm's readers return.
 
 `row_values` makes one value per row (numpy scalars and arrays, ``Decimal``, ``numpy.str_``, ``None`` for null), and
-`column_array` one array per column of a row group. Every array owns its memory and can be written to.
+`column_array` makes one array per column of a row group. Every array owns its memory and is writable.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NANOSECONDS = np.iinfo(np.int64).max // 10**9
 
 
 def row_values(field: UnischemaField, column: pa.ChunkedArray) -> list[Any]:
-    """The values of a stored column, one for each row.
+    """Returns the values of a stored column, one for each row.
 
     Raises:
-        DecodeError: bytes that do not decode, or values that do not fit the field.
+        DecodeError: a value cannot be decoded, or does not fit the field.
     """
     if field.storage.coded:
         return [
@@ -57,7 +57,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> list[Any]:
 
 
 def _numbers(field: UnischemaField, array: pa.Array) -> np.ndarray:
-    """A canonical array of numbers or times as numpy; zero where null."""
+    """Converts a canonical array of numbers or times to numpy, with zero for null."""
     filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
     numbers = filled.to_numpy(zero_copy_only=False)
     dtype = np.dtype(field.dtype)
@@ -97,11 +97,12 @@ def _objects(values: list[Any]) -> np.ndarray:
 
 
 def column_array(column: pa.ChunkedArray) -> np.ndarray:
-    """A stored column as one array, as `make_batch_reader` hands it out.
+    """Converts a stored column to one array, as returned by `make_batch_reader`.
 
-    Text is ``<U`` (objects where a value is null or ends in NUL, which ``<U`` cannot hold), bytes, decimals and dates
-    are objects, time stamps ``datetime64[ns]``; lists of one length are a matrix, others an object array of arrays.
-    Nulls are NaN in floats, NaT in time stamps, masked in integers and bools, and ``None`` in objects.
+    Text is ``<U``, or objects if a value is null or ends in NUL, which ``<U`` cannot represent. Bytes, decimals and
+    dates are objects. Timestamps are ``datetime64[ns]``, or keep the stored unit if they do not fit. Lists of equal
+    length are a matrix, others an object array of arrays. Nulls are NaN in floats, NaT in timestamps, ``None`` in
+    objects, and masked in integers and bools.
     """
     array = _one(column)
     kind = array.type

@@ -1,4 +1,4 @@
-"""`WeightedSamplingReader`: samples of several readers, drawn with given probabilities."""
+"""`WeightedSamplingReader`: draws samples from several readers with given probabilities."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .reading import DescribedSamples
 
 
 class WeightedSamplingReader:
-    """A reader over readers; it ends when a drawn reader has no more samples.
+    """Draws each sample from one of several readers. It ends when the drawn reader has no more samples.
 
     Args:
         readers: two or more with equal fields, windows, and batching.
-        probabilities: one for each reader; they are scaled to sum up to 1.
-        seed: of the draws; ``None`` draws anew in every process.
+        probabilities: one for each reader; they are scaled to sum to 1.
+        seed: seed of the draws; ``None`` for different draws in every run.
     """
 
     def __init__(self, readers: Sequence[Any], probabilities: Sequence[float], seed: int | None = None) -> None:
@@ -52,12 +52,12 @@ class WeightedSamplingReader:
         return next(self._readers[chosen])
 
     def next(self) -> Any:
-        """The next sample."""
+        """Returns the next sample."""
         return next(self)
 
     @property
     def last_row_consumed(self) -> bool:
-        """Whether any of the readers has come to its end."""
+        """Whether any reader has reached its end."""
         return any(reader.last_row_consumed for reader in self._readers)
 
     @property
@@ -66,7 +66,7 @@ class WeightedSamplingReader:
         return all(reader.stopped for reader in self._readers)
 
     def reset(self) -> None:
-        """Starts over: every reader that has come to its end begins again, the others go on."""
+        """Resets the readers that have reached their end; the others continue."""
         for reader in self._readers:
             if reader.last_row_consumed:
                 reader.reset()

@@ -1,7 +1,7 @@
-"""The windows of an `NGram` over a dataset's wanted rows.
+"""Forms the windows of an `NGram` over a dataset's wanted rows.
 
-A window's rows are consecutive wanted rows of one file. It may run over row groups, but not over one that the selector
-left out, and not where time stamps go back from one row group to the next. Inside a row group they must not decrease.
+A window consists of consecutive wanted rows of one file. It may cross row groups, but not one that the selector
+excluded, and not a boundary at which timestamps go back. Within a row group, timestamps must not decrease.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _THREADS = 8
 
 
 def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBase | None, ngram: NGram) -> Selection:
-    """Every window of the rows that filters, selector and predicate leave, of all shards.
+    """Returns the windows of all shards, over the rows that pass the filters, selector and predicate.
 
     Raises:
-        DatasetError: a time stamp that is null, or lies before the one above it in its row group.
+        DatasetError: a timestamp is null, or is less than the previous one in its row group.
     """
     rows = wanted.rows
     row_groups = np.flatnonzero(rows.counts > 0)
@@ -56,7 +56,7 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
 
 
 def _sequences(loader: RowGroupLoader, wanted: Wanted, row_group: np.ndarray, stamps: Stamps) -> np.ndarray:
-    """Which stretch of rows each wanted row belongs to; numbers ascend."""
+    """Numbers, in ascending order, the sequence without breaks to which each wanted row belongs."""
     breaks = np.zeros(len(row_group), dtype=bool)
     if len(row_group):
         file = loader.dataset.row_groups.file[row_group]
@@ -79,5 +79,5 @@ def _check_order(loader: RowGroupLoader, rows: RowSet, sequence: np.ndarray, sta
 
 def _stamps(name: str, chunks: list[pa.Array]) -> Stamps:
     if any(chunk.null_count for chunk in chunks):
-        raise DatasetError(f"NGram: expected timestamps in '{name}', got null. Leave such rows out with a predicate.")
+        raise DatasetError(f"NGram: expected timestamps in '{name}', got null. Exclude such rows with a predicate.")
     return stamps_of(pa.chunked_array(chunks) if chunks else pa.chunked_array([], pa.int64()), name)

@@ -1,4 +1,4 @@
-"""What a pipeline over a table of another library tells beside its rows; `layout.tables` reads the tables."""
+"""What is known about a table of another library besides its rows. `layout.tables` reads the tables themselves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["class_names"]
 
 
 def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
-    """For each integer field that stands for classes, their names: ``names[row["label"]]``.
+    """Returns the class names of each integer field that holds class numbers: ``names[row["label"]]``.
 
     Args:
-        pipeline: or a dataset, pipe or node that carries one.
+        pipeline: a pipeline, or a dataset, pipe or node that has one.
 
-    Known for what `from_huggingface_parquet` and `from_image_folder` made, and for datasets that `convert` and `copy`
-    made of them; empty for others.
+    Class names are known for `from_huggingface_parquet` and `from_image_folder`, and for datasets that `convert` or
+    `copy` made from them. For others, the result is empty.
     """
     made: Any = getattr(pipeline, "pipeline", pipeline)
     return {} if made.mixture is not None or made.address is not None else dict(made.dataset.labels)

@@ -1,1 +1,1 @@
-"""Measuring how fast a dataset is read."""
+"""Measures how fast a dataset is read."""

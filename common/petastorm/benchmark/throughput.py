@@ -1,4 +1,4 @@
-"""`reader_throughput`: how many samples a second `make_reader` gives."""
+"""`reader_throughput`: measures how many samples per second `make_reader` delivers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..reader import make_reader
 
 
 class BenchmarkResult(NamedTuple):
-    """What was measured.
+    """The result of a measurement.
 
     Attributes:
-        time_mean: seconds for each sample.
-        samples_per_second: the inverse.
-        memory_info: of psutil, or ``None`` where it is not installed.
-        cpu: percent of one processor.
+        time_mean: mean time for one sample, in seconds.
+        samples_per_second: its inverse.
+        memory_info: memory use as reported by psutil, or ``None`` if psutil is not installed.
+        cpu: CPU use, in percent of one processor.
     """
 
     time_mean: float
@@ -31,7 +31,7 @@ class BenchmarkResult(NamedTuple):
 
 
 class WorkerPoolType(Enum):
-    """The ``reader_pool_type`` that is measured."""
+    """The ``reader_pool_type`` to measure."""
 
     THREAD = "thread"
     PROCESS = "process"
@@ -42,7 +42,7 @@ class WorkerPoolType(Enum):
 
 
 class ReadMethod(Enum):
-    """Whether samples are taken from the reader, or from a TensorFlow dataset over it."""
+    """Whether to take samples from the reader itself, or from a TensorFlow dataset over it."""
 
     TF = "tf"
     PYTHON = "python"
@@ -65,18 +65,18 @@ def reader_throughput(
     reader_extra_args: dict[str, Any] | None = None,
     spawn_new_process: bool = True,
 ) -> BenchmarkResult:
-    """Reads ``warmup_cycles_count`` samples, then measures ``measure_cycles_count``.
+    """Reads ``warmup_cycles_count`` samples, then measures the time of ``measure_cycles_count`` more.
 
     Args:
-        field_regex: fields to read, by regexes that match in full; ``None`` = all.
-        loaders_count: workers of the reader.
-        shuffling_queue_size: of `ReadMethod.TF`: rows in the dataset's shuffle buffer; 0 = none.
+        field_regex: regexes for the fields to read, matched against the whole name; ``None`` for all fields.
+        loaders_count: number of workers of the reader.
+        shuffling_queue_size: for `ReadMethod.TF`, rows in the dataset's shuffle buffer; 0 for no buffer.
         reader_extra_args: further arguments for `make_reader`.
-        spawn_new_process: measures in a fresh process, whose memory is that of reading alone.
-        profile_threads, min_after_dequeue: not used.
+        spawn_new_process: whether to measure in a new process, so that its memory use is that of reading alone.
+        profile_threads, min_after_dequeue: unused.
 
     Raises:
-        PipelineError: nothing to measure.
+        PipelineError: ``measure_cycles_count`` is less than 1.
     """
     if measure_cycles_count < 1:
         raise PipelineError(f"reader_throughput: expected measure_cycles_count >= 1, got {measure_cycles_count}.")

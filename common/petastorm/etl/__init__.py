@@ -1,4 +1,4 @@
-"""What Petastorm keeps beside the data: schemas and row-group indexes."""
+"""The metadata that Petastorm stores with the data: schemas and row-group indexes."""
 
 from .rowgroup_indexers import RowGroupIndexerBase
 

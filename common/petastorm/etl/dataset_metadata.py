@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroupPiece:
-    """One row group: the file, its number in the file, and its rows."""
+    """One row group: its file, its number in the file, and its number of rows."""
 
     path: str
     row_group: int
@@ -34,10 +34,10 @@ class RowGroupPiece:
 
 
 def get_schema(dataset: PetastormDataset) -> Unischema:
-    """The schema that a dataset declares.
+    """Returns the schema that a dataset declares.
 
     Raises:
-        PetastormMetadataError: it declares none.
+        PetastormMetadataError: the dataset declares no schema.
     """
     if not dataset.is_petastorm:
         raise PetastormMetadataError(
@@ -53,17 +53,17 @@ def get_schema_from_dataset_url(
     storage_options: Mapping[str, Any] | None = None,
     filesystem: object = None,
 ) -> Unischema:
-    """The schema that the dataset at a URL declares; ``hdfs_driver`` is not used."""
+    """Returns the schema that the dataset at a URL declares; ``hdfs_driver`` is unused."""
     return get_schema(open_dataset(dataset_url_or_urls, storage_options=storage_options, filesystem=filesystem))
 
 
 def infer_or_load_unischema(dataset: PetastormDataset) -> Unischema:
-    """The declared schema, or one made from the Parquet columns."""
+    """Returns the declared schema, or one inferred from the Parquet columns."""
     return from_parquetry(dataset.schema)
 
 
 def load_row_groups(dataset: PetastormDataset) -> list[RowGroupPiece]:
-    """Every row group, files sorted by path: the order that indexes and shards count in."""
+    """Returns all row groups, with files sorted by path. Indexes and shards count row groups in this order."""
     groups = dataset.row_groups
     columns = zip(groups.file.tolist(), groups.group.tolist(), groups.rows.tolist(), strict=True)
     return [RowGroupPiece(path=dataset.files[f].path, row_group=group, num_rows=rows) for f, group, rows in columns]
@@ -76,11 +76,11 @@ def open_dataset(
     filesystem: object,
     physical: bool = False,
 ) -> PetastormDataset:
-    """The dataset at one URL, or of the files at several.
+    """Opens the dataset at one URL, or the files at several.
 
     Raises:
-        PipelineError: anything but a URL, a path or a list of them.
-        DatasetError: nothing is there.
+        PipelineError: the argument is not a URL, a path, or a list of them.
+        DatasetError: there is nothing at the URL.
     """
     given = [dataset_url_or_urls] if not isinstance(dataset_url_or_urls, list | tuple) else list(dataset_url_or_urls)
     urls = [str(url) for url in given if isinstance(url, str) or hasattr(url, "__fspath__")]
@@ -95,10 +95,10 @@ def open_dataset(
 
 
 def materialize_dataset(*args: object, **kwargs: object) -> Any:
-    """Spark's context manager around the writing of a dataset; needs parquetry's Spark support.
+    """Returns the context manager in which Spark writes a dataset; needs parquetry's Spark support.
 
     Raises:
-        CodecUnavailableError: it is not installed; `parquetry.common.write_dataset` writes without Spark.
+        CodecUnavailableError: pyspark is not installed. `parquetry.common.write_dataset` writes without it.
     """
     try:
         module = importlib.import_module("parquetry.common.spark")

@@ -1,6 +1,6 @@
-"""`generate_petastorm_metadata`, and its command line: a schema for Parquet files that are there already.
+"""`generate_petastorm_metadata`, and its command line: adds a schema to existing Parquet files.
 
-The work is that of `parquetry.common.tools.generate_metadata`: it needs no Spark, and writes JSON instead of a pickle.
+It uses `parquetry.common.tools.generate_metadata`, which needs no Spark and writes JSON instead of a pickle.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ def generate_petastorm_metadata(
     """Writes the schema of a dataset.
 
     Args:
-        spark: not used; ``None`` will do.
-        unischema_class: the dotted name of a `Unischema`, which is imported; ``None`` = the schema that is there.
-        use_summary_metadata, hdfs_driver: not used.
+        spark: unused; may be ``None``.
+        unischema_class: the dotted name of a `Unischema` to import; ``None`` for the schema that the dataset has.
+        use_summary_metadata, hdfs_driver: unused.
 
     Raises:
-        SchemaError: the name is not one of a `Unischema`; none was given, and the dataset has no schema.
+        SchemaError: the name does not refer to a `Unischema`, or no name was given and the dataset has no schema.
     """
     schema = get_schema_from_dataset_url(dataset_url) if unischema_class is None else locate(unischema_class)
     if not isinstance(schema, Unischema):
         raise SchemaError(f"unischema_class: expected the dotted name of a Unischema, got {unischema_class!r}.")
-    generate_metadata(dataset_url, schema, overwrite=True)  # type: ignore[arg-type]  # Petastorm's form is taken too
+    generate_metadata(dataset_url, schema, overwrite=True)  # type: ignore[arg-type]  # Petastorm's form is accepted too
 
 
 def _main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="petastorm_generate_metadata", description="Writes the schema of a dataset.")
     parser.add_argument("--dataset_url", required=True)
-    parser.add_argument("--unischema_class", help="dotted name; the schema that is there if not given")
+    parser.add_argument("--unischema_class", help="dotted name; default: the dataset's own schema")
     parser.add_argument("--use-summary-metadata", action="store_true", help="not used")
     parser.add_argument("--master", help="not used: no Spark is needed")
     parser.add_argument("--spark-driver-memory", help="not used")

@@ -1,4 +1,4 @@
-"""Row-group indexes: which row groups hold which values of a field."""
+"""Row-group indexes, which record the row groups that contain each value of a field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...schema.petastorm_metadata import RowGroupIndex
 
 
 class RowGroupIndexerBase:
-    """Base of the indexes: built over the rows of row groups, added together, and asked."""
+    """Base class of indexes: build one over the rows of row groups, add indexes together, and look values up."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         self._index_name = index_name
@@ -20,29 +20,29 @@ class RowGroupIndexerBase:
 
     @property
     def index_name(self) -> str:
-        """The name by which a selector finds the index."""
+        """The name by which selectors refer to the index."""
         return self._index_name
 
     @property
     def column_names(self) -> list[str]:
-        """The fields that `build_index` looks at."""
+        """The fields that `build_index` reads."""
         return [self._column_name]
 
     @property
     def indexed_values(self) -> list[Any]:
-        """The values that are known."""
+        """The indexed values."""
         raise NotImplementedError
 
     def get_row_group_indexes(self, value_key: object = None) -> set[int]:
-        """The ordinals of the row groups that hold a value."""
+        """Returns the ordinals of the row groups that contain a value."""
         raise NotImplementedError
 
     def build_index(self, decoded_rows: Sequence[Mapping[str, Any]], piece_index: int) -> Any:
-        """Takes in the rows of one row group; returns what is known by now."""
+        """Adds the rows of one row group; returns the data indexed so far."""
         raise NotImplementedError
 
     def to_value(self) -> RowGroupIndex:
-        """The index as a value that can be stored."""
+        """Returns the index in a form that can be stored."""
         raise NotImplementedError
 
     def __add__(self, other: object) -> RowGroupIndexerBase:
@@ -57,7 +57,7 @@ class RowGroupIndexerBase:
 
 
 class SingleFieldIndexer(RowGroupIndexerBase):
-    """For each value of a field (of an array field: each element), the row groups that hold it."""
+    """For each value of a field (or each element of an array field), the row groups that contain it."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         super().__init__(index_name, index_field)
@@ -94,7 +94,7 @@ class SingleFieldIndexer(RowGroupIndexerBase):
 
 
 class FieldNotNullIndexer(RowGroupIndexerBase):
-    """The row groups that hold any value of a field that is not null."""
+    """The row groups in which a field is not null in at least one row."""
 
     def __init__(self, index_name: str, index_field: str) -> None:
         super().__init__(index_name, index_field)
@@ -124,7 +124,7 @@ class FieldNotNullIndexer(RowGroupIndexerBase):
 
 
 def indexer_of(index: RowGroupIndex) -> RowGroupIndexerBase:
-    """A stored index in the form that selectors ask."""
+    """Converts a stored index to the form that selectors use."""
     if index.ordinals_by_value is None:
         not_null = FieldNotNullIndexer(index.name, index.column)
         not_null._index_data = set(index.ordinals)
@@ -135,7 +135,7 @@ def indexer_of(index: RowGroupIndex) -> RowGroupIndexerBase:
 
 
 def _values_in(value: object) -> Iterable[Any]:
-    """The plain Python values of a field's value: none of a null, each element of an array."""
+    """Returns the plain Python values to index: none for a null, each element of an array."""
     if value is None:
         return ()
     if isinstance(value, np.ndarray):

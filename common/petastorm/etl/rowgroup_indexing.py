@@ -1,4 +1,4 @@
-"""Row-group indexes of a dataset: reading the stored ones, and building new ones without Spark."""
+"""Reads the stored row-group indexes of a dataset, and builds new ones without Spark."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _THREADS = 8
 
 
 def get_row_group_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndexerBase]:
-    """The stored indexes by name.
+    """Returns the stored indexes by name.
 
     Raises:
-        PetastormMetadataError: the dataset has none.
+        PetastormMetadataError: the dataset has no indexes.
     """
     indexes = stored_indexes(dataset)
     if not indexes:
@@ -44,7 +44,7 @@ def get_row_group_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndexe
 
 
 def stored_indexes(dataset: PetastormDataset) -> dict[str, RowGroupIndex]:
-    """The stored indexes as values; empty if there are none."""
+    """Returns the indexes in their stored form; empty if there are none."""
     metadata, where = dataset.key_values, dataset.roots[0]
     found = indexes_from_metadata(metadata, where=where)
     return found if found is not None else row_group_indexes_from_petastorm(metadata, where=where)
@@ -59,14 +59,17 @@ def build_rowgroup_index(
     filesystem: pafs.FileSystem = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Builds indexes over a dataset and stores them beside those that it has.
+    """Builds indexes over a dataset and stores them in addition to existing ones.
 
     Args:
-        spark_context: not used: this process reads the indexed columns, in threads. ``None`` will do.
-        hdfs_driver: not used.
+        dataset_url: URL or path of the dataset.
+        spark_context: unused, may be ``None``: threads of this process read the indexed columns.
+        indexers: the indexes to build.
+        hdfs_driver: unused.
+        filesystem, storage_options: how to reach the files; see `Pipeline`.
 
     Raises:
-        DatasetError: a dataset without ``_common_metadata``, or of several directories.
+        DatasetError: the dataset has no ``_common_metadata``, or has several directories.
     """
     dataset = PetastormDataset([dataset_url], filesystem=filesystem, storage_options=storage_options)
     arrow = read_metadata(dataset.filesystem, dataset.roots[0])
@@ -86,7 +89,7 @@ def build_rowgroup_index(
                 indexer.build_index(rows, row_group)
     indexes = {**stored_indexes(dataset), **{indexer.index_name: indexer.to_value() for indexer in indexers}}
     metadata = {**(arrow.metadata or {}), **indexes_to_metadata(indexes)}
-    if SCHEMA_KEY in metadata:  # Petastorm reads this dataset too
+    if SCHEMA_KEY in metadata:  # Petastorm can read this dataset too
         metadata[ROW_GROUP_INDEXES_KEY] = indexes_to_pickle(indexes)
     write_metadata(dataset.filesystem, dataset.roots[0], arrow, metadata)
 

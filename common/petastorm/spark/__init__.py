@@ -1,4 +1,4 @@
-"""A Spark DataFrame as a dataset of TensorFlow or PyTorch, under Petastorm's names."""
+"""Reads a Spark DataFrame as a TensorFlow or PyTorch dataset, with Petastorm's names."""
 
 from .spark_dataset_converter import (
     SparkDatasetConverter,

@@ -1,6 +1,6 @@
-"""`make_spark_converter` and `SparkDatasetConverter`: Petastorm's way from a DataFrame to the frameworks.
+"""`make_spark_converter` and `SparkDatasetConverter`: Petastorm's API for training from a DataFrame.
 
-The files and their cache are those of ``parquetry.common.spark.spark_converter``; `make_batch_reader` reads them.
+``parquetry.common.spark.spark_converter`` writes and caches the files; `make_batch_reader` reads them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH_SIZE = 32
 
 
 class SparkDatasetConverter:
-    """A DataFrame that was written to the cache; it pickles, so that executors can train from it."""
+    """A DataFrame in the cache. It can be pickled, so executors can train from it."""
 
     PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
 
@@ -34,17 +34,17 @@ class SparkDatasetConverter:
 
     @property
     def cache_dir_url(self) -> str:
-        """The directory of the files."""
+        """URL of the directory with the files."""
         return self._converter.url
 
     @property
     def file_urls(self) -> list[str]:
-        """The files."""
+        """URLs of the files."""
         return list(self._converter.file_urls)
 
     @property
     def dataset_size(self) -> int:
-        """The number of rows."""
+        """Number of rows."""
         return self._converter.rows
 
     def __len__(self) -> int:
@@ -59,15 +59,15 @@ class SparkDatasetConverter:
         shuffling_queue_capacity: int | None = None,
         **petastorm_reader_kwargs: object,
     ) -> TFDatasetContextManager:
-        """A context manager that gives a ``tf.data.Dataset`` of batches (named tuples).
+        """Returns a context manager that opens a ``tf.data.Dataset`` of batches (named tuples).
 
         Args:
-            batch_size: rows of a batch; ``None`` = 32.
-            prefetch: batches that TensorFlow makes ahead; ``None`` = as it likes.
-            num_epochs: ``None`` = endless.
-            workers_count: ``None`` = 4.
-            shuffling_queue_capacity: rows of TensorFlow's shuffle buffer; ``None`` or 0 = none.
-            petastorm_reader_kwargs: arguments for `make_batch_reader`.
+            batch_size: rows per batch; ``None`` for 32.
+            prefetch: batches that TensorFlow makes ahead; ``None`` to let it choose.
+            num_epochs: passes over the data; ``None`` for an endless dataset.
+            workers_count: number of workers; ``None`` for 4.
+            shuffling_queue_capacity: rows in TensorFlow's shuffle buffer; ``None`` or 0 for no buffer.
+            petastorm_reader_kwargs: further arguments for `make_batch_reader`.
         """
         options = _reader_options(num_epochs, workers_count, petastorm_reader_kwargs)
         return TFDatasetContextManager(self.cache_dir_url, batch_size, prefetch, options, shuffling_queue_capacity)
@@ -81,11 +81,11 @@ class SparkDatasetConverter:
         data_loader_fn: Callable[..., Any] | None = None,
         **petastorm_reader_kwargs: object,
     ) -> TorchDatasetContextManager:
-        """A context manager that gives a `DataLoader` of batches (dicts of tensors); see `make_tf_dataset`.
+        """Returns a context manager that opens a `DataLoader` of batches (dicts of tensors); see `make_tf_dataset`.
 
         Args:
             data_loader_fn: makes the loader from the reader, ``batch_size`` and ``shuffling_queue_capacity``;
-                ``None`` = ``parquetry.torch_plugin.petastorm.DataLoader``.
+                ``None`` for ``parquetry.torch_plugin.petastorm.DataLoader``.
         """
         options = _reader_options(num_epochs, workers_count, petastorm_reader_kwargs)
         return TorchDatasetContextManager(
@@ -93,16 +93,16 @@ class SparkDatasetConverter:
         )
 
     def delete(self) -> None:
-        """Removes the files, if this converter wrote them."""
+        """Removes the files if this converter wrote them."""
         if self._owned:
             self._converter.delete()
 
 
 class _ReaderContext:
-    """Opens a reader on entering and closes it on leaving; dropping the object closes nothing."""
+    """Opens a reader on enter and closes it on exit. Garbage collection does not close it."""
 
     reader: Reader
-    """The reader, once entered."""
+    """The reader; available after entering."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class _ReaderContext:
 
 
 class TFDatasetContextManager(_ReaderContext):
-    """What `SparkDatasetConverter.make_tf_dataset` gives."""
+    """The context manager of `SparkDatasetConverter.make_tf_dataset`."""
 
     def __init__(
         self,
@@ -150,10 +150,10 @@ class TFDatasetContextManager(_ReaderContext):
 
 
 class TorchDatasetContextManager(_ReaderContext):
-    """What `SparkDatasetConverter.make_torch_dataloader` gives."""
+    """The context manager of `SparkDatasetConverter.make_torch_dataloader`."""
 
     loader: Any
-    """The loader, once entered."""
+    """The loader; available after entering."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ def _reader_options(num_epochs: int | None, workers_count: int | None, options: 
 
 
 def register_delete_dir_handler(handler: Callable[[str], Any] | None) -> None:
-    """Has the directories of the cache removed by a function of their URL, also at exit; ``None`` = as before."""
+    """Sets the function that removes cached directories by URL, also at exit; ``None`` for the default."""
     CACHE.remove_directory = handler
 
 
@@ -190,14 +190,15 @@ def make_spark_converter(
     compression_codec: str | None = None,
     dtype: str | None = "float32",
 ) -> SparkDatasetConverter:
-    """Writes a DataFrame to the cache, or finds it there.
+    """Writes a DataFrame to the cache, unless it is already there.
 
-    The directory is the session's ``petastorm.spark.converter.parentCacheDirUrl`` (or parquetry's own setting).
+    The cache directory is the session's ``petastorm.spark.converter.parentCacheDirUrl`` (or parquetry's own setting).
 
     Args:
-        df: a DataFrame; or the URL of Parquet files that are there already, which are used as they are.
-        compression_codec: ``None`` = uncompressed.
-        dtype: what floats become: ``"float32"``, as in Petastorm, ``"float64"``, or ``None`` = what they are.
+        df: a DataFrame, or the URL of existing Parquet files, which are used unchanged.
+        parquet_row_group_size_bytes: size of the row groups.
+        compression_codec: ``None`` for no compression.
+        dtype: dtype to convert floats to: ``"float32"``, as in Petastorm, ``"float64"``, or ``None`` to keep theirs.
     """
     if isinstance(df, str):
         dataset = StoredDataset([df])
@@ -206,7 +207,7 @@ def make_spark_converter(
         converter = SparkConverter(url=df, file_urls=paths, rows=int(rows.rows.sum()), row_groups=len(rows))
         return SparkDatasetConverter(converter, owned=False)
     if not hasattr(df, "sparkSession"):
-        raise PipelineError(f"make_spark_converter: expected a DataFrame of Spark or a URL, got {df!r}.")
+        raise PipelineError(f"make_spark_converter: expected a Spark DataFrame or a URL, got {df!r}.")
     converter = spark_converter(
         df,
         df.sparkSession.conf.get(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, None),

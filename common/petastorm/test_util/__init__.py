@@ -1,1 +1,1 @@
-"""Helpers for the tests of code that uses readers."""
+"""Helpers for testing code that uses readers."""

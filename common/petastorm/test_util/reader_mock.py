@@ -1,4 +1,4 @@
-"""`ReaderMock`: an endless reader of made-up rows."""
+"""`ReaderMock`: an endless reader of generated rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..unischema import Unischema
 
 
 class ReaderMock:
-    """Gives the rows that a function makes; for tests of what comes after a reader.
+    """Returns rows made by a function, for testing code that consumes a reader.
 
     Args:
-        schema: of the rows.
-        schema_data_generator: schema -> row dict.
+        schema: schema of the rows.
+        schema_data_generator: takes the schema and returns a row as a dict.
     """
 
     batched_output = False
@@ -40,16 +40,16 @@ class ReaderMock:
         return self.schema.make_namedtuple(**self._generate(self.schema))
 
     def fetch(self) -> Any:
-        """The next row."""
+        """Returns the next row."""
         return next(self)
 
     next = fetch
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Does nothing."""
 
     def join(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing."""
 
     def __enter__(self) -> ReaderMock:
         return self
@@ -59,7 +59,7 @@ class ReaderMock:
 
 
 def schema_data_generator_example(schema: Unischema) -> dict[str, Any]:
-    """A row of zeros; variable axes are 10 long."""
+    """Makes a row of zeros; variable axes have length 10."""
     row: dict[str, Any] = {}
     for field in schema.fields.values():
         shape = tuple(10 if axis is None else axis for axis in field.shape)

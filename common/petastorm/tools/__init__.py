@@ -1,1 +1,1 @@
-"""Tools over whole datasets by Petastorm's names."""
+"""Tools for whole datasets, with Petastorm's names."""

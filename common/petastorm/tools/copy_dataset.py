@@ -1,6 +1,6 @@
 """`copy_dataset`, and its command line: ``python -m parquetry.common.petastorm.tools.copy_dataset SOURCE TARGET``.
 
-The work is that of `parquetry.common.tools.copy`, which needs no Spark.
+It uses `parquetry.common.tools.copy`, which needs no Spark.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ def copy_dataset(
     row_group_size_mb: float | None,
     hdfs_driver: str = "libhdfs3",
 ) -> None:
-    """Copies some fields of a dataset, and the rows in which none of ``not_null_fields`` is null.
+    """Copies some fields of a dataset, for the rows in which none of ``not_null_fields`` is null.
 
     Args:
-        spark: not used; ``None`` will do.
-        field_regex: regexes that match names in full; ``None`` or empty = all fields.
-        overwrite_output: replaces what is at the target; else that is an error.
-        partitions_count: how many files; ``None`` = one.
-        row_group_size_mb: of the row groups; ``None`` = parquetry's own.
-        hdfs_driver: not used.
+        spark: unused; may be ``None``.
+        source_url: URL of the dataset to copy.
+        target_url: URL of the copy.
+        field_regex: regexes that match whole names; ``None`` or an empty list for all fields.
+        not_null_fields: fields that must not be null.
+        overwrite_output: whether to replace an existing target instead of raising.
+        partitions_count: number of files to write; ``None`` for one.
+        row_group_size_mb: size of the row groups in MiB; ``None`` for parquetry's default.
+        hdfs_driver: unused.
 
     Raises:
-        FieldNotFoundError: a regex that matches no field.
-        DatasetError: there is something at the target.
+        FieldNotFoundError: a regex matches no field.
+        DatasetError: the target exists.
     """
     copy(
         source_url,
@@ -51,14 +54,14 @@ def copy_dataset(
 
 
 def args_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(description="Copies some fields and rows of a dataset.")
     parser.add_argument("source_url")
     parser.add_argument("target_url")
-    parser.add_argument("--overwrite-output", action="store_true", help="replace what is at the target")
-    parser.add_argument("--field-regex", nargs="+", help="fields to copy; all if not given")
-    parser.add_argument("--not-null-fields", nargs="+", help="only rows in which none of these is null")
-    parser.add_argument("--partition-count", type=int, help="files to write")
+    parser.add_argument("--overwrite-output", action="store_true", help="replace an existing target")
+    parser.add_argument("--field-regex", nargs="+", help="fields to copy; default: all")
+    parser.add_argument("--not-null-fields", nargs="+", help="copy only rows in which none of these is null")
+    parser.add_argument("--partition-count", type=int, help="number of files to write")
     parser.add_argument("--row-group-size-mb", type=float)
     parser.add_argument("--hdfs-driver", default="libhdfs3", help="not used")
     parser.add_argument("--master", help="not used: no Spark is needed")
