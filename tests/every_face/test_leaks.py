@@ -17,6 +17,8 @@ from processes import PATIENCE_S
 from parquetry.common.transport.sidecar.client import IDLE
 
 MIB = 1 << 20
+KEPT = {"parquetry-stderr", "parquetry-store"}
+"""Threads that live on: one with its sidecar, one with the thread that reads from a store."""
 CHEAP, COSTLY = ("id", "small", "vector", "label"), ("id", "image", "points", "tags")
 
 
@@ -142,7 +144,7 @@ def _epoch(elements: Any, *, whole: bool) -> None:
 def _counts(process: psutil.Process) -> dict[str, int]:
     gc.collect()
     for thread in threading.enumerate():  # threads of an iteration that was closed end by themselves
-        if thread.name.startswith("parquetry") and thread.name != "parquetry-stderr":  # lives with its sidecar
+        if thread.name.startswith("parquetry") and thread.name not in KEPT:
             thread.join(PATIENCE_S)
     children = process.children(recursive=True)
     return {

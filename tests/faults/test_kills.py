@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from builders import Built, build
-from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, plain_element
+from faces import SIDECAR, THREADS, TensorFlowFace, TorchFace, import_framework, plain_element
 
 from benchmarks.faults import Killer, readers, workers, workers_of
 from parquetry.common import Pipeline
@@ -175,9 +175,11 @@ def test_readers_that_are_killed_before_the_first_element_are_replaced(
 def test_a_reader_that_is_killed_while_it_tells_the_cardinality_is_replaced(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plugin = pytest.importorskip("parquetry.tf_plugin", exc_type=ImportError)
+    import_framework("tensorflow")
+    from parquetry.tf_plugin import ParquetDataset
+
     pipeline = shuffled(built, 1, workers=1)
-    dataset = plugin.ParquetDataset(pipeline)
+    dataset = ParquetDataset(pipeline)
     starts = python_that_dies(monkeypatch, tmp_path, 2)
     assert int(dataset.cardinality()) == len(pipeline)
     assert len(list(starts.iterdir())) == 3
