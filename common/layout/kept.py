@@ -39,6 +39,8 @@ _LOGGER = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"\.parquetry-[0-9a-f]{32}(?:-(?P<bytes>\d+))?")
 _UNFINISHED_BEFORE = ".new-"  # the prefix that earlier versions used in directories of kept files
 _LOCK = ".lock"
+CLAIMS = ".claims"
+"""The lock file by which readers agree on who makes a missing file."""
 _MINUTE_NS = 60 * 10**9
 _DAY_NS = 24 * 3_600 * 10**9
 _CHECKSUM_BYTES = 16
@@ -215,7 +217,7 @@ class KeptFiles:
         if not os.path.isdir(self._directory):
             return
         for name in os.listdir(self._directory):
-            if name == _LOCK or self._name.fullmatch(name) or _is_unfinished(name):
+            if name in (_LOCK, CLAIMS) or self._name.fullmatch(name) or _is_unfinished(name):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, name))
         with contextlib.suppress(OSError):  # other files are left alone

@@ -69,7 +69,9 @@ def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def unfinished(directory: Path) -> list[str]:
     """What is hidden below a directory; the job of a copy stays, because calling it again goes on with it."""
     return [
-        path.name for path in directory.rglob(".*") if path.name not in (".lock", ".parquetry-copy") and path.is_file()
+        path.name
+        for path in directory.rglob(".*")
+        if path.name not in (".lock", ".claims", ".parquetry-copy") and path.is_file()
     ]
 
 

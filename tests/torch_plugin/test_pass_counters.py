@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import ChainDataset, DataLoader
 
 from parquetry import trace
 from parquetry.common.counting.watching import stats_of
+from parquetry.common.engine.read import fetch
 from parquetry.common.errors import PipelineError
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetNode, ParquetPipe
 
@@ -122,3 +124,22 @@ def test_rows_read_by_hand_are_added_to_the_latest_pass(url: str) -> None:
     assert data.stats().memory_bytes > 0
     list(ParquetIterable(url, ["id"]))
     assert data.stats().rows == ROWS + 10
+
+
+def test_loader_workers_with_a_cache_fetch_each_row_group_once(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = fetch.read_row_group
+
+    def slow(*arguments: Any) -> Any:  # workers that are forked have it, too
+        time.sleep(0.05)
+        return read(*arguments)
+
+    monkeypatch.setattr(fetch, "read_row_group", slow)
+    pipe = ParquetPipe(url, ["id", "x"]).cache(str(tmp_path / "kept")).batch(7)
+    list(DataLoader(pipe, batch_size=None, num_workers=4, multiprocessing_context="fork"))
+    alone = ParquetPipe(url, ["id", "x"]).cache(str(tmp_path / "alone")).batch(7)
+    list(DataLoader(alone, batch_size=None))
+    assert pipe.stats().cache_misses == alone.stats().cache_misses > 0
+    assert pipe.stats().cache_hits > 0
+    assert pipe.stats().read_bytes == alone.stats().read_bytes

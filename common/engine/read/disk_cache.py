@@ -2,7 +2,7 @@
 
 It stores a table under a key that fully identifies what was fetched (file version, row group, columns), and maps it
 into memory to return it. Entries appear completely or not at all. An entry that is damaged, truncated, foreign or of
-another key counts as missing. Two processes that store the same entry replace each other's identical file. A file that
+another key counts as missing. One reader fetches a missing entry, and the others wait for it (`claims`). A file that
 is evicted while mapped stays readable for its holders (POSIX `unlink`).
 
 Two timestamps of a file matter. The modification time shows whether its content has been verified. The access time,
@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import time
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +26,7 @@ from ...errors import DatasetError
 from ...layout.filesystem import local_path
 from ...layout.kept import KeptFiles
 from .cache_entry import entry_bytes, map_entry, open_entry, write_entry
+from .claims import Claims
 
 _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".table"
@@ -52,6 +54,7 @@ class DiskCache:
     def __init__(self, directory: str, max_bytes: int | None) -> None:
         self._directory = local_path(directory)
         self._files = KeptFiles(self._directory, _SUFFIX, max_bytes=max_bytes, mode=0o666)
+        self._claims = Claims(self._directory)
         self._touched: dict[str, int] = {}
         self._is_writable = True
 
@@ -77,6 +80,10 @@ class DiskCache:
         _remember(_verified, path, version)
         self._touch(path, status.st_mtime_ns)
         return table
+
+    def claim(self, key: str) -> AbstractContextManager[bool]:
+        """Claims a missing entry while the block runs. Yields whether another reader had claimed it; see `Claims`."""
+        return self._claims.claim(_digest(key))
 
     def put(self, key: str, table: pa.Table) -> None:
         """Stores a table if there is room for it. If the disk fails, logs a warning and stops storing tables."""

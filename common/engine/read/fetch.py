@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -46,6 +47,9 @@ class TableCache(Protocol):
 
     def get(self, key: str) -> pa.Table | None:
         """Returns the table stored under the key, or ``None`` if there is none or it is damaged."""
+
+    def claim(self, key: str) -> AbstractContextManager[bool]:
+        """Claims a missing table while the block runs. Yields whether another reader had claimed it until now."""
 
     def put(self, key: str, table: pa.Table) -> None:
         """Stores a table under the key."""
@@ -210,17 +214,27 @@ class Fetcher:
         wanted = [field for field in self._stored if field.name not in but]
         if not wanted:
             return pa.table({})
+        if self._cache is None:
+            return read_row_group(self._dataset, row_group, wanted)
         key = self._key(row_group)
-        if self._cache is not None:
-            kept = self._cache.get(key)
-            rows = self._dataset.row_groups.rows[row_group]
-            if kept is not None and kept.num_rows == rows and {field.name for field in wanted} <= {*kept.column_names}:
-                add(Count.CACHE_HITS, 1)
+        kept = self._kept(self._cache, key, row_group, wanted)
+        if kept is not None:
+            return kept
+        with self._cache.claim(key) as has_waited:
+            kept = self._kept(self._cache, key, row_group, wanted) if has_waited else None
+            if kept is not None:
                 return kept
             add(Count.CACHE_MISSES, 1)
-        table = read_row_group(self._dataset, row_group, wanted)
-        if self._cache is not None:
+            table = read_row_group(self._dataset, row_group, wanted)
             self._cache.put(key, table)
+            return table
+
+    def _kept(self, cache: TableCache, key: str, row_group: int, wanted: Sequence[UnischemaField]) -> pa.Table | None:
+        table = cache.get(key)
+        rows = self._dataset.row_groups.rows[row_group]
+        if table is None or table.num_rows != rows or not {field.name for field in wanted} <= {*table.column_names}:
+            return None
+        add(Count.CACHE_HITS, 1)
         return table
 
     def _key(self, row_group: int) -> str:

@@ -35,7 +35,7 @@ def entries(directory: Path) -> list[Path]:
 
 
 def names(directory: Path) -> set[str]:
-    return {path.name for path in directory.iterdir()} - {".lock"}
+    return {path.name for path in directory.iterdir()} - {".lock", ".claims"}
 
 
 def entry_of(directory: Path, key: str) -> Path:

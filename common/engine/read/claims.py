@@ -1,0 +1,108 @@
+"""`Claims`: processes and threads agree on which of them fetches an entry that a shared cache is missing.
+
+Without claims, loader workers that start an epoch together would each download the same row groups. With them, one
+downloads while the others wait for the entry to appear in the cache.
+
+A claim is a lock on one byte of a file in the cache's directory, at an offset derived from the entry's name. The lock
+belongs to an open file description (``F_OFD_SETLK``, see fcntl(2)), so it also excludes other threads of the same
+process, and the kernel drops it when its holder is killed. Claims only save work: where such locks are missing (macOS,
+some network file systems, read-only disks), everyone fetches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterator
+
+from ...layout.kept import CLAIMS
+
+_LOGGER = logging.getLogger(__name__)
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
+_POLL_S, _LONGEST_POLL_S = 0.001, 0.05
+PATIENCE_S = 60.0
+"""How long to wait for another reader's entry before fetching it as well."""
+
+
+class Claims:
+    """Claims on the entries of one directory. Thread-safe.
+
+    Args:
+        directory: created when first needed.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._setlk = getattr(fcntl, "F_OFD_SETLK", None)
+
+    @contextlib.contextmanager
+    def claim(self, digest: str) -> Iterator[bool]:
+        """Claims an entry while the block runs, or waits until another reader has released its claim.
+
+        Yields whether it waited. If so, the block holds no claim: look for the entry again, and if it is still missing
+        (the other reader failed, or found no room for it), fetch it.
+
+        Args:
+            digest: the hexadecimal name of the entry.
+        """
+        descriptor = self._opened()
+        if descriptor is None:
+            yield False
+            return
+        start = int(digest[:15], 16)
+        is_held = False
+        try:
+            is_held = self._lock(descriptor, start)
+            if not is_held:
+                self._wait(descriptor, start)
+            yield self._setlk is not None and not is_held
+        finally:
+            if is_held:  # closing is not enough: a process forked in the meantime has this description, too
+                self._set(descriptor, fcntl.F_UNLCK, start)
+            os.close(descriptor)
+
+    def _opened(self) -> int | None:
+        if self._setlk is None:
+            return None
+        try:
+            os.makedirs(self._directory, exist_ok=True)
+            path = os.path.join(self._directory, CLAIMS)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):  # everyone who may write to the directory may use it
+            os.fchmod(descriptor, os.stat(self._directory).st_mode & 0o666)
+        return descriptor
+
+    def _wait(self, descriptor: int, start: int) -> None:
+        pause, end = _POLL_S, time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_S)
+            if self._lock(descriptor, start):
+                self._set(descriptor, fcntl.F_UNLCK, start)
+                return
+        _LOGGER.warning(
+            "cache %s: another process has been fetching a row group for %.0f s; fetching here from now on.",
+            self._directory,
+            PATIENCE_S,
+        )
+        self._setlk = None
+
+    def _lock(self, descriptor: int, start: int) -> bool:
+        """Returns whether the byte is locked now. Where locks do not work, it counts as locked."""
+        try:
+            self._set(descriptor, fcntl.F_WRLCK, start)
+        except BlockingIOError:
+            return False
+        except OSError:
+            self._setlk = None
+        return True
+
+    def _set(self, descriptor: int, kind: int, start: int) -> None:
+        if self._setlk is not None:
+            fcntl.fcntl(descriptor, self._setlk, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
