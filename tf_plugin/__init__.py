@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .build import load_ops
     from .dataset import ParquetDataset, mix
     from .functional import (
         cache,
@@ -32,6 +33,7 @@ __all__ = [
     "decimals",
     "fixed",
     "hash_split",
+    "load_ops",
     "mix",
     "ngram",
     "nulls",
@@ -49,11 +51,11 @@ def __getattr__(name: str) -> Any:
     from parquetry.common.errors import needs_framework
     from parquetry.common.pipeline.verbs import Verbs  # knows every verb without TensorFlow
 
-    own = name in ("ParquetDataset", "mix")
-    if not own and (name.startswith("_") or not hasattr(Verbs, name)):
+    module = {"ParquetDataset": ".dataset", "mix": ".dataset", "load_ops": ".build"}.get(name, ".functional")
+    if module == ".functional" and (name.startswith("_") or not hasattr(Verbs, name)):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with needs_framework(f"parquetry.tf_plugin.{name}", "tensorflow", extra="tensorflow"):
-        return getattr(import_module(".dataset" if own else ".functional", __name__), name)
+        return getattr(import_module(module, __name__), name)
 
 
 def __dir__() -> list[str]:

@@ -238,7 +238,19 @@ def _link_flags() -> list[str]:
 
 @lru_cache(maxsize=1)
 def load_ops() -> Any:
-    """The module with ``parquetry_parquet_dataset`` and ``parquetry_parquet_dataset_state``."""
+    """Registers the op with TensorFlow in this process, and returns the module that holds it.
+
+    `ParquetDataset` does this by itself. Call it in a process that only runs the graphs of others: a worker of the
+    tf.data service, or a program that loads a saved model.
+
+        >>> from parquetry.tf_plugin import load_ops
+        >>> load_ops()
+
+    If no library was built for this TensorFlow, the first call compiles one, which takes about a minute.
+
+    Raises:
+        RuntimeError: the op has to be compiled, and there is no compiler or it fails.
+    """
     return tf.load_op_library(str(library_path()))
 
 

@@ -1,0 +1,187 @@
+"""The tf.data service with workers in processes of their own: which rows each of its modes gives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from processes import gone
+
+from parquetry.common import Unischema, UnischemaField, write_dataset
+from parquetry.tf_plugin import ParquetDataset
+
+pytestmark = pytest.mark.slow
+PROGRAM = Path(__file__).with_name("service_worker.py")
+ROWS, BATCH = 120, 10
+service = tf.data.experimental.service
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    target = tmp_path_factory.mktemp("data") / "rows"
+    schema = Unischema("rows", [UnischemaField("id", np.int64)])
+    write_dataset(str(target), schema, [{"id": n} for n in range(ROWS)], row_group_rows=15, files=2)
+    return str(target)
+
+
+class Cluster:
+    """A dispatcher in this process, and two workers in their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ports = free_ports(2)
+        config = service.DispatcherConfig(
+            work_dir=str(directory),
+            fault_tolerant_mode=True,
+            worker_addresses=[f"localhost:{port}" for port in self.ports],
+        )
+        self._dispatcher = service.DispatchServer(config)
+        self.target = self._dispatcher.target
+        self.workers = [self._started(port) for port in self.ports]
+        for worker in self.workers:
+            self._wait_for(worker)
+
+    def replace(self, number: int) -> None:
+        """Kills a worker and starts another at its address."""
+        self.workers[number].kill()
+        self.workers[number].communicate()
+        self.workers[number] = self._started(self.ports[number])
+        self._wait_for(self.workers[number])
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+            worker.communicate()
+        self._dispatcher._stop()
+
+    def _started(self, port: int) -> subprocess.Popen[str]:
+        command = [sys.executable, str(PROGRAM), self.target.split("://")[1], str(port)]
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    @staticmethod
+    def _wait_for(worker: subprocess.Popen[str]) -> None:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "serving\n"
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for item in sockets:
+        item.bind(("localhost", 0))
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path_factory.mktemp("dispatcher"))
+    yield cluster
+    cluster.close()
+
+
+def ids(dataset: Any) -> list[int]:
+    return [number for batch in dataset for number in batch["id"].numpy().reshape(-1).tolist()]
+
+
+def served(dataset: Any, cluster: Cluster, mode: str, **options: Any) -> Any:
+    policy = getattr(service.ShardingPolicy, mode)
+    return dataset.apply(service.distribute(policy, cluster.target, **options))
+
+
+CHAINS: dict[str, Callable[[str], Any]] = {
+    "in order": lambda url: ParquetDataset(url).batch(BATCH),
+    "shuffled": lambda url: ParquetDataset(url).shuffle(30, seed=3).batch(BATCH),
+    "through tf.data": lambda url: ParquetDataset(url).map(lambda row: row).batch(BATCH).prefetch(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "chain", "times"),
+    [
+        ("OFF", "shuffled", 2),
+        ("HINT", "in order", 2),
+        ("DYNAMIC", "in order", 1),
+        ("DYNAMIC", "shuffled", 1),
+        ("DYNAMIC", "through tf.data", 1),
+        ("DATA", "shuffled", 1),
+        ("FILE_OR_DATA", "in order", 1),
+    ],
+)
+def test_each_row_comes_as_often_as_the_mode_says(
+    url: str, cluster: Cluster, chain: str, mode: str, times: int
+) -> None:
+    assert Counter(ids(served(CHAINS[chain](url), cluster, mode))) == dict.fromkeys(range(ROWS), times)
+
+
+def test_a_hint_deals_rows_where_tf_data_has_the_shard(url: str, cluster: Cluster) -> None:
+    hint = tf.data.experimental.SHARD_HINT
+    dataset = ParquetDataset(url).map(lambda row: row).shard(hint, hint).batch(BATCH)
+    assert Counter(ids(served(dataset, cluster, "HINT"))) == dict.fromkeys(range(ROWS), 1)
+
+
+def test_files_cannot_be_dealt(url: str, cluster: Cluster) -> None:
+    with pytest.raises(tf.errors.NotFoundError, match="shardable source"):
+        ids(served(CHAINS["in order"](url), cluster, "FILE"))
+
+
+def test_coordinated_consumers_take_equal_steps(url: str, cluster: Cluster) -> None:
+    steps = 2 * ROWS // BATCH
+    dataset = CHAINS["in order"](url).repeat()
+
+    def consume(index: int) -> list[int]:
+        options = {"job_name": "coordinated", "consumer_index": index, "num_consumers": 2}
+        return ids(served(dataset, cluster, "OFF", **options).take(steps))
+
+    with ThreadPoolExecutor(2) as consumers:
+        first, second = consumers.map(consume, range(2))
+    assert len(first) == len(second) == steps * BATCH
+    assert set(first) | set(second) == set(range(ROWS))
+
+
+def test_trainers_share_one_run(url: str, cluster: Cluster) -> None:
+    dataset = CHAINS["shuffled"](url).repeat()
+    options = {"job_name": "shared"}
+    first, second = (
+        ids(
+            served(
+                dataset,
+                cluster,
+                "OFF",
+                cross_trainer_cache=service.CrossTrainerCache(trainer_id=trainer),
+                **options,
+            ).take(5)
+        )
+        for trainer in ("a", "b")
+    )
+    assert len(set(first)) > BATCH
+    assert set(first) & set(second)
+
+
+def test_a_worker_that_is_killed_gives_no_row_twice(url: str, cluster: Cluster) -> None:
+    dataset = ParquetDataset(url).batch(1)
+    iterator = iter(served(dataset, cluster, "DYNAMIC", max_outstanding_requests=2))
+    found = [int(next(iterator)["id"][0]) for _ in range(20)]
+    children = children_of(cluster.workers[1])
+    cluster.replace(1)
+    found += [int(batch["id"][0]) for batch in iterator]
+    assert max(Counter(found).values()) == 1
+    assert set(found) <= set(range(ROWS))
+    assert gone(children, 60) == []
+    assert Counter(ids(served(dataset, cluster, "DYNAMIC"))) == dict.fromkeys(range(ROWS), 1)
+
+
+def children_of(process: subprocess.Popen[str]) -> list[int]:
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
