@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
             return getattr(import_module(module, __name__), name)
     except ImportError as error:
         if name == "ParquetPipe" and not str(error.name).startswith("parquetry"):
-            raise ImportError("ParquetPipe needs DataPipes, which this torch has not. Use ParquetIterable.") from error
+            raise ImportError("ParquetPipe needs DataPipes, which this torch lacks. Use ParquetIterable.") from error
         raise
 
 

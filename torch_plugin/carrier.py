@@ -1,4 +1,4 @@
-"""`PipelineCarrier`: what the faces have in common: a pipeline, its verbs, and `shard` by meshes and process groups."""
+"""`PipelineCarrier`: base of all faces: a pipeline, its verbs, and `shard` by device meshes and process groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PipelineCarrier(Sources, Verbs):
-    """Carries a pipeline; each verb returns a new carrier. A subclass adds to ``_start`` what it needs beside it."""
+    """Wraps a pipeline; each verb returns a new carrier. Subclasses extend ``_start`` with their own attributes."""
 
     _pipeline: Pipeline
 
@@ -53,7 +53,7 @@ class PipelineCarrier(Sources, Verbs):
 
     @classmethod
     def from_pipeline(cls, pipeline: Pipeline) -> Self:
-        """The same over a pipeline that you have."""
+        """Wraps an existing pipeline."""
         result = cls.__new__(cls)
         result._start(pipeline)
         return result
@@ -64,7 +64,7 @@ class PipelineCarrier(Sources, Verbs):
 
     @property
     def pipeline(self) -> Pipeline:
-        """What is iterated, as an immutable value."""
+        """The pipeline it iterates; immutable."""
         return self._pipeline
 
     def _start(self, pipeline: Pipeline) -> None:
@@ -89,48 +89,49 @@ class PipelineCarrier(Sources, Verbs):
         mesh: DeviceMesh | None = None,
         group: ProcessGroup | None = None,
     ) -> Self:
-        """Part ``index`` of ``num_shards`` (the launcher's if not given); every part has the same number of rows.
+        """Takes part ``index`` of ``num_shards`` (default: the launcher's); all parts have the same number of rows.
 
         Args:
             num_shards, index, even, canonical_shards, policy: as for `Pipeline.shard`.
-            mesh: instead of the numbers, the data-parallel dimensions of a ``DeviceMesh``, such as
+            mesh: in place of the numbers, the data-parallel dimensions of a ``DeviceMesh``, such as
                 ``device_mesh["dp"]``. Ranks that differ in its other dimensions (tensor, context, pipeline parallel)
                 read the same rows.
-            group: instead of the numbers, the process group whose members get different rows.
+            group: in place of the numbers, the process group whose members get different rows.
 
         Raises:
-            PipelineError: numbers and a mesh or group; a mesh with other dimensions; one without this process.
+            PipelineError: numbers together with a mesh or group; a mesh with other dimensions; a mesh or group that
+                does not contain this process.
         """
         if mesh is not None or group is not None:
             if num_shards is not None or index is not None:
                 raise PipelineError("shard: expected num_shards and index, or mesh=, or group=, got several of them.")
             return self._with_stage(Shard.of(*part_of(mesh, group), even, canonical_shards, policy))
-        if num_shards is not None and index is not None and has_model_parallel():  # the launcher counts more ranks
+        if num_shards is not None and index is not None and has_model_parallel():  # the launcher's world is larger
             return self._with_stage(Shard.of(num_shards, index, even, canonical_shards, policy))
         return super().shard(num_shards, index, even, canonical_shards, policy)
 
     def with_options(self, **options: Unpack[OptionArguments]) -> Self:
-        """A copy with other ``workers``, ``memory_limit``, ``executor``, ``verify`` or ``max_value_bytes``."""
+        """Returns a copy with other ``workers``, ``memory_limit``, ``executor``, ``verify`` or ``max_value_bytes``."""
         return self._with(self.pipeline.with_options(**options))
 
-    # --- what it gives ---
+    # --- output ---
 
     @property
     def schema(self) -> Unischema:
-        """The dataset's schema: every field that could be read."""
+        """The dataset's schema: every readable field."""
         return self.pipeline.schema
 
     @property
     def element(self) -> Element:
-        """What one step gives: fields, dtypes, shapes."""
+        """The form of one element: fields, dtypes, shapes."""
         return self.pipeline.element
 
     def vocabulary(self, field: str) -> list[Any]:
-        """The values of a field by their codes, see `Pipeline.vocabulary`."""
+        """Returns the values of a field, indexed by code; see `Pipeline.vocabulary`."""
         return self.pipeline.vocabulary(field)
 
     def explain(self) -> str:
-        """The plan in words."""
+        """Returns the plan as text."""
         return self.pipeline.explain()
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""Pipes combined with others: refused where ranks or loader workers would each take other elements of the inputs.
+"""Combined pipes: raises an error if ranks or loader workers would take different elements of the inputs.
 
-A `ParquetPipe` gives each worker and rank its part. Torch's own pipes give everything to each, unless they stand on a
+A `ParquetPipe` gives each worker and rank its part. Torch's own pipes give everything to each, unless they build on a
 ``sharding_filter()``, which deals every n-th element. So a ``zip`` of both pairs elements that do not belong together,
-and a ``concat`` repeats those of the other pipe. What is combined right is left alone.
+and a ``concat`` repeats those of the other pipe. Correct combinations are left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WHOLE = (None, 1)
 
 
 def check_combined(dataset: object, workers: int) -> None:
-    """Looks at every pipe with several inputs in a loader's dataset.
+    """Checks every pipe with several inputs in a loader's dataset.
 
     Raises:
         PipelineError: ranks or workers would pair elements that do not belong together, or repeat some.
@@ -43,19 +43,19 @@ def check_combined(dataset: object, workers: int) -> None:
 
 
 def _dealing(pipe: Any, workers: int, ranks: int) -> Hashable:
-    """How the elements of an input are dealt to ranks and to workers; equal for inputs whose elements stay together."""
+    """Returns how an input is dealt to ranks and workers; equal for inputs whose elements stay together."""
     end = pipe
-    while isinstance(end, MapperIterDataPipe) or _is_fork(end):  # one element for each
+    while isinstance(end, MapperIterDataPipe) or _is_fork(end):  # one element out per element in
         end = end.main_datapipe.main_datapipe if _is_fork(end) else end.datapipe
     if isinstance(end, Announced):
-        pipeline: Pipeline = getattr(end, "pipeline")  # noqa: B009  # of a ParquetPipe, which is not imported here
+        pipeline: Pipeline = getattr(end, "pipeline")  # noqa: B009  # ParquetPipe is not imported here
         is_own = shard_of(pipeline) is not None and not getattr(end, "_sharding", False)
         return (None if is_own or ranks == 1 else ("parts", len(pipeline))), workers
     if _is_filter(end):
         return (None if ranks == 1 else "every nth"), workers
     if _dealt_below(end) is None or (workers, ranks) == (1, 1):
         return _WHOLE
-    return id(end)  # dealt before its elements were filtered, batched or shuffled: nobody knows which they are
+    return id(end)  # dealt before elements were filtered, batched or shuffled: which ones is unknown
 
 
 def _dealt_below(pipe: object) -> Any:
@@ -71,7 +71,7 @@ def _is_filter(pipe: object) -> bool:
 
 
 def _below(pipe: object) -> Iterator[Any]:
-    """A pipe and all that it stands on."""
+    """Yields a pipe and all pipes below it."""
     yield pipe
     for one in _inputs(pipe):
         yield from _below(one)
@@ -95,5 +95,5 @@ def _refused(verb: str, inputs: list[Any], workers: int, ranks: int, rule: str, 
     kinds = ", ".join(type(one).__name__ for one in inputs)
     return PipelineError(
         f"{verb}: expected inputs for {workers} loader workers on {ranks} ranks that {rule}, got {kinds}: "
-        f"a ParquetPipe is dealt, and another pipe is read whole or in another order. {advice}"
+        f"a ParquetPipe is split, and another pipe is read whole or in another order. {advice}"
     )

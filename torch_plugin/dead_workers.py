@@ -1,7 +1,7 @@
-"""Why a loader worker died, added to torch's own error.
+"""Adds the reason for a loader worker's death to torch's own error.
 
-torch names the process and the signal. What follows from them is known here: whether the kernel ran out of memory,
-which of the loader's workers it was, and where the loop may go on.
+torch names the process and the signal. This module adds whether the kernel ran out of memory, which of the loader's
+workers it was, and where the loop can resume.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _loaders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install() -> None:
-    """From now on, errors that torch raises from its signal handler are explained too. Idempotent.
+    """Makes errors that torch raises from its signal handler carry the explanation too. Idempotent.
 
-    The handler runs wherever the training loop is, so no caller of ours could do it.
+    The handler runs wherever the training loop is, so no caller in this package could catch the error.
     """
     signal_handling = getattr(torch.utils.data._utils, "signal_handling", None)
     original = getattr(signal_handling, "_error_if_any_worker_fails", None)
@@ -34,12 +34,12 @@ def install() -> None:
 
 
 def follow(iterator: Any) -> None:
-    """The workers of this iterator of a loader read a dataset of this package."""
+    """Registers a loader's iterator whose workers read a dataset of this package."""
     _loaders.add(iterator)
 
 
 def explain(error: RuntimeError) -> None:
-    """Adds what is known to torch's error for dead workers. Changes no other error, and none twice."""
+    """Adds the details to torch's error for dead workers. Changes no other error, and none twice."""
     text = str(error)
     found = _PROCESSES.search(text)
     if found is None or "parquetry:" in text:
@@ -62,9 +62,9 @@ def _deaths(iterator: Any, dead: set[int]) -> list[str]:
 
 
 _ADVICE = (
-    "If memory ran out, use fewer workers or lower memory_limit, which each worker has for itself (1 GiB by default). "
-    "With num_workers=0 the dataset reads in this process, where `python -X faulthandler` shows the place of a crash. "
-    "To go on, load the state that you saved last."
+    "If memory ran out, use fewer workers or lower memory_limit, which applies to each worker (1 GiB by default). "
+    "With num_workers=0 the dataset reads in this process, where `python -X faulthandler` shows where it crashes. "
+    "To resume, load the last state you saved."
 )
 
 

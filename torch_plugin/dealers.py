@@ -1,9 +1,10 @@
-"""Trainers of others that take a loader's dataset and deal or count the rows themselves.
+"""Third-party trainers that deal or count the rows of a loader's dataset themselves.
 
-Accelerate, and the Hugging Face Trainer over it, take a dataset that gives every row on every rank: a dispatcher reads
-on rank 0 and sends the others their part, or a wrapper keeps each rank's part and drops the rest. Neither tells the
-dataset, and both ask it for its length. So whoever begins a pass, or asks for a length, is looked for: by its class, in
-the loader or on the stack. Lightning deals nothing, but knows the epoch, also where it asks for new loaders.
+Accelerate, and the Hugging Face Trainer built on it, expect a dataset that gives every row on every rank: a dispatcher
+reads on rank 0 and sends the others their part, or a wrapper keeps each rank's part and drops the rest. Neither tells
+the dataset, and both ask it for its length. So this module looks for the caller that begins a pass or asks for a
+length: by its class, in the loader or on the stack. Lightning deals nothing, but knows the epoch, even when it asks for
+new loaders.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ Batch = TypeVar("Batch")
 
 
 def as_is(batch: Batch) -> Batch:
-    """The batch itself: ``DataLoader(pipe, batch_size=None, collate_fn=as_is)``.
+    """Returns the batch unchanged: ``DataLoader(pipe, batch_size=None, collate_fn=as_is)``.
 
-    Without it the loader looks at each value of each batch for arrays to convert, text by text. There are none: a pipe
-    gives tensors, strings, and lists of them.
+    Without it the loader checks each value of each batch, string by string, for arrays to convert. There are none: a
+    pipe gives tensors, strings, and lists of them.
     """
     return batch
 
@@ -42,14 +43,13 @@ _PLAIN_COLLATES = {default_collate, as_is}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dealer:
-    """Who deals the rows of a pass.
+    """A trainer that deals the rows of a pass.
 
     Attributes:
-        dispatches: whether one rank reads, and sends the others what it has collated.
-        collates: whether the loader makes batches by torch's own function.
-        rows: how many elements it takes of one loader worker before it turns to the next; ``None`` = batches as they
-            are.
-        processes: ranks that it deals to.
+        dispatches: whether one rank reads, and sends collated batches to the others.
+        collates: whether the loader makes batches with torch's own function.
+        rows: how many elements it takes from one loader worker before the next; ``None`` = batches as they are.
+        processes: number of ranks it deals to.
     """
 
     dispatches: bool
@@ -58,14 +58,14 @@ class Dealer:
     processes: int
 
     def check(self, pipeline: Pipeline, num_shards: int, workers: int) -> None:
-        """Holds a dataset to what can be dealt; called on every rank before one of them reads.
+        """Checks that a dataset can be dealt; called on every rank before any of them reads.
 
         Args:
             num_shards: of the dataset's own shard; 1 without one.
             workers: processes that read for the loader.
 
         Raises:
-            PipelineError: it would lose rows, or stop one rank and leave the others waiting.
+            PipelineError: dealing it would lose rows, or stop one rank and leave the others waiting.
         """
         for refused in (
             self._refused_shard(num_shards),
@@ -76,14 +76,14 @@ class Dealer:
                 raise PipelineError(f"Accelerate: {refused}")
 
     def dealt_at_once(self, pipeline: Pipeline, workers: int) -> int | None:
-        """How many rows go to one loader worker before the next one gets some; ``None`` = each element by itself."""
+        """Returns how many rows one loader worker gets before the next one; ``None`` = one element each."""
         return self.rows if workers > 1 and not pipeline.element.batched and self.rows != 1 else None
 
     def _refused_shard(self, num_shards: int) -> str | None:
         if num_shards == 1 or self.processes == 1:
             return None
         return (
-            f"expected every row on each of {self.processes} ranks, which it deals them to, got a pipeline with "
+            f"expected every row on each of {self.processes} ranks, because it deals them, got a pipeline with "
             "shard(). Leave out shard()."
         )
 
@@ -118,8 +118,8 @@ class Dealer:
         if not names:
             return None
         return (
-            f"expected fields of one shape, which dispatch_batches=True can send to other ranks, got {names}. Leave "
-            "them out by select(), make tensors of them in collate_fn, or write "
+            f"expected fields of one shape, which dispatch_batches=True can send to other ranks, got {names}. Drop "
+            "them with select(), make tensors of them in collate_fn, or write "
             "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))."
         )
 
@@ -129,8 +129,8 @@ class TrainerEpoch:
     """The epoch that a trainer is in.
 
     Attributes:
-        trainer: which trainer, as long as it lives.
-        cycling: the loader is begun again in this epoch, because another one is longer.
+        trainer: a weak reference to the trainer.
+        cycling: the loader is restarted within this epoch, because another loader is longer.
     """
 
     number: int
@@ -143,7 +143,7 @@ class TrainerEpoch:
 
 
 def dealer_of(loader: Any) -> Dealer | None:
-    """Who deals the rows of the pass that this loader begins."""
+    """Returns the trainer that deals the rows of the pass this loader begins; ``None`` = no trainer does."""
     collates = loader.collate_fn in _PLAIN_COLLATES or loader.batch_size is None
     wrapper = loader.dataset
     if _is(wrapper, "IterableDatasetShard"):
@@ -159,13 +159,13 @@ def dealer_of(loader: Any) -> Dealer | None:
 
 
 def length_for_dealer(rows: Callable[[], int]) -> int | None:
-    """What to say to a trainer that asks for the length in order to deal; ``None`` = nobody does.
+    """Returns the length for a trainer that asks for it in order to deal; ``None`` = no trainer asks.
 
     Args:
-        rows: counts what there is to deal.
+        rows: counts the rows to deal.
 
     Raises:
-        TypeError: it computes another number of batches than it gives, whatever it is told.
+        TypeError: the trainer would compute a wrong number of batches from any length.
     """
     for number, frame in zip(range(_ASKING), _frames(sys._getframe(1)), strict=False):
         asking = frame.f_locals.get("self")
@@ -178,7 +178,7 @@ def length_for_dealer(rows: Callable[[], int]) -> int | None:
 
 
 def trainer_epoch() -> TrainerEpoch | None:
-    """The epoch of the Lightning trainer that begins a pass over training data."""
+    """Returns the epoch of the Lightning trainer that begins a pass over training data."""
     cycling = False
     for frame in _frames(sys._getframe(1)):
         loop: Any = frame.f_locals.get("self")
@@ -199,7 +199,7 @@ def _dealt_at_once(shard: Any) -> int | None:
 
 
 def _length_for_shard(shard: Any, rows: int) -> int:
-    """Accelerate rounds to ``batch_size * num_processes`` rows, also where it deals ``batch_size`` rows at a time."""
+    """Accelerate rounds to ``batch_size * num_processes`` rows, even if it deals ``batch_size`` rows at a time."""
     at_once = _dealt_at_once(shard)
     if at_once is None or not getattr(shard, "split_batches", False):
         return rows
@@ -207,15 +207,15 @@ def _length_for_shard(shard: Any, rows: int) -> int:
     if steps % shard.num_processes:
         each = shard.batch_size // shard.num_processes
         raise TypeError(
-            f"len(): Accelerate with split_batches=True and dispatch_batches=False would say another number of batches "
-            f"than the {steps} that it gives. Write DataLoader(..., batch_size={each}) and split_batches=False, which "
+            f"len(): Accelerate with split_batches=True and dispatch_batches=False would report a number of batches "
+            f"other than the {steps} it gives. Write DataLoader(..., batch_size={each}) and split_batches=False, which "
             "gives the same batches."
         )
     return steps * at_once
 
 
 def _is(value: object, name: str) -> bool:
-    kind = type(value)  # loaders of Accelerate say another __class__
+    kind = type(value)  # Accelerate's loaders override __class__
     return kind.__name__ == name and kind.__module__.startswith(("accelerate.", "transformers."))
 
 

@@ -1,7 +1,7 @@
 """DataPipes over a `ParquetPipe` that work element by element, and so keep its state: map, filter, collate.
 
-They are torch's own classes with another iterator: several at once are independent, ``state_dict`` is the source's, and
-``sharding_filter`` goes down to the source, where it saves reading.
+They are torch's own classes with another iterator: iterators are independent, ``state_dict`` is the source's, and
+``sharding_filter`` is passed to the source, where it saves reads.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from .combining import check_combined
 
 
 class DerivedVerbs:
-    """The DataPipe verbs that keep the state of what they stand on."""
+    """The DataPipe verbs that keep the state of their source."""
 
     def map(self, fn: Callable[..., Any], input_col: object = None, output_col: object = None) -> ParquetMapper:
-        """torch's ``map``: a function of the elements (tensors), run where the pipe is iterated.
+        """torch's ``map``: applies a function to the elements (tensors), in the process that iterates the pipe.
 
-        As with torch, what the function returns is handed on uncopied, and torch's ``batch`` and ``shuffle`` keep it:
+        As in torch, the function's result is passed on without a copy, and torch's ``batch`` and ``shuffle`` keep it:
         return new tensors, not the same buffer again. `transform` takes functions of both kinds.
         """
         return ParquetMapper(_pipe(self), fn, input_col, output_col)
 
     def collate(self, *args: Any, **kwargs: Any) -> ParquetCollator:
-        """torch's ``collate``; by default `torch.utils.data.default_collate` of each element."""
+        """torch's ``collate``; by default applies `torch.utils.data.default_collate` to each element."""
         return ParquetCollator(_pipe(self), *args, **kwargs)
 
     def zip(self, *others: IterDataPipe) -> Any:
@@ -52,7 +52,7 @@ class DerivedVerbs:
 
 
 class _Elementwise(DerivedVerbs):
-    """Iteration and state; before torch's class in the method resolution order, and out of its metaclass's sight."""
+    """Iteration and state; comes before torch's class in the MRO, so that torch's metaclass does not wrap them."""
 
     datapipe: Any
 
@@ -60,39 +60,39 @@ class _Elementwise(DerivedVerbs):
         return DerivedIterator(iter(self.datapipe), self._apply)
 
     def _apply(self, elements: Iterator[Any]) -> Any:
-        """The next element made from the source's; raises StopIteration at its end."""
+        """Returns the next element, made from the source's; raises StopIteration at its end."""
         raise NotImplementedError
 
     def length_in_loader(self) -> int:
-        """Elements that a ``DataLoader`` of this rank gives."""
+        """Returns the number of elements a ``DataLoader`` on this rank gives."""
         return int(self.datapipe.length_in_loader())
 
     def state_dict(self) -> dict[str, Any]:
-        """The source's state."""
+        """Returns the source's state."""
         return dict(self.datapipe.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
-        """The next iterator goes on where the state was taken. Returns itself."""
+        """Makes the next iterator resume from the state. Returns itself."""
         self.datapipe.load_state_dict(state_dict, strict=strict)
         return self
 
     def state_after(self, elements: int) -> dict[str, Any]:
-        """The source's state when a loader with workers has given ``elements`` elements."""
+        """Returns the source's state after a loader with workers has given ``elements`` elements."""
         return dict(self.datapipe.state_after(elements))
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iterator is epoch ``epoch``."""
+        """Makes the next iterator epoch ``epoch``."""
         self.datapipe.set_epoch(epoch)
 
     def sharding_filter(self, sharding_group_filter: object = None) -> Any:
-        """The source with ``sharding_filter()``: the same elements, read only once."""
+        """Applies ``sharding_filter()`` to the source: the same elements, read only once."""
         result = copy.copy(self)
         result.datapipe = self.datapipe.sharding_filter(sharding_group_filter)
         return result
 
 
 class DerivedIterator:
-    """Elements made from another iterator's, with that one's state."""
+    """Iterates over elements made from another iterator's, with that iterator's state."""
 
     def __init__(self, source: Iterator[Any], apply: Callable[[Iterator[Any]], Any]) -> None:
         self._source: Any = source
@@ -105,11 +105,11 @@ class DerivedIterator:
         return self._apply(self._source)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the source has come."""
+        """Returns the source's position."""
         return dict(self._source.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> DerivedIterator:
-        """Goes on where a state was taken. Returns itself."""
+        """Resumes from a state. Returns itself."""
         self._source.load_state_dict(state_dict, strict=strict)
         return self
 
@@ -140,7 +140,7 @@ class ParquetFilter(_Elementwise, FilterIterDataPipe):
         raise TypeError("len(): a pipe filtered by a function has no length before it is iterated.")
 
     def state_after(self, elements: int) -> dict[str, Any]:
-        """Unknown: nobody counts the elements that were left out."""
+        """Unknown: dropped elements are not counted."""
         raise StateError(
             "state_after: expected a pipe whose elements can be counted, got filter() by a function. "
             "Use where(function, fields=[...]), or StatefulDataLoader."

@@ -1,8 +1,8 @@
-"""`EpochCounter`: which pass over the data the next iterator of a dataset is, in this process and in loader workers.
+"""`EpochCounter`: counts the epochs of a dataset, in this process and in loader workers.
 
 A loader announces each pass in the process of the training loop (`passes`). Workers are forked, or unpickled, from the
-dataset there, and so start with its count; what changes while they run is told in a few bytes of shared memory. What
-always holds: a pass of a loader is one epoch, in every process; an iterator without an announcement is one by itself.
+dataset there, and so start with its count; later changes reach them through a few bytes of shared memory. Invariants: a
+pass of a loader is one epoch, in every process; an iterator without an announcement is an epoch of its own.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from .dealers import TrainerEpoch
 from .passes import Pass
 
 _WORDS = struct.Struct("<qqq")
-_LOADERS = 64  # with workers that run at a time; of a number beyond them, workers count by themselves
+_LOADERS = 64  # loaders with workers at a time; workers of further loaders count for themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What workers are told of a pass: its number among those of the dataset, and its epoch."""
+    """What workers learn about a pass: its number among the dataset's passes, and its epoch."""
 
     number: int
     epoch: int
 
 
 class EpochCell:
-    """Shared bytes between the training process and the loader workers of one dataset.
+    """Bytes shared between the training process and the loader workers of one dataset.
 
-    The training process tells running workers which epoch their loader begins. A worker tells which epoch it has
-    restored: `StatefulDataLoader` gives a saved state to its workers only, and the process that starts the next epoch
-    would otherwise count from zero. Each is written before the other side is asked to go on, so nothing races.
+    The training process tells running workers which epoch their loader begins. A worker reports which epoch it
+    restored: `StatefulDataLoader` passes a saved state only to its workers, and the process that starts the next epoch
+    would otherwise count from zero. Each side writes before the other one reads, so there are no races.
     """
 
     _size = _WORDS.size * (1 + _LOADERS)
@@ -58,24 +58,24 @@ class EpochCell:
 
     @property
     def path(self) -> str | None:
-        """Where another process of this user finds the cell."""
+        """The path under which another process of this user can open the cell."""
         return self._path
 
     def tell(self, loader: int, told: Told) -> None:
-        """Says which pass a loader begins."""
+        """Announces the pass that a loader begins."""
         _WORDS.pack_into(self._memory, _place(loader), loader, told.number, told.epoch)
 
     def told(self, loader: int) -> Told | None:
-        """The latest pass of a loader."""
+        """Returns the latest pass of a loader."""
         whose, number, epoch = _WORDS.unpack_from(self._memory, _place(loader))
         return Told(number=number, epoch=epoch) if whose == loader else None
 
     def put(self, epoch: int, seed: int | None) -> None:
-        """Says which epoch comes next, and the shuffle seed of the state (``None`` = as it was)."""
+        """Reports the next epoch, and the shuffle seed of the state (``None`` = unchanged)."""
         _WORDS.pack_into(self._memory, 0, 1, epoch, -1 if seed is None else seed)
 
     def take(self) -> tuple[int, int | None] | None:
-        """What was put since the last call."""
+        """Returns what was put since the last call."""
         present, epoch, seed = _WORDS.unpack_from(self._memory, 0)
         if not present:
             return None
@@ -89,30 +89,30 @@ class EpochCounter:
     def __init__(self) -> None:
         self._next = 0
         self._passes = 0
-        self._awaited: int | None = None  # the epoch of a pass in this process whose iterator has not come yet
+        self._awaited: int | None = None  # the epoch of a pass in this process whose iterator is not made yet
         self._in_workers: int | None = None  # the epoch that loader workers are in
         self._loader = 0  # of that pass
         self._trainer: TrainerEpoch | None = None
         self._known: Told | None = None  # in a worker: the pass that it counts from
         self._owner = os.getpid()
         self._cell: EpochCell | None = None
-        self._travelled: str | None = None  # where the cell is, until an unpickled counter has settled in
+        self._travelled: str | None = None  # the cell's path, until `_arrive` ran in the process that unpickled this
 
     @property
     def is_owner(self) -> bool:
-        """Whether this is the process that the dataset was made in, not a loader worker."""
+        """Whether this process made the dataset, and is not a loader worker."""
         self._arrive()
         return os.getpid() == self._owner
 
     @property
     def is_announced(self) -> bool:
-        """Whether a loader has said which epoch this worker is in."""
+        """Whether a loader announced the epoch of this worker."""
         self._arrive()
         return self._loader > 0
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a loader in this process has begun a pass whose iterator has not come yet."""
+        """Whether a loader in this process has begun a pass whose iterator is not made yet."""
         return self._awaited is not None
 
     @property
@@ -122,12 +122,12 @@ class EpochCounter:
 
     @property
     def current(self) -> int:
-        """The epoch that this process reads rows of, where no iterator begins one."""
+        """The epoch of rows that this process reads without an iterator."""
         told = None if self.is_owner else self._latest()
         return self.upcoming if told is None else told.epoch
 
     def announce(self, begun: Pass) -> int | None:
-        """A loader begins a pass; returns the shuffle seed that a worker restored meanwhile, if any."""
+        """Called when a loader begins a pass; returns the shuffle seed that a worker restored meanwhile, if any."""
         seed = self.sync()
         self._passes += 1
         epoch, self._next = self._next, self._next + 1
@@ -139,7 +139,7 @@ class EpochCounter:
         return seed
 
     def sync(self) -> int | None:
-        """Takes over what a loader worker restored since the last call; returns the state's shuffle seed, if any."""
+        """Takes over a state that a loader worker restored since the last call; returns its shuffle seed, if any."""
         restored = self._cell.take() if self.is_owner and self._cell is not None else None
         if restored is None:
             return None
@@ -147,7 +147,7 @@ class EpochCounter:
         return restored[1]
 
     def begin(self) -> int:
-        """An iterator begins; returns its epoch."""
+        """Called when an iterator begins; returns its epoch."""
         epoch = self._next if self.is_owner else self._told_epoch()
         if self._awaited is not None:
             epoch, self._awaited = self._awaited, None
@@ -155,7 +155,7 @@ class EpochCounter:
         return epoch
 
     def set(self, epoch: int) -> None:
-        """The next iterator is epoch ``epoch``."""
+        """Makes the next iterator epoch ``epoch``."""
         if not self.is_owner:
             self._known = self._latest()
         elif self._cell is not None:
@@ -163,20 +163,20 @@ class EpochCounter:
         self._next, self._awaited, self._in_workers = epoch, None, None
 
     def follow(self, trainer: TrainerEpoch | None) -> None:
-        """The next pass is the trainer's epoch, though the dataset may have been made for it alone."""
+        """Makes the next pass the trainer's epoch, even if the dataset was made only for that epoch."""
         if trainer is not None and not trainer.cycling:
             again = trainer.is_same(self._trainer)
             self.set(self._next - 1 if again else max(self._next, trainer.number))
             self._trainer = trainer
 
     def resumed(self, epoch: int, seed: int | None, *, tell: bool = True) -> None:
-        """An iterator was restored; a worker tells the training process, unless that one gave the state."""
+        """Called when an iterator was restored; a worker tells the training process, unless it supplied the state."""
         self.set(epoch + 1)
         if tell and not self.is_owner and self._cell is not None:
             self._cell.put(self._next, seed)
 
     def _told_epoch(self) -> int:
-        """In a worker: the epoch of the pass, and of further iterators in it the ones that follow."""
+        """In a worker: returns the epoch of the pass; further iterators in the pass get the epochs that follow."""
         told = self._latest()
         if told is None or told == self._known:
             return self._next
@@ -194,10 +194,10 @@ class EpochCounter:
         return {**self.__dict__, "_cell": None, "_trainer": None, "_travelled": path or ""}
 
     def _arrive(self) -> None:
-        """Settles a counter that was forked or unpickled: only then is it known whether this is a loader worker."""
+        """Sets up a forked or unpickled counter on first use; only then is it known whether this is a loader worker."""
         travelled, self._travelled = self._travelled, None
         if get_worker_info() is None and (travelled is not None or os.getpid() != self._owner):
-            self._owner, self._cell, self._loader = os.getpid(), None, 0  # a copy that counts for itself
+            self._owner, self._cell, self._loader = os.getpid(), None, 0  # an independent copy
             self._in_workers = self._awaited = None
         elif travelled:
             with suppress(OSError):  # the dataset in the other process is gone

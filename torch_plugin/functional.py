@@ -1,7 +1,7 @@
-"""Functional forms: ``.read_parquet(...)`` makes a `ParquetPipe` of any DataPipe of URLs, `mix` one dataset of several.
+"""Functional forms: ``.read_parquet(...)`` turns a DataPipe of URLs into a `ParquetPipe`; `mix` combines datasets.
 
-``IterableWrapper(urls).read_parquet(["image", "label"]).shuffle().batch(64)``; importing `parquetry.torch_plugin` is
-enough. DataPipes are imported when a pipe is asked for, so a torch without them has everything else.
+``IterableWrapper(urls).read_parquet(["image", "label"]).shuffle().batch(64)`` needs only an import of
+`parquetry.torch_plugin`. DataPipes are imported when a pipe is made, so all else works with a torch that lacks them.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 def read_parquet(
     source: Iterable[str | os.PathLike[str]], fields: Iterable[str | UnischemaField] | None = None, **options: Any
 ) -> ParquetPipe:
-    """One `ParquetPipe` over all URLs that ``source`` gives.
+    """Returns one `ParquetPipe` over all URLs that ``source`` yields.
 
     Args:
-        source: a DataPipe (``IterableWrapper``, ``FileLister``), or any iterable, of URLs or paths; read once, here.
-        fields: names or regexes of the fields wanted; ``None`` = all.
+        source: a DataPipe (``IterableWrapper``, ``FileLister``) or any iterable of URLs or paths; read once, here.
+        fields: names or regexes of the fields to read; ``None`` = all.
         options: as for `ParquetPipe`.
 
     Raises:
-        PipelineError: an element that is no URL or path.
+        PipelineError: an element is not a URL or path.
     """
     urls = [source] if isinstance(source, str | os.PathLike) else list(source)
     for url in urls:
@@ -48,21 +48,21 @@ def read_parquet(
 
 
 def mix(pipes: Sequence[Any], weights: Weights | None = None, seed: int | None = None, stop: Stop = "first") -> Any:
-    """Rows of several pipes in one deterministic, weighted order.
+    """Mixes rows of several pipes in one deterministic, weighted order.
 
     Args:
         pipes: unbatched datasets, pipes, nodes or pipelines whose rows have equal fields.
-        weights: how often each is drawn, relative to the others; ``None`` = equally. A schedule ``[(0, [1, 1]),
-            (10_000, [3, 1])]`` says from which row of the mix on which weights hold.
-        seed: of the draws; ``None`` draws one that workers, resumed runs, and the ranks of a process group share;
-            shuffles of the pipes that were given no seed follow it.
-        stop: ``"first"`` ends where a drawn pipe has no more rows, ``"all"`` when every one is used up.
+        weights: how often each is drawn, relative to the others; ``None`` = equally. In a schedule ``[(0, [1, 1]),
+            (10_000, [3, 1])]`` each entry gives the row of the mix from which its weights apply.
+        seed: for the draws; ``None`` draws a seed that workers, resumed runs, and the ranks of a process group share.
+            Shuffles of the pipes without a seed follow it.
+        stop: ``"first"`` ends when a drawn pipe has no more rows, ``"all"`` when every pipe is used up.
 
     Returns:
-        What the first of them is: a `ParquetIterable` or `ParquetMap`, or a `ParquetPipe`, also of nodes and pipelines.
+        The type of the first pipe if that is a `ParquetIterable` or `ParquetMap`; a `ParquetPipe` otherwise.
 
     Raises:
-        PipelineError: batched pipes, weights that do not fit.
+        PipelineError: batched pipes, or weights that do not fit.
     """
     mixed = mix_pipelines(pipes, weights, seed, stop)
     if isinstance(pipes[0], ParquetIterable | ParquetMap):

@@ -1,8 +1,8 @@
 """`ParquetIterable`: a Parquet dataset as a plain ``IterableDataset``; the core of the other faces.
 
-In: a pipeline, and what loaders say (passes, seeds). Out: iterators over dicts of tensors. What always holds: an
-iterator is the part of the rank and of the loader worker that it runs in, each element goes to exactly one of them, and
-the order depends on (seed, epoch) alone.
+In: a pipeline, and what loaders announce (passes, seeds). Out: iterators over dicts of tensors. Invariants: an iterator
+yields the part of its own rank and loader worker, each element goes to exactly one of them, and the order depends only
+on (seed, epoch).
 """
 
 from __future__ import annotations
@@ -39,39 +39,38 @@ from .process_end import end_with_trainer
 
 _LOG = logging.getLogger(__name__)
 SEEDS = 1 << 62
-_AGREED: dict[int, int] = {}  # what seeds that shuffles drew have become in this process
+_AGREED: dict[int, int] = {}  # the seed a shuffle drew -> the seed this process uses for it
 
 passes.install()
 
 
 class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
-    """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the forms of each field).
+    """Rows of a Parquet dataset as dicts of tensors (see `parquetry.torch_plugin.tensors` for the form of each field).
 
-    It carries a `Pipeline` and has its verbs; each returns a new dataset. Give it to any ``DataLoader``, alone or
-    inside another dataset. Each pass of a loader, and each iterator outside of one, is the next epoch.
+    It wraps a `Pipeline` and has its verbs; each returns a new dataset. Pass it to any ``DataLoader``, alone or
+    inside another dataset. Each pass of a loader, and each iterator outside a loader, is a new epoch.
 
-    In a ``DataLoader`` worker it gives that worker's part. In a process group it gives the rank's part: of its own
-    ``shard()`` if it has one (``shard(1, 0)`` = everything), else part ``rank`` of ``world_size``.
+    In a ``DataLoader`` worker it yields that worker's part. In a process group it yields the rank's part: the part its
+    own ``shard()`` names if it has one (``shard(1, 0)`` = everything), else part ``rank`` of ``world_size``.
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them.
-        fields: names or regexes of the fields wanted; ``None`` = all.
+        fields: names or regexes of the fields to read; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
-        workers: threads or processes that decode; ``None`` = one for each processor, one in a ``DataLoader`` worker.
+        workers: number of decoding threads or processes; ``None`` = one per processor, one in a ``DataLoader`` worker.
         memory_limit: bytes of fetched data in flight; ``None`` = 1 GiB.
-        executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, but the sidecar for pipelines with user functions
+        executor: ``"threads"`` or ``"sidecar"``; ``None`` = threads, or the sidecar for pipelines with user functions
             that are not iterated in a ``DataLoader`` worker.
-        on_error: ``"raise"`` (the default), or ``"skip"``: rows that fail are left out, see ``docs/bad-rows.md``.
+        on_error: ``"raise"`` (the default), or ``"skip"`` to skip rows that fail, see ``docs/bad-rows.md``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
-        verify: which page checksums are compared with the pages: ``"written"`` (= ``None``), those that are there;
-            ``"always"``, all, and a page without one is an error; ``"never"``, none.
-        restarts: how often in a row a sidecar that died is started again, see `Options`; ``None`` = 3.
-        stall_timeout: seconds after which a process of the sidecar that does nothing is replaced, see `Options`;
-            ``None`` = never.
-        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
-            that differ in shape. ``None`` = 1 GiB.
-        address: instead of a URL, a server that makes the batches; see `Pipeline`.
+        verify: which page checksums are verified: ``"written"`` (= ``None``), those present; ``"always"``, all, and a
+            page without one is an error; ``"never"``, none.
+        restarts: how many times in a row a dead sidecar is restarted, see `Options`; ``None`` = 3.
+        stall_timeout: seconds after which a stalled sidecar process is replaced, see `Options`; ``None`` = never.
+        max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
+            much per batch. ``None`` = 1 GiB.
+        address: a server that makes the batches, in place of a URL; see `Pipeline`.
 
     Raises:
         PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
@@ -80,18 +79,18 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
         self._epochs = EpochCounter()
-        self._seed_shared = False  # a drawn seed was replaced by the one of a state, or of all ranks
-        self._seed_is_own = False  # it was agreed on in this process alone
-        self._sent_ranks = (1, 0)  # of the process group that this was sent to a loader worker from
+        self._seed_shared = False  # the drawn seed was replaced by a state's, or by the one all ranks share
+        self._seed_is_own = False  # only this process agreed on the seed
+        self._sent_ranks = (1, 0)  # world size and rank of the process that sent this to a loader worker
         self._resume: dict[str, Any] | None = None  # a state for the next iterator
-        self._resume_announced = False  # ... which the workers of an announced epoch have been given
+        self._resume_announced = False  # the workers of an announced epoch already have that state
         self._progress: Progress | None = None
-        self._begun: Progress | None = None  # of the latest iterator of this process, if no loader announced another
-        self._canonical_shards: int | None = None  # of a state, where nobody chose how many
+        self._begun: Progress | None = None  # where this process's latest iterator began; None once a loader announced
+        self._canonical_shards: int | None = None  # from a state, if the pipeline does not set it
         self._parts: dict[Any, Pipeline] = {}
-        self._dealer: Dealer | None = None  # of the pass that a loader has announced
+        self._dealer: Dealer | None = None  # for the pass a loader announced
         self._warned_of_batches = False
-        self._read_by_workers = False  # the latest pass: how far they have come is not known here
+        self._read_by_workers = False  # workers read the latest pass, so this process does not know their progress
         self._counting = PassCounters()
 
     if TYPE_CHECKING:
@@ -99,7 +98,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         def as_tuple(self, *parts: object) -> ParquetIterable[Any]: ...
 
     def __iter__(self) -> ElementIterator[Given]:
-        """The next epoch; inside a loader worker, that worker's part of it."""
+        """Iterates over the next epoch; in a loader worker, over that worker's part of it."""
         self._adopt(self._epochs.sync())
         in_loader = get_worker_info() is not None
         if in_loader:
@@ -110,7 +109,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         placement = self._placement()
         self._warn_of_what_nobody_said(placement)
         part = self._part(placement)
-        waited_for = in_loader or self._epochs.is_awaited  # by whoever iterates the loader
+        waited_for = in_loader or self._epochs.is_awaited  # the loader measures the wait, not the iterator
         counting = self._counting
         result: ElementIterator[Given] = ElementIterator(
             part,
@@ -133,38 +132,39 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return result
 
     def __len__(self) -> int:
-        """Elements that the next iterator gives, exact.
+        """Returns the exact number of elements in the next iterator.
 
         Raises:
-            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may leave rows out.
+            TypeError: the pipeline is endless, or a function or ``on_error="skip"`` may drop rows.
         """
         placement = self._placement()
         return max(0, -(-(self._length(placement) - placement.worker) // placement.workers))
 
     def length_in_loader(self) -> int:
-        """Elements that a ``DataLoader`` of this rank gives with any number of workers.
+        """Returns the number of elements a ``DataLoader`` on this rank gives, for any number of workers.
 
         Raises:
-            TypeError: as `__len__`; and batches with ``on_error="skip"``, of which each worker ends with a part of one.
+            TypeError: as for `__len__`; also for batches with ``on_error="skip"``, where each worker ends with a
+                partial batch.
         """
         at = replace(self._placement(), worker=0, workers=1)
         plan = self._part(at).plan()
         if plan.skips and plan.element.batched and not plan.keeps_step:
             raise TypeError(
-                "len(): unknown, because on_error='skip' leaves each loader worker with a last, short batch."
+                "len(): unknown, because with on_error='skip' each loader worker may end with a short batch."
             )
         return self._length(at)
 
     def __getitem__(self, index: object) -> Any:
-        """Rows have no numbers here.
+        """Not supported: rows of an iterable have no index.
 
         Raises:
-            PipelineError: always; ``random_split`` and ``Subset`` end here.
+            PipelineError: always; ``random_split`` and ``Subset`` call this.
         """
         raise PipelineError(
-            f"{type(self).__name__}: expected to be iterated, got row {index!r} asked for. To split it, write "
+            f"{type(self).__name__}: expected iteration, got a request for row {index!r}. To split it, write "
             'dataset.hash_split("id", [0.8, 0.2], 0) and (..., 1), with a field that tells rows apart, in place of '
-            "random_split(); or take() and skip() in place of Subset(). Samplers take rows by number of a ParquetMap."
+            "random_split(); or take() and skip() in place of Subset(). For samplers, use a ParquetMap."
         )
 
     def _length(self, at: Placement) -> int:
@@ -173,9 +173,9 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return self._part(at).length_where(strict_nulls=True) if asked is None else asked
 
     def stats(self) -> LoaderStats:
-        """What the running or latest epoch did so far, and which side is slow: the loader or the model.
+        """Returns statistics of the running or latest epoch, and which side is slow: the loader or the model.
 
-        It adds up the workers of a ``DataLoader``, and sidecars. Your wait is measured where the loader is iterated.
+        Adds up all ``DataLoader`` workers and sidecars. Your wait is measured where you iterate the loader.
 
         Raises:
             PipelineError: nothing was iterated in this process.
@@ -183,15 +183,15 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return self._counting.stats(self._part(self._placement()))
 
     def _waited(self, begin: float, end: float) -> None:
-        """Whoever iterates the loader waited for an element from ``begin`` to ``end``."""
+        """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
 
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the latest iterator of this process has come; after its end, the beginning of the next epoch.
+        """Returns the position of this process's latest iterator; after its end, the beginning of the next epoch.
 
-        Iterators in loader workers are unknown here; see `state_after`, and ``StatefulDataLoader``.
+        The position of iterators in loader workers is unknown here; see `state_after`, and ``StatefulDataLoader``.
         """
         self._warn_of_hidden_progress()
         if self._progress is not None and not self._progress.finished:
@@ -199,14 +199,14 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return self._beginning()
 
     def state_after(self, elements: int) -> dict[str, Any]:
-        """The state when a ``DataLoader`` has given ``elements`` elements of its latest epoch, with workers or without.
+        """Returns the state after ``elements`` elements of a ``DataLoader``'s latest epoch, with or without workers.
 
-        For stock loaders, whose progress only the training loop knows. It counts from the first element that the loader
-        gave, also where that went on from a state. Exact for elements that come in the single-process order: batches of
-        the pipe (``batch_size=None``), or rows that one worker reads.
+        For stock loaders, whose progress only the training loop knows. Counts from the first element the loader gave,
+        even if it resumed from a state. Exact if elements come in the single-process order: batches of the pipe
+        (``batch_size=None``), or rows read by one worker.
 
         Raises:
-            StateError: a function or ``on_error="skip"`` leaves rows out: nobody knows which the elements are made of.
+            StateError: a function or ``on_error="skip"`` drops rows, so it is unknown which rows the elements hold.
         """
         plan = self._pipeline.plan()
         if plan.program.drops or plan.skips:
@@ -218,12 +218,12 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return {**begun, "consumed": begun["consumed"] + operator.index(elements)}
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
-        """The next iterator, or all loader workers of the next epoch together, go on where the state was taken.
+        """Resumes from a state: the next iterator, or the loader workers of the next epoch together, continue from it.
 
-        It works in place, and returns the pipe. In a process group the state is held to this rank's part.
+        Works in place and returns the pipe. In a process group the state must belong to this rank's part.
 
         Args:
-            strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
+            strict: ``False`` accepts a state from a pipeline with other fields or transforms, if the order is the same.
 
         Raises:
             StateError: the state belongs to another dataset, pipeline, or part.
@@ -241,13 +241,13 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return self
 
     def resumed(self, progress: Progress) -> None:
-        """An iterator was restored: later epochs count on from it."""
+        """Called when an iterator was restored: later epochs count from its epoch."""
         seed = progress.pipeline.drawn_seed
         self._adopt(seed)
         self._epochs.resumed(progress.iteration, seed, tell=self._resume is None)
 
     def _beginning(self) -> dict[str, Any]:
-        """The state before the first element of the next epoch, or of the one that loader workers are in."""
+        """Returns the state before the first element of the next epoch, or of the epoch loader workers are in."""
         if self._resume is not None:
             return dict(self._resume)
         self._agree_on_seed()
@@ -255,12 +255,12 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         fresh = Progress(pipeline=self._part(at), iteration=self._epochs.upcoming, worker=at.worker, workers=at.workers)
         return fresh.state_dict()
 
-    # --- what loaders say ---
+    # --- called by loaders ---
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass is epoch ``epoch`` (counted from 0), in workers that run as well.
+        """Makes the next pass epoch ``epoch`` (counted from 0), in running workers too.
 
-        It goes on from a loaded state if that was taken in this epoch, and begins at the start otherwise.
+        The pass resumes from a loaded state if the state is from that epoch, and starts at the beginning otherwise.
         """
         if self._resume is not None and self._resume["iteration"] != epoch:
             self._resume = None
@@ -268,7 +268,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._begun = None
 
     def pass_begins(self, begun: Pass) -> None:
-        """A loader is about to iterate this: it is the next epoch, and a state that was loaded was for the last one."""
+        """Called when a loader is about to iterate: begins the next epoch, and drops a state the last one used."""
         self._adopt(self._epochs.sync())
         self._epochs.follow(begun.trainer)
         self._adopt(self._epochs.announce(begun))
@@ -284,14 +284,14 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._resume_announced = self._resume is not None
         self._agree_on_seed(begun.seed)
         self._warn_of_batches_of_batches(begun)
-        with suppress(Exception):  # whatever is wrong is raised where elements are read
+        with suppress(Exception):  # errors are raised where elements are read
             _ = self._pipeline.plan().length  # selects rows once here, not in every worker
 
     # --- parts ---
 
     @property
     def _is_fixed(self) -> bool:
-        """Whether the pipeline has a shard of its own, which stays as it is."""
+        """Whether the pipeline has its own shard stage, which is left unchanged."""
         return shard_of(self._pipeline) is not None
 
     def _placement(self) -> Placement:
@@ -301,12 +301,12 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         return Placement(num_shards=ranks, shard=rank, worker=worker, workers=workers)
 
     def _ranks(self) -> tuple[int, int]:
-        """World size and rank; a loader worker that was not forked has no process group, but was sent these."""
+        """Returns world size and rank; a spawned loader worker has no process group and uses those it was sent."""
         here = rank_here()
         return self._sent_ranks if here[0] == 1 and get_worker_info() is not None else here
 
     def _part(self, at: Placement) -> Pipeline:
-        """The pipeline that this rank and worker iterates; kept, so that it is planned once."""
+        """Returns the pipeline that this rank and worker iterate; cached, so it is planned only once."""
         in_worker = get_worker_info() is not None
         key = (at.num_shards, at.shard, in_worker, self._dealer if in_worker else None)
         if key not in self._parts:
@@ -331,14 +331,14 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
     # --- seeds and streams ---
 
     def _agree_on_seed(self, proposed: int | None = None) -> None:
-        """One seed where nobody chose any: for all ranks of a group, all workers of a loader, and all that is made of
-        one shuffle. It comes from torch's random numbers, or those of the loader's ``generator``.
+        """Picks one seed if you set none: for all ranks of a group, all workers of a loader, and all datasets made from
+        one shuffle. It comes from torch's random numbers, or from the loader's ``generator``.
         """
         own, info = self._pipeline.drawn_seed, get_worker_info()
         if own is None or self._seed_shared:
             return
         if info is not None:
-            if self._epochs.is_owner:  # made in the worker: others have drawn their own
+            if self._epochs.is_owner:  # made in the worker, where each worker drew its own seed
                 self._adopt((info.seed - info.id) % SEEDS)
             return
         if own not in _AGREED:
@@ -353,7 +353,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._seed_is_own = rank_here()[0] == 1
 
     def _adopt(self, seed: int | None) -> None:
-        """Takes the seed of a state, or of all ranks, where nobody chose one."""
+        """Takes the seed of a state or of all ranks, if you set none."""
         own = self._pipeline.drawn_seed
         if seed is None or own is None:
             return
@@ -363,7 +363,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
             self._parts.clear()
 
     def _adopt_streams(self, canonical_shards: int | None) -> None:
-        """Takes the canonical shards of a state, where nobody chose them: the epochs that follow are cut alike."""
+        """Takes the canonical shards of a state, if you set none: later epochs are cut the same way."""
         if canonical_shards is not None:
             self._canonical_shards = canonical_shards
             self._parts.clear()
@@ -372,11 +372,11 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         alone = self._seed_is_own or not self._seed_shared
         if at.num_shards > 1 and alone and self._pipeline.drawn_seed is not None:
             verb = "shuffle" if self._pipeline.mixture is None else "mix"
-            _LOG.warning("%s() without seed= drew one in this process; ranks must be given the same seed.", verb)
+            _LOG.warning("%s() without seed= drew one in this process; all ranks need the same seed.", verb)
         if get_worker_info() is not None and not self._epochs.is_announced:
             _LOG.warning(
-                "%s: no loader announced this pass, so it is epoch %d each time that a worker starts. Make the dataset "
-                "in the training process and keep it where its loader's dataset holds it, or call set_epoch().",
+                "%s: no loader announced this pass, so it is epoch %d each time a worker starts. Make the dataset in "
+                "the training process and keep it inside the loader's dataset, or call set_epoch().",
                 self._pipeline.urls[0],
                 self._epochs.upcoming,
             )
@@ -386,8 +386,8 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
             return
         self._warned_of_batches = True
         _LOG.warning(
-            "the loader makes batches of %d of what batch() has batched already: tensors get a leading axis of %d. "
-            "Write DataLoader(dataset, batch_size=None).",
+            "the loader makes batches of %d from elements that batch() already batched: tensors get a leading axis of "
+            "%d. Write DataLoader(dataset, batch_size=None).",
             begun.batch_size,
             begun.batch_size,
         )
@@ -395,11 +395,11 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
     def _warn_of_hidden_progress(self) -> None:
         if not self._read_by_workers:
             return
-        self._read_by_workers = False  # once for each pass
+        self._read_by_workers = False  # once per pass
         _LOG.warning(
-            "state_dict(): workers of a DataLoader read the latest pass, and this process does not know how far they "
-            "came: this is the state at the beginning of their epoch. Write state_after(elements), with the elements "
-            "that you took from the loader, or use StatefulDataLoader."
+            "state_dict(): DataLoader workers read the latest pass, and this process does not know how far they got: "
+            "this is the state at the beginning of their epoch. Write state_after(elements), with the number of "
+            "elements you took from the loader, or use StatefulDataLoader."
         )
 
     # --- copies ---
@@ -417,6 +417,6 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
 
 
 def _description(pipeline: Pipeline) -> str:
-    """The same on every rank, whatever seed it has drawn."""
+    """Returns a hash that is the same on every rank, whichever seed the rank drew."""
     said = json.dumps([list(map(str, pipeline.urls)), [stage.verb for stage in pipeline.stages]])
     return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""`ElementIterator`: torch elements of a pipeline one by one, with their state; the pipe and the node hand it out."""
+"""`ElementIterator`: yields a pipeline's elements as tensors and keeps the state; used by the pipe and the node."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far an iterator has come. Outlives the iterator, and holds no data.
+    """The position of an iterator. Outlives the iterator, and holds no data.
 
     Attributes:
-        iteration: which iterator of the pipeline it is; decides the epoch.
+        iteration: the number of the iterator over the pipeline; decides the epoch.
         worker, workers: the loader worker's part: every ``workers``-th element from ``worker``.
         origin: the global position that ``consumed`` counts from.
         consumed: elements handed out, as a state counts them.
         finished: whether the end was reached.
-        skipped: rows that failed and were left out before.
+        skipped: failed rows skipped so far.
     """
 
     pipeline: Pipeline
@@ -51,7 +51,7 @@ class Progress:
     _fixed: dict[str, Any] | None = field(default=None, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state after ``consumed`` elements: a small JSON-serialisable dict."""
+        """Returns the state after ``consumed`` elements: a small JSON-serializable dict."""
         if self._fixed is None:
             cursor = Cursor(iteration=self.iteration, origin=self.origin, worker=self.worker, workers=self.workers)
             state = state_of(self.pipeline.plan(), cursor)
@@ -60,7 +60,7 @@ class Progress:
         return {**self._fixed, "consumed": self.consumed, **skipped}
 
     def moved_to(self, steps: StepIterator[Pipeline]) -> None:
-        """A state was loaded into ``steps``."""
+        """Takes the position of ``steps``, after a state was loaded into it."""
         cursor = steps.cursor
         self.pipeline, self.iteration, self.origin = steps.pipeline, cursor.iteration, cursor.origin
         self.worker, self.consumed, self._fixed = cursor.worker, steps.position, None
@@ -68,10 +68,10 @@ class Progress:
 
 
 class Resumer(Protocol):
-    """Whoever starts iterators and counts their epochs."""
+    """The object that starts iterators and counts their epochs."""
 
     def resumed(self, progress: Progress) -> None:
-        """An iterator was restored."""
+        """Called when an iterator was restored."""
 
 
 class ElementIterator(Generic[Given]):
@@ -80,12 +80,12 @@ class ElementIterator(Generic[Given]):
     Args:
         pipeline: what to iterate.
         iteration: counted from 0; decides the epoch of the shuffle.
-        worker, workers: the part of a loader worker: every ``workers``-th element from ``worker``.
-        resumer: is told when a state is loaded.
-        sent: elements go to another process (of a loader), which maps the memory that they lie in.
-        by_rows: the pipeline makes batches whose rows are handed out one by one; a state stands between batches.
-        counters: what the pass counts in; its own unless given.
-        waits: whether whoever takes the elements is who waits for data; not in a loader, which is waited for itself.
+        worker, workers: a loader worker's part: every ``workers``-th element from ``worker``.
+        resumer: notified when a state is loaded.
+        sent: elements are sent to another process (by a loader), which maps their memory.
+        by_rows: the pipeline makes batches whose rows are handed out one at a time; a state lies between batches.
+        counters: the counters of the pass; new ones unless given.
+        waits: whether to count the consumer's time here as waiting; ``False`` in a loader, which is timed itself.
     """
 
     def __init__(
@@ -159,16 +159,16 @@ class ElementIterator(Generic[Given]):
             return batch_to_torch(element, columns, placer)
 
     def state_dict(self) -> dict[str, Any]:
-        """How far this iterator has come: a small JSON-serialisable dict, the same in every face."""
+        """Returns the position of this iterator: a small JSON-serializable dict, the same in every face."""
         return self.progress.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> ElementIterator[Given]:
-        """Goes on where a state was taken: the next element is the one that would have come next. Returns itself.
+        """Resumes from a state: the next element is the one that would have come next. Returns itself.
 
-        A loader worker takes its part of what is left when the state is that of a whole rank.
+        Given the state of a whole rank, a loader worker takes its part of the remaining elements.
 
         Args:
-            strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
+            strict: ``False`` accepts a state from a pipeline with other fields or transforms, if the order is the same.
 
         Raises:
             StateError: iteration has begun, or the state belongs to another dataset, pipeline, or part.
@@ -182,7 +182,7 @@ class ElementIterator(Generic[Given]):
         return self
 
     def stats(self) -> LoaderStats:
-        """What this pass did so far, and which side is slow. From any thread."""
+        """Returns statistics of this pass, and which side is slow. Callable from any thread."""
         return self._steps.stats()
 
     def close(self) -> None:
@@ -200,9 +200,9 @@ class ElementIterator(Generic[Given]):
         first = rank.restore(state, strict=strict) + own  # the loader asks its workers in turn, from number 0
         if rank.cursor.skipped:
             raise StateError(
-                f"state: expected one of each loader worker, got that of a whole rank that left {rank.cursor.skipped} "
-                "rows out (on_error='skip'), which has no part for each. Go on without loader workers, or save the "
-                "state of a StatefulDataLoader."
+                f"state: expected one per loader worker, got that of a whole rank that skipped {rank.cursor.skipped} "
+                "rows (on_error='skip'), which cannot be split among workers. Continue without loader workers, or save "
+                "the state of a StatefulDataLoader."
             )
         steps = self._open(first % workers, workers, rank.pipeline)
         begin = replace(
@@ -227,16 +227,16 @@ class ElementIterator(Generic[Given]):
 
 
 def lane_of(state: dict[str, Any], worker: int, workers: int) -> int:
-    """The lane that a loader worker goes on in: not its own number if the state began in the middle of an epoch."""
+    """Returns the lane a loader worker resumes in; not its own number if the state began in the middle of an epoch."""
     lane = state.get("worker")
     known = state.get("workers") == workers and isinstance(lane, int) and 0 <= lane < workers
     return lane if known and isinstance(lane, int) else worker
 
 
 def parse(state: dict[str, Any] | str) -> dict[str, Any]:
-    """A state as a dict.
+    """Returns a state as a dict.
 
     Raises:
-        StateError: it is none.
+        StateError: it is not a state.
     """
     return dict(json.loads(read_state(state).to_json()))

@@ -1,9 +1,9 @@
-"""Makes loaders and trainers see a `ParquetPipe` as what it is: with its state, its epochs, and its length.
+"""Gives loaders and trainers access to the state, epochs and length of a `ParquetPipe`.
 
-``DataLoader`` and ``StatefulDataLoader`` put every DataPipe into a wrapper of torch's before they iterate it. Its
+``DataLoader`` and ``StatefulDataLoader`` put every DataPipe into a torch wrapper before they iterate it. The wrapper's
 iterator hides ``state_dict`` and ``load_state_dict``: the loader would resume by replaying from the start, in the wrong
-epoch. The wrapper hides ``set_epoch`` too, by which trainers say where they are. For the pipes of this package the
-wrapper is one that hands these on; all others get torch's.
+epoch. The wrapper also hides ``set_epoch``, which trainers call. The pipes of this package get a wrapper that forwards
+these methods; all other pipes get torch's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Wrapper: Any = getattr(_torch, "_IterDataPipeSerializationWrapper", None)
 
 
 class _OwnIterator:
-    """Out of the sight of the DataPipe metaclass, which would wrap the iterator again."""
+    """A plain class, because the DataPipe metaclass would wrap the iterator again."""
 
     _datapipe: Any
 
@@ -48,7 +48,7 @@ if _Wrapper is not None:
 
 
 def install() -> None:
-    """Chooses the wrapper by what it wraps. Idempotent; does nothing where torch has no such wrapper."""
+    """Chooses the wrapper by the pipe it wraps. Idempotent; has no effect if torch has no such wrapper."""
     if _Wrapper is not None and "__new__" not in vars(_Wrapper):
         _Wrapper.__new__ = _choose
 

@@ -1,14 +1,14 @@
-"""Memory of loader workers that the trainer maps: batches cross the processes of a ``DataLoader`` without a copy.
+"""Loader worker memory that the trainer maps: batches move between ``DataLoader`` processes without a copy.
 
-In: a worker process that makes batches in the engine's regions. Out: in the trainer, tensors that look into the same
-memory. Always holds: a region is written to again only when every tensor over it is gone, in both processes.
+In: a worker process that makes batches in the engine's regions. Out: in the trainer, tensors over the same memory.
+Invariant: a region is reused only when every tensor over it is gone, in both processes.
 
-Torch alone copies each batch into new shared memory, whose pages are new to both processes each time; for images that
-costs more than decoding them. It also needs room in ``/dev/shm``, which containers have little of; regions do not.
+By itself, torch copies each batch into new shared memory, whose pages are new to both processes each time; for images
+that costs more than decoding them. It also needs space in ``/dev/shm``, which is scarce in containers; regions do not.
 
-A region is a memory file. The worker sends its descriptor once, and for each batch only where its tensors lie. The
-trainer counts in the region's first bytes the batches that it has given back. Where there are no memory files, a batch
-travels in one block of torch's shared memory (`SharedPacker`).
+A region is a memory file. The worker sends its descriptor once, and for each batch only the positions of its tensors.
+The trainer counts returned batches in the region's first bytes. Without memory files, a batch is sent in one block of
+torch's shared memory (`SharedPacker`).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from .tensors import Jagged, reduce_jagged
 
 _HEAD_BYTES = 64
 _RETURNED, _TOKEN = 0, 1  # int64 words of the head
-_MOST_REGIONS = 24  # of a worker, a descriptor each; what a consumer holds beyond them goes through torch
+_MOST_REGIONS = 24  # per worker, with one descriptor each; batches beyond them are sent by torch
 
 
 class _Memory(NamedTuple):
-    """One version of a region's memory, as a message names it.
+    """One version of a region's memory, as identified in a message.
 
     Attributes:
-        worker, region: the process that it belongs to, and which of its regions.
-        token: names the version.
-        descriptor: of the memory file, in the worker.
+        worker, region: the process that owns it, and which of its regions it is.
+        token: identifies the version.
+        descriptor: the memory file's descriptor in the worker.
     """
 
     worker: int
@@ -63,14 +63,14 @@ class _Memory(NamedTuple):
 
 
 def share_regions() -> bool:
-    """From now on, the batches of this process are made in memory that its parent can map. Idempotent.
+    """Makes this process build its batches in memory that its parent can map. Idempotent.
 
-    False where there are no memory files; then torch copies.
+    Returns ``False`` if the system has no memory files; then torch copies.
     """
     global _sharing
     if not hasattr(os, "memfd_create"):
         return False
-    if _sharing.pid != os.getpid():  # what a parent shares is its own
+    if _sharing.pid != os.getpid():  # a parent's regions are not this process's
         _sharing = _Sharing(os.getpid())
         SHARED_REGIONS.use(_sharing.make)
         ForkingPickler.register(torch.Tensor, _reduce)
@@ -80,7 +80,7 @@ def share_regions() -> bool:
 
 
 class SharedRegion(Region):
-    """A region in a memory file, with a head."""
+    """A region in a memory file, with a header."""
 
     head_bytes = _HEAD_BYTES
 
@@ -113,22 +113,22 @@ class SharedRegion(Region):
 
     @property
     def ticket(self) -> _Ticket:
-        """What names its memory in a message."""
+        """Identifies its memory in a message."""
         assert self._ticket is not None
         return self._ticket
 
     @property
     def token(self) -> int:
-        """Names its memory, among all of all processes."""
+        """Identifies its memory, uniquely across processes."""
         return int(self._head[_TOKEN])
 
     def count(self) -> None:
-        """A message with the ticket is on its way."""
+        """Counts a message sent with the ticket."""
         self._sent += 1
 
 
 class _Ticket:
-    """One version of a region's memory; pickled once in each message, however many tensors that has."""
+    """One version of a region's memory; pickled once per message, regardless of the number of tensors."""
 
     def __init__(self, region: SharedRegion, descriptor: int, size_bytes: int) -> None:
         self._region = weakref.ref(region)
@@ -143,7 +143,7 @@ class _Ticket:
         region.count()
         descriptor = None
         if not self._known:
-            with contextlib.suppress(OSError):  # an error would be lost in the queue's thread, and the batch with it
+            with contextlib.suppress(OSError):  # the queue's thread would lose the error, and the batch with it
                 descriptor = DupFd(self._descriptor)
         self._known = True
         memory = _Memory(os.getpid(), region.number, region.token, self._size_bytes, self._descriptor)
@@ -154,7 +154,7 @@ _Where: TypeAlias = tuple[range, weakref.ref[SharedRegion]]
 
 
 class _Sharing:
-    """The regions of this process by address. Tensors are pickled in a thread of the loader's queue."""
+    """This process's regions, by address. A thread of the loader's queue pickles the tensors."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -163,17 +163,17 @@ class _Sharing:
         self._regions: list[_Where] = []  # by address
 
     def make(self) -> Region:
-        """A region that can be mapped, while there are not too many."""
+        """Returns a region that other processes can map, unless there are too many."""
         with self._lock:
             self._keep([item for item in self._regions if item[1]() is not None])
             room = len(self._regions) < _MOST_REGIONS
         if room:
-            with contextlib.suppress(OSError):  # no descriptors are left, or a sandbox forbids memory files
+            with contextlib.suppress(OSError):  # out of descriptors, or a sandbox forbids memory files
                 return SharedRegion()
         return Region()
 
     def add(self, region: SharedRegion, begin: int, size_bytes: int) -> None:
-        """A region has new memory."""
+        """Registers a region's new memory."""
         with self._lock:
             others = [item for item in self._regions if item[1]() not in (None, region)]
             self._keep([*others, (range(begin, begin + size_bytes), weakref.ref(region))])
@@ -183,7 +183,7 @@ class _Sharing:
         self._begins = [addresses.start for addresses, _ in self._regions]
 
     def find(self, address: int) -> tuple[SharedRegion, int] | None:
-        """The region that an address lies in, and where in it."""
+        """Returns the region that contains an address, and the offset in it."""
         with self._lock:
             number = bisect.bisect_right(self._begins, address) - 1
             if number < 0 or address not in self._regions[number][0]:
@@ -196,10 +196,10 @@ _sharing = _Sharing(pid=0)
 
 
 class Placer:
-    """Makes tensors of the arrays of one batch; those that lie elsewhere are copied into a region first.
+    """Makes tensors from the arrays of one batch; arrays outside a region are copied into one first.
 
     Args:
-        size_bytes: what all arrays would take, at most.
+        size_bytes: upper bound for the size of all arrays.
     """
 
     def __init__(self, size_bytes: Callable[[], int]) -> None:
@@ -221,13 +221,13 @@ class Placer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """From now on only the tensors hold the memory."""
+        """Releases the region, so that only the tensors hold the memory."""
         if self._region is not None:
             self._region.end()
 
 
 def _reduce(tensor: torch.Tensor) -> Any:
-    """How a tensor is pickled for another process."""
+    """Pickles a tensor for another process."""
     plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
     if not plain or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return reduce_tensor(tensor)
@@ -242,7 +242,7 @@ def _reduce(tensor: torch.Tensor) -> Any:
 
 
 class _Mapped:
-    """A region's memory as it is mapped here."""
+    """A region's memory, mapped into this process."""
 
     def __init__(self, named: _Memory, descriptor: int) -> None:
         self.token = named.token
@@ -252,7 +252,7 @@ class _Mapped:
 
 
 class _Mappings:
-    """The regions of all workers that are mapped here; those of a worker go with it."""
+    """The workers' regions that are mapped here; a worker's regions are dropped when it ends."""
 
     def __init__(self) -> None:
         self._mapped: dict[tuple[int, int], _Mapped] = {}
@@ -263,11 +263,11 @@ class _Mappings:
 
     @property
     def size_bytes(self) -> int:
-        """How much is mapped, tensors of ended workers aside."""
+        """How much is mapped, not counting tensors of ended workers."""
         return sum(len(mapped.memory) for mapped in list(self._mapped.values()))
 
     def get(self, named: _Memory, descriptor: object) -> _Mapped:
-        """The memory that a message names; ``descriptor`` comes with the first of them."""
+        """Returns the memory that a message names; only the first message carries ``descriptor``."""
         with self._lock:
             known = self._mapped.get((named.worker, named.region))
             if known is None or known.token != named.token:
@@ -281,8 +281,8 @@ class _Mappings:
             return known
 
     def give_back(self, mapped: _Mapped) -> None:
-        """Counts a batch as given back. Called by finalisers: in any thread, also in the middle of this function."""
-        if mapped.pid != os.getpid():  # a forked child drops what it inherited
+        """Counts a batch as returned. Called by finalizers: in any thread, even in the middle of this function."""
+        if mapped.pid != os.getpid():  # a forked child drops inherited mappings
             return
         self._given_back.append(mapped)
         while self._given_back and self._counting.acquire(blocking=False):
@@ -293,7 +293,7 @@ class _Mappings:
                 self._counting.release()
 
     def _watch(self, worker: int) -> None:
-        """Waits for the end of a worker, then forgets its regions; tensors that are left keep their memory."""
+        """Waits for a worker to end, then drops its regions; remaining tensors keep their memory."""
         wait_for_end(worker)
         with self._lock:
             self._watched.discard(worker)
@@ -303,7 +303,7 @@ class _Mappings:
 
 def _map(named: _Memory, descriptor: Any) -> _Mapped:
     try:
-        # Without the first message, which may have gone to another process, there is only the worker's own name for it.
+        # If the first message went to another process, only the worker's own descriptor identifies the memory.
         path = f"/proc/{named.worker}/fd/{named.descriptor}"
         opened = os.open(path, os.O_RDWR) if descriptor is None else descriptor.detach()
         try:
@@ -313,15 +313,15 @@ def _map(named: _Memory, descriptor: Any) -> _Mapped:
     except (OSError, ValueError) as error:
         raise PipelineError(
             f"loader worker {named.worker}: expected to map {named.size_bytes} bytes of its memory, got: {error}. "
-            "It has ended, or runs as another user."
+            "It has exited, or runs as another user."
         ) from error
     if int(mapped.head[_TOKEN]) != named.token:
-        raise PipelineError(f"loader worker {named.worker}: expected the memory of a batch, got that of another one.")
+        raise PipelineError(f"loader worker {named.worker}: expected the memory of a batch, got that of another batch.")
     return mapped
 
 
 def _borrow(named: _Memory, descriptor: object) -> Any:
-    """The memory of a message's tensors; it goes back to the worker with the last of them."""
+    """Returns the memory of a message's tensors; it goes back to the worker when the last of them is gone."""
     mapped = _mappings.get(named, descriptor)
     lease = (ctypes.c_uint8 * named.size_bytes).from_buffer(mapped.memory)
     weakref.finalize(lease, _mappings.give_back, mapped).atexit = False
@@ -337,7 +337,7 @@ def _tensor_at(
 
 
 def _renew() -> None:
-    """In a forked child: locks may be held by threads of the parent, and mappings are the parent's."""
+    """Starts fresh in a forked child: the parent's threads may hold locks, and the mappings are the parent's."""
     global _mappings
     _mappings = _Mappings()
 
@@ -350,10 +350,10 @@ _ALIGNMENT = 64
 
 
 class SharedPacker:
-    """Makes tensors of arrays, one behind the other in a block of shared memory.
+    """Makes tensors from arrays, one after another in a block of shared memory.
 
     Args:
-        columns: the batch whose arrays, and the offsets of whose ragged fields, are going to be packed.
+        columns: the batch whose arrays and ragged offsets will be packed.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -363,7 +363,7 @@ class SharedPacker:
         self._used = 0
 
     def __call__(self, array: np.ndarray) -> torch.Tensor:
-        """A tensor with the array's values."""
+        """Returns a tensor with the array's values."""
         slot = self._block[self._used : self._used + array.nbytes]
         slot.numpy().view(array.dtype).reshape(array.shape)[...] = array
         self._used += _aligned(array.nbytes)
@@ -372,7 +372,7 @@ class SharedPacker:
 
 
 def block_bytes(columns: Sequence[Column]) -> int:
-    """What the arrays of a batch take, one behind the other."""
+    """Returns the size of a batch's arrays, packed one after another."""
     return sum(_aligned(size) for column in columns for size in _sizes(column))
 
 

@@ -1,7 +1,7 @@
-"""`rank_state`: the state of a whole rank out of a ``StatefulDataLoader``'s, for another number of workers or ranks.
+"""`rank_state`: turns a ``StatefulDataLoader``'s state into a whole rank's, for other numbers of workers or ranks.
 
-``StatefulDataLoader`` keeps one state for each worker and gives them back to as many workers only. Where the workers
-took the elements of their rank in turn, those states together are one position, which every face takes. Pure.
+``StatefulDataLoader`` keeps one state per worker and restores them only to the same number of workers. If the workers
+took the elements of their rank in turn, their states amount to one position, which every face accepts. Pure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the rank that a ``StatefulDataLoader`` loaded for.
+    """Returns the state of the rank that a ``StatefulDataLoader`` loaded for.
 
-    Give it to ``pipe.load_state_dict()`` before a loader with any number of workers starts, to a `ParquetNode`, or to
+    Pass it to ``pipe.load_state_dict()`` before a loader with any number of workers starts, to a `ParquetNode`, or to
     an iterator of a `Pipeline`.
 
     Args:
-        loader_state: what ``state_dict()`` of the loader returned.
+        loader_state: the result of the loader's ``state_dict()``.
 
     Raises:
-        StateError: it is no state of a loader over a `ParquetPipe`; it was taken between two snapshots; or its workers
-            stand at elements that do not follow each other, as when they collate rows or filter elements themselves.
+        StateError: not a state of a loader over a `ParquetPipe`; taken between two snapshots; or the positions of its
+            workers are not consecutive, as when they collate rows or filter elements themselves.
     """
     snapshot = loader_state.get("_snapshot")
     if snapshot is None:
@@ -44,10 +44,10 @@ def rank_state(loader_state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_state_of(loader: DataLoader) -> None:
-    """Holds a state that a ``StatefulDataLoader`` is going to restore to its number of workers.
+    """Checks that a state which a ``StatefulDataLoader`` is about to restore fits its number of workers.
 
     Raises:
-        StateError: it is of another number of workers.
+        StateError: the state is for another number of workers.
     """
     state = getattr(loader, "next_iter_state", None)
     if not state:
@@ -56,8 +56,8 @@ def check_state_of(loader: DataLoader) -> None:
     saved = 0 if snapshot is None else len(snapshot.get("_worker_snapshots", ()))
     if saved != loader.num_workers:
         raise StateError(
-            f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {saved}. Give it to the "
-            "dataset in place of the loader, before that starts: dataset.load_state_dict(rank_state(state)), with "
+            f"StatefulDataLoader: expected a state of {loader.num_workers} workers, got one of {saved}. Load it into "
+            "the dataset, not the loader, before the loader starts: dataset.load_state_dict(rank_state(state)), with "
             "parquetry.torch_plugin.rank_state."
         )
 
@@ -72,13 +72,13 @@ def _worker_state(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-    """One state of all workers together: they stand at the next elements of the rank, in any order."""
+    """Joins the states of all workers, whose next elements must be the rank's next ones, in any order."""
     workers = states[0]["workers"]
     following = sorted(state["worker"] + state["consumed"] * workers for state in states)
     first = following[0]
     if len(states) != workers or following != list(range(first, first + workers)):
         raise StateError(
             "rank_state: expected workers that took the elements in turn, got workers whose next elements are "
-            f"{following}. Use batch(), and batch_size=None in the loader, without functions that leave rows out."
+            f"{following}. Use batch(), and batch_size=None in the loader, without functions that drop rows."
         )
     return {**states[0], "worker": 0, "workers": 1, "consumed": first}

@@ -1,7 +1,7 @@
-"""`ParquetMap`: a Parquet dataset as a map-style ``Dataset``, for code that chooses rows by number.
+"""`ParquetMap`: a Parquet dataset as a map-style ``Dataset``, for code that picks rows by index.
 
-In: a pipeline, and the numbers that a sampler gives. Out: dicts of tensors. What always holds: row ``i`` is the
-``i``-th element of an iteration over the pipeline, in every process; the sampler alone deals rows to ranks and workers.
+In: a pipeline, and the indices from a sampler. Out: dicts of tensors. Invariants: row ``i`` is the ``i``-th element of
+an iteration over the pipeline, in every process; only the sampler deals rows to ranks and workers.
 """
 
 from __future__ import annotations
@@ -38,27 +38,26 @@ install()
 
 
 class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
-    """Rows of a Parquet dataset by number, as dicts of tensors (see `parquetry.torch_plugin.tensors`).
+    """Rows of a Parquet dataset by index, as dicts of tensors (see `parquetry.torch_plugin.tensors`).
 
         >>> dataset = ParquetMap(url, ["image", "label"]).random_flip("image")
         >>> loader = DataLoader(dataset, batch_size=64, sampler=DistributedSampler(dataset), num_workers=4)
 
-    It carries a `Pipeline` and has its verbs; each returns a new dataset. A batched pipeline has batches by number, for
+    It wraps a `Pipeline` and has its verbs; each returns a new dataset. A batched pipeline gives batches by index, for
     ``DataLoader(dataset, batch_size=None, sampler=...)``.
 
-    A row costs the row group that it lies in; those read last are kept in each process. Where a sampler is not needed,
-    a `ParquetIterable` reads each row group once for an epoch, and deals rows to ranks and workers by itself.
+    Reading a row reads its whole row group; each process caches the latest ones. If you do not need a sampler, use a
+    `ParquetIterable`: it reads each row group once per epoch, and deals rows to ranks and workers for you.
 
-    Each pass of a loader is the next epoch, of which random crops and a ``shuffle()`` of the pipeline depend; rows that
-    are read outside of a loader are of the epoch of its latest pass, or of `set_epoch`.
+    Each pass of a loader is a new epoch, which decides random crops and the pipeline's ``shuffle()``. Rows read outside
+    a loader belong to the epoch of the latest pass, or to the one set by `set_epoch`.
 
     Args:
         url_or_urls, fields, filesystem, storage_options, address: as for `ParquetIterable`.
-        workers: row groups that a list of rows reads at once; ``None`` = one for each processor, one in a loader's
-            worker.
-        memory_limit: bytes of row groups that each process keeps; ``None`` = 256 MiB.
+        workers: how many row groups a list of rows reads at once; ``None`` = one per processor, one in a loader worker.
+        memory_limit: bytes of row groups that each process caches; ``None`` = 256 MiB.
         verify, max_value_bytes: as for `Pipeline`.
-        executor: of no effect: rows are made where they are asked for.
+        executor: no effect: rows are made in the process that asks for them.
 
     Raises:
         PipelineError: arguments out of range. Everything that needs the dataset is checked when it is first used.
@@ -70,14 +69,14 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         super()._start(pipeline)
         self._epochs = EpochCounter()
         self._counting = PassCounters()
-        self._readers: dict[int, ElementReader[Given]] = {}  # of this process; a forked worker has its own
+        self._readers: dict[int, ElementReader[Given]] = {}  # for this process; a forked worker makes its own
         self._warned = False
 
     def __len__(self) -> int:
-        """Rows (or batches), exact.
+        """Returns the exact number of rows (or batches).
 
         Raises:
-            TypeError: the pipeline is endless, or a function that may leave rows out hides its length.
+            TypeError: the pipeline is endless, or a function may drop rows.
         """
         return len(self._pipeline)
 
@@ -92,25 +91,25 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray) -> list[Given]: ...
 
     def __getitem__(self, index: Any) -> Any:
-        """A row (or batch), or a list of them, as `Pipeline.__getitem__`.
+        """Returns a row (or batch), or a list of them, like `Pipeline.__getitem__`.
 
         Raises:
             IndexError: there is no such row.
-            NullValueError: a null that ``nulls()`` says nothing of.
-            PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no numbers.
+            NullValueError: a null that ``nulls()`` does not handle.
+            PipelineError: a served pipeline, or one with ``transform(drops=True)``, whose rows have no index.
         """
         with self._counted():
             return self._elements()[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Given]:
-        """Several rows, as a ``DataLoader`` asks for those of a batch; what they need of a row group is read once."""
+        """Returns several rows, as ``DataLoader`` requests them for a batch; each row group is read only once."""
         with self._counted():
             return self._elements()[list(indices)]
 
     def stats(self) -> LoaderStats:
-        """What the running or latest pass of a loader did so far, and which side is slow: the loader or the model.
+        """Returns statistics of a loader's running or latest pass, and which side is slow: the loader or the model.
 
-        It adds up the loader's workers. Rows that you read without a loader are counted to its latest pass.
+        Adds up the loader's workers. Rows that you read without a loader count toward its latest pass.
 
         Raises:
             PipelineError: no loader has read rows in this process.
@@ -118,7 +117,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
         return self._counting.stats(self._pipeline)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next pass of a loader, and rows read before it, are of epoch ``epoch`` (counted from 0).
+        """Sets the epoch (counted from 0) of the next loader pass, and of rows read before it.
 
         Raises:
             PipelineError: a number below 0.
@@ -127,61 +126,61 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
             raise PipelineError(f"set_epoch: expected an integer >= 0, got {epoch}.")
         self._epochs.set(operator.index(epoch))
 
-    # --- what loaders say ---
+    # --- called by loaders ---
 
     def pass_begins(self, begun: Pass) -> None:
-        """A loader is about to read rows: it is the next epoch.
+        """Called when a loader is about to read rows: begins the next epoch.
 
         Raises:
-            PipelineError: a sampler that deals to ranks what ranks number differently.
+            PipelineError: a sampler deals rows to ranks, but each rank numbers the rows differently.
         """
         self._check_sampler(begun)
         self._epochs.follow(begun.trainer)
         self._epochs.announce(begun)
         self._counting.announce(begun.workers)
-        with suppress(Exception):  # whatever is wrong is raised where rows are read
+        with suppress(Exception):  # errors are raised where rows are read
             _ = self._pipeline.plan().length  # selects rows once here, not in every worker
 
     def _check_sampler(self, begun: Pass) -> None:
-        """Holds a loader's samplers to what this deals and shuffles itself."""
+        """Checks a loader's samplers against the sharding and shuffling of the pipeline."""
         samplers = list(_samplers(begun.samplers))
         replicas, dealer = max(((_replicas(each), type(each).__name__) for each in samplers), default=(1, ""))
         shard, shuffle, drawn = shard_of(self._pipeline), shuffle_of(self._pipeline), self._pipeline.drawn_seed
         if replicas > 1 and shard is not None and shard.num_shards > 1:
             raise PipelineError(
-                f"ParquetMap: expected every row on each of {replicas} ranks, which {dealer} deals them to, got a "
+                f"ParquetMap: expected every row on each of {replicas} ranks, because {dealer} deals them, got a "
                 f"pipeline with shard({shard.num_shards}, {shard.index}), whose part would be dealt again. Leave out "
                 "shard()."
             )
         ordered = any(stage.decides_order and stage.drawn_seed is not None for stage in self._pipeline.stages)
         if replicas > 1 and drawn is not None and (ordered or self._pipeline.mixture is not None):
             raise PipelineError(
-                f"ParquetMap: expected a seed that gives rows the same numbers on each of {replicas} ranks, which "
-                f"{dealer} deals them to, got shuffle(), weigh() or mix() without one. Write seed=, or leave "
+                f"ParquetMap: expected a seed that numbers rows the same way on each of {replicas} ranks, because "
+                f"{dealer} deals them, got shuffle(), weigh() or mix() without one. Write seed=, or leave "
                 "it out."
             )
         chosen = [type(each).__name__ for each in samplers if _chooses(each)]
         if chosen and shuffle is not None and shuffle.reshuffle_each_iteration and not self._warned:
             self._warned = True
             _LOG.warning(
-                "%s chooses rows by number, and shuffle() gives the numbers to other rows in each epoch. Leave one of "
-                "them out.",
+                "%s chooses rows by number, and shuffle() assigns the numbers to other rows in each epoch. Leave one "
+                "of them out.",
                 chosen[0],
             )
 
     def _waited(self, begin: float, end: float) -> None:
-        """Whoever iterates the loader waited for an element from ``begin`` to ``end``."""
+        """Records that the consumer of the loader waited for an element from ``begin`` to ``end``."""
         self._counting.waited(begin, end)
 
     # --- rows ---
 
     def _counted(self) -> AbstractContextManager[None]:
-        """What this thread does meanwhile counts for the loader's pass."""
+        """Counts the work of this thread toward the loader's pass."""
         in_worker = get_worker_info() is not None
         return counting(self._counting.of_worker() if in_worker else self._counting.latest)
 
     def _elements(self) -> NumberedElements[Given]:
-        process = os.getpid()  # a forked worker has none of its parent's locks and threads
+        process = os.getpid()  # a forked worker must not use its parent's locks and threads
         if process not in self._readers:
             in_worker = get_worker_info() is not None
             if in_worker:
@@ -194,7 +193,7 @@ class ParquetMap(PipelineCarrier, Announced, Dataset[Given]):
 
 
 def _samplers(given: Iterable[Any]) -> Iterator[Any]:
-    """A loader's samplers, and those that they stand on."""
+    """Yields a loader's samplers, and the samplers they wrap."""
     for sampler in given:
         if sampler is not None:
             yield sampler
@@ -202,11 +201,11 @@ def _samplers(given: Iterable[Any]) -> Iterator[Any]:
 
 
 def _replicas(sampler: object) -> int:
-    """How many ranks a sampler deals to: torch's, Lightning's, or Accelerate's."""
+    """Returns how many ranks a sampler deals to: torch's, Lightning's, or Accelerate's."""
     return max(int(getattr(sampler, name, None) or 1) for name in ("num_replicas", "num_processes"))
 
 
 def _chooses(sampler: Any) -> bool:
-    """Whether a sampler has an order of its own."""
+    """Whether a sampler decides the order itself."""
     stands_on_another = hasattr(sampler, "sampler") or hasattr(sampler, "batch_sampler")
     return not stands_on_another and not isinstance(sampler, SequentialSampler) and getattr(sampler, "shuffle", True)

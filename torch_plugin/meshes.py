@@ -1,7 +1,7 @@
-"""Which part of the data a device mesh or a process group gives this process, and a warning where ranks need one.
+"""This process's part of the data by device mesh or process group, and a warning if ranks need a mesh.
 
-Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. Only the data-parallel
-dimensions of a mesh deal rows; every rank with the same place in those reads the same part.
+Ranks that hold parts of one model (tensor, context, pipeline parallel) must read the same rows. Rows are dealt only
+along a mesh's data-parallel dimensions; ranks with the same position in those read the same part.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _LOG = logging.getLogger(__name__)
-_DATA = ("dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard")  # how names of data-parallel dimensions begin
+_DATA = ("dp", "ddp", "data", "fsdp", "hsdp", "replicate", "shard")  # prefixes of data-parallel dimension names
 _MODEL = ("tp", "tensor", "cp", "context", "sp", "sequence", "pp", "pipeline", "pipe", "model", "mp")
 
 
 def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, int]:
-    """``(num_shards, index)`` of this process in the data-parallel part of a device mesh, or in a process group.
+    """Returns ``(num_shards, index)`` of this process in a mesh's data-parallel dimensions, or in a process group.
 
     Raises:
-        PipelineError: both are given, the mesh has dimensions that hold parts of a model, or this process is no member.
+        PipelineError: both are given, the mesh has model-parallel dimensions, or this process is not a member.
     """
     if mesh is not None and group is not None:
         raise PipelineError("shard: expected mesh= or group=, got both. Leave one out.")
@@ -40,12 +40,12 @@ def part_of(mesh: DeviceMesh | None, group: ProcessGroup | None) -> tuple[int, i
 
 
 def has_model_parallel() -> bool:
-    """Whether a device mesh of this process has dimensions beside the data-parallel ones."""
+    """Whether a device mesh of this process has dimensions other than data-parallel ones."""
     return any(_model_names(mesh) for mesh in _meshes())
 
 
 def warn_of_model_parallel(num_shards: int) -> None:
-    """Warns where every rank of the world reads rows of its own although some of them hold one model together."""
+    """Warns if every rank reads different rows although some ranks hold parts of one model."""
     mesh = max(_meshes(), key=lambda found: len(_model_names(found)), default=None)
     held = [] if mesh is None else _model_names(mesh)
     if mesh is None or not held or num_shards != dist.get_world_size():
@@ -65,7 +65,7 @@ def _place_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
     if held:
         raise PipelineError(
             f"shard(mesh=...): expected data-parallel dimensions, got {_sizes(mesh)}. "
-            f'Leave out {", ".join(held)}: shard(mesh=device_mesh["dp"]), with the name of yours.'
+            f'Leave out {", ".join(held)}: shard(mesh=device_mesh["dp"]), with your dimension\'s name.'
         )
     place, index = mesh.get_coordinate(), 0
     if place is None:
@@ -76,7 +76,7 @@ def _place_in_mesh(mesh: DeviceMesh) -> tuple[int, int]:
 
 
 def _meshes() -> list[DeviceMesh]:
-    """Every device mesh of this process; torch keeps no list of them that others may read."""
+    """Returns every device mesh of this process; torch has no public list of them."""
     kind = getattr(sys.modules.get("torch.distributed.device_mesh"), "DeviceMesh", None)
     if kind is None or not (dist.is_available() and dist.is_initialized()):
         return []
@@ -84,7 +84,7 @@ def _meshes() -> list[DeviceMesh]:
 
 
 def _model_names(mesh: DeviceMesh) -> list[str]:
-    """The dimensions along which ranks hold parts of one model, as far as their names say so."""
+    """Returns the dimensions along which ranks hold parts of one model, judging by their names."""
     sizes = _sizes(mesh)
     if len(sizes) == 1:
         return [name for name, size in sizes.items() if size > 1 and _is(_MODEL, name)]

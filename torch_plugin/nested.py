@@ -1,4 +1,4 @@
-"""`NestedTensors`: lists of lists (of lists ...) as tensors: the values, and one tensor of offsets for each level."""
+"""`NestedTensors`: lists of lists (of lists ...) as tensors: the values, and one offsets tensor per level."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class NestedTensors:
         ([[[1, 2], []], [[3]]], [[1, 2], []], tensor([3]))
 
     Attributes:
-        values: tensor ``[N, *inner]``: what the innermost lists hold, end to end; a list of ``str`` or ``bytes`` for
+        values: tensor ``[N, *inner]``: the items of the innermost lists, end to end; a list of ``str`` or ``bytes`` for
             texts.
-        offsets: one int64 tensor for each level, the outermost first: list ``i`` of a level has the entries
-            ``offsets[i] .. offsets[i + 1]`` of the level below, and those of the last level are in ``values``.
+        offsets: one int64 tensor per level, outermost first: list ``i`` of a level has the entries
+            ``offsets[i] .. offsets[i + 1]`` of the level below; the entries of the last level are in ``values``.
 
-    ``nested[i]`` is the i-th entry: a `NestedTensors` of one level less, or a tensor (a view) where there is one level;
-    a slice gives a list of entries. It moves with `to` and `pin_memory`, goes through loaders, and is a node of torch's
-    trees (``torch.utils._pytree``).
+    ``nested[i]`` is the i-th entry: a `NestedTensors` with one level less, or a tensor (a view) if there is one level;
+    a slice gives a list of entries. It supports `to` and `pin_memory`, passes through loaders, and is registered as a
+    pytree node (``torch.utils._pytree``).
     """
 
     __slots__ = ("offsets", "values")
@@ -59,7 +59,7 @@ class NestedTensors:
         return (self[number] for number in range(len(self)))
 
     def tolist(self) -> list[Any]:
-        """Nested Python lists."""
+        """Returns nested Python lists."""
         result = self.values.tolist() if isinstance(self.values, torch.Tensor) else self.values
         for offsets in reversed(self.offsets):
             ends = offsets.tolist()
@@ -67,7 +67,7 @@ class NestedTensors:
         return result
 
     def to(self, *args: Any, **kwargs: Any) -> NestedTensors:
-        """The same on another device; a dtype is for the values alone. Arguments as those of ``Tensor.to``."""
+        """Moves it to another device; a dtype applies only to the values. Same arguments as ``Tensor.to``."""
         texts = not isinstance(self.values, torch.Tensor)
         moved = (self.offsets[0] if texts else self.values).to(*args, **kwargs)  # type: ignore[union-attr]
         wait = kwargs.get("non_blocking", False)
@@ -75,7 +75,7 @@ class NestedTensors:
         return NestedTensors(self.values if texts else moved, offsets)
 
     def pin_memory(self) -> NestedTensors:
-        """The same in page-locked memory; ``DataLoader(pin_memory=True)`` calls it."""
+        """Copies it to page-locked memory; called by ``DataLoader(pin_memory=True)``."""
         values = self.values.pin_memory() if isinstance(self.values, torch.Tensor) else self.values
         return NestedTensors(values, [offsets.pin_memory() for offsets in self.offsets])
 
@@ -85,7 +85,7 @@ class NestedTensors:
 
 
 def _collated(rows: Sequence[NestedTensors], *, collate_fn_map: object = None) -> NestedTensors:
-    """Rows as a batch, with one level more."""
+    """Collates rows into a batch, with one more level."""
     counts = torch.tensor([0, *map(len, rows)], dtype=torch.int64)
     offsets = [counts.cumsum(0), *(_end_to_end(level) for level in zip(*(row.offsets for row in rows), strict=True))]
     values = [row.values for row in rows]

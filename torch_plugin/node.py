@@ -20,9 +20,9 @@ from .iterator import ElementIterator, parse
 class ParquetNode(PipelineCarrier, BaseNode[Given]):
     """Elements of a `Pipeline` as dicts of tensors (see `parquetry.torch_plugin.tensors`), with exact resume.
 
-    Each ``reset()`` without a state is the next epoch; a pass of which nothing was taken does not count. It has the
-    verbs of `Pipeline`; each returns a new node. In a process group it gives the rank's part, as a `ParquetIterable`
-    does.
+    Each ``reset()`` without a state starts the next epoch; a pass that gave no element does not count. It has the
+    verbs of `Pipeline`; each returns a new node. In a process group it yields the rank's part, like a
+    `ParquetIterable`.
 
     Args:
         url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
@@ -32,7 +32,7 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
     _iterator: ElementIterator[Given] | None
 
     def set_epoch(self, epoch: int) -> None:
-        """The next ``reset()`` without a state is epoch ``epoch`` (counted from 0)."""
+        """Makes the next ``reset()`` without a state start epoch ``epoch`` (counted from 0)."""
         self.close()
         self._iterator = None
         self._epoch = operator.index(epoch)
@@ -41,10 +41,10 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
 
         def as_tuple(self, *parts: object) -> ParquetNode[Any]: ...
 
-    # --- what torchdata calls ---
+    # --- called by torchdata ---
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
-        """Starts the next epoch, or goes on from a state.
+        """Starts the next epoch, or resumes from a state.
 
         Raises:
             StateError: the state belongs to another dataset or pipeline.
@@ -52,17 +52,17 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
         self._reset(initial_state, strict=True)
 
     def next(self) -> Given:
-        """The next element."""
+        """Returns the next element."""
         assert self._iterator is not None  # BaseNode resets first
         return next(self._iterator)
 
     def load_state_dict(self, state_dict: dict[str, Any] | str, *, strict: bool = True) -> Self:
-        """Goes on where a state was taken, also when a ``Loader`` resets the node before it takes the first element.
+        """Resumes from a state, even if a ``Loader`` resets the node before it takes the first element.
 
-        It works in place, and returns the node.
+        Works in place and returns the node.
 
         Args:
-            strict: ``False`` takes a state of a pipeline with other fields or transforms, if the order is the same.
+            strict: ``False`` accepts a state from a pipeline with other fields or transforms, if the order is the same.
 
         Raises:
             StateError: the state belongs to another dataset or pipeline.
@@ -72,12 +72,12 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
         return self
 
     def get_state(self) -> dict[str, Any]:
-        """How far the node has come: a small JSON-serialisable dict, the same in every face."""
+        """Returns the position of the node: a small JSON-serializable dict, the same in every face."""
         assert self._iterator is not None  # BaseNode resets first
         return self._iterator.state_dict()
 
     def stats(self) -> LoaderStats:
-        """What the running or latest epoch did so far, and which side is slow; see `ParquetIterable.stats`.
+        """Returns statistics of the running or latest epoch, and which side is slow; see `ParquetIterable.stats`.
 
         Raises:
             PipelineError: the node was never reset.
@@ -85,7 +85,7 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
         return self._source.stats()
 
     def close(self) -> None:
-        """Stops all work; the node can be reset again. Idempotent."""
+        """Stops all work; you can reset the node afterwards. Idempotent."""
         if self._iterator is not None:
             self._iterator.close()
 
@@ -108,4 +108,4 @@ class ParquetNode(PipelineCarrier, BaseNode[Given]):
         self._source = ParquetIterable.from_pipeline(pipeline)
         self._epoch = 0
         self._iterator = None
-        self._loaded = False  # by name, not by whoever resets the node
+        self._loaded = False  # load_state_dict() was called, not reset() with a state

@@ -1,7 +1,7 @@
-"""`PassCounters`: what a dataset's passes count, in the training process and in the workers of its loaders.
+"""`PassCounters`: the counters of a dataset's passes, in the training process and in loader workers.
 
-Workers are forked or unpickled from the dataset, and so find the memory in which the training process adds up. A pass
-without workers, and an iterator outside of a loader, have counters of their own.
+Workers are forked or unpickled from the dataset, and so find the memory where the training process adds up. A pass
+without workers, and an iterator outside a loader, have their own counters.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class PassCounters:
     def __init__(self) -> None:
         self._latest: Counters | None = None
         self._shared: Counters | None = None
-        self._path: str | None = None  # where a worker that was not forked finds the shared ones
-        self._token = b""  # ... and how it knows them
+        self._path: str | None = None  # where a spawned worker finds the shared counters
+        self._token = b""  # how it recognizes them
         self._iterator: weakref.ref[ElementIterator[Any]] | None = None
 
     @property
     def latest(self) -> Counters | None:
-        """In the training process: those of the latest pass."""
+        """In the training process: the counters of the latest pass."""
         return self._latest
 
     def announce(self, workers: int) -> None:
-        """A loader begins a pass with so many workers."""
+        """Called when a loader begins a pass with ``workers`` workers."""
         if workers and self._shared is None:
             with suppress(OSError, ValueError):  # without such memory each worker counts for itself
                 self._shared = shared_counters()
@@ -49,42 +49,42 @@ class PassCounters:
         self._iterator = None
 
     def waited(self, begin: float, end: float) -> None:
-        """The loader's consumer waited for an element."""
+        """Records that the loader's consumer waited for an element."""
         if self._latest is not None:
             self._latest.waited(end - begin, end)
 
     def of_worker(self) -> Counters:
-        """In a loader worker: those that the training process adds up."""
+        """In a loader worker: returns the counters that the training process adds up."""
         if self._shared is None and self._path is not None:
-            with suppress(OSError, ValueError):  # unpickled elsewhere, long after: it counts for itself
+            with suppress(OSError, ValueError):  # unpickled later in another process: it counts for itself
                 self._shared = Counters.at(self._path, self._token)
         if self._shared is None:
             self._shared = Counters()
         return self._shared
 
     def of_iterator(self, *, announced: bool) -> Counters:
-        """In the training process: those of the pass that a loader announced, or new ones."""
+        """In the training process: returns the counters of the announced pass, or new ones."""
         if not announced or self._latest is None:
             self._latest = Counters()
         return self._latest
 
     def iterates(self, iterator: ElementIterator[Any]) -> None:
-        """The latest iterator of this process."""
+        """Registers the latest iterator of this process."""
         self._iterator = weakref.ref(iterator)
 
     def stats(self, pipeline: Pipeline) -> LoaderStats:
-        """What the latest pass over a pipeline did so far.
+        """Returns statistics of the latest pass over a pipeline.
 
         Raises:
-            PipelineError: there was none in this process.
+            PipelineError: there was no pass in this process.
         """
         iterator = None if self._iterator is None else self._iterator()
         if iterator is not None:
             return iterator.stats()
         if self._latest is None:
             raise PipelineError(
-                "stats: expected a dataset that was iterated in this process, got one that was not. Ask for stats() "
-                "while an epoch runs or after it, and the dataset that the loop iterates, not another of its chain."
+                "stats: expected a dataset that was iterated in this process, got one that was not. Call stats() "
+                "during or after an epoch, on the dataset that the loop iterates, not on another one in its chain."
             )
         return LoaderStats.of(self._latest.totals(), chain_of(pipeline), skipped_rows(pipeline, self._latest))
 
@@ -93,7 +93,7 @@ class PassCounters:
 
 
 def shared_counters() -> Counters:
-    """Counters in memory that other processes can open."""
+    """Returns counters in memory that other processes can open."""
     descriptor = memory_file("counters")
     try:
         counters = Counters(descriptor)

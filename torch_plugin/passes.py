@@ -1,9 +1,9 @@
-"""Passes of loaders: a dataset of this package learns in the training process when a loader begins to iterate it.
+"""Loader passes: tells a dataset of this package, in the training process, when a loader begins to iterate it.
 
-``DataLoader`` tells an ``IterableDataset`` nothing: with workers it copies the dataset, once for each worker and epoch,
-and never calls it in the process that made it. So the iterators of torch's loaders are extended: when a pass begins,
-before workers are started or told to go on, it is announced to every dataset of this package that the loader's dataset
-is or holds (in a ``ChainDataset``, a dataset of the user's own, a chain of DataPipes).
+``DataLoader`` tells an ``IterableDataset`` nothing: with workers it copies the dataset, once per worker and epoch, and
+never calls it in the process that made it. So this module extends the iterators of torch's loaders: when a pass begins,
+before workers are started or resumed, it is announced to every dataset of this package that the loader's dataset is or
+contains (in a ``ChainDataset``, a user's own dataset, a chain of DataPipes).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-import numpy.random  # noqa: F401  # each loader worker needs it; a thread that imports it at a fork would block them
+import numpy.random  # noqa: F401  # loader workers need it; a thread importing it during a fork would block them
 import torch
 from torch.utils.data import DataLoader, IterableDataset, dataloader, default_collate
 
@@ -29,8 +29,8 @@ from .dead_workers import explain, follow
 from .dealers import Dealer, TrainerEpoch, dealer_of, trainer_epoch
 from .loader_state import check_state_of
 
-_SEARCHED = 10_000  # objects, the nearest first
-_LONGEST = 1_000  # a longer list or dict holds data
+_SEARCHED = 10_000  # how many objects to search, nearest first
+_LONGEST = 1_000  # longer lists and dicts are assumed to hold data
 _OPAQUE = (type, ModuleType, CodeType, FrameType, Pipeline, DataLoader, torch.nn.Module, torch.Tensor)
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _numbers = itertools.count(1)
@@ -41,14 +41,14 @@ class Pass:
     """One pass of a loader.
 
     Attributes:
-        loader: names the loader's iterator among those of this process; one with persistent workers makes many passes.
+        loader: id of the loader's iterator in this process; one with persistent workers makes many passes.
         workers: how many processes read; 0 = this one.
-        seed: of the loader's random numbers; ``None`` where torch does not say.
-        dataset: what the loader iterates.
-        batch_size: how many elements the loader stacks; ``None`` where it stacks none, or not those of the dataset.
-        dealer: who deals the rows of the pass, if it is not the dataset.
-        trainer: the epoch of the trainer that iterates the loader, where it is known.
-        samplers: of the loader, where they choose rows by number.
+        seed: the loader's random seed; ``None`` if torch does not expose it.
+        dataset: the dataset that the loader iterates.
+        batch_size: how many elements the loader stacks; ``None`` if it stacks none, or not those of the dataset.
+        dealer: the trainer that deals the rows of the pass, if the dataset does not.
+        trainer: the epoch of the trainer that iterates the loader, if known.
+        samplers: the loader's samplers, if they choose rows by number.
     """
 
     loader: int
@@ -62,24 +62,24 @@ class Pass:
 
 
 class Announced:
-    """What is told of the passes of loaders. A base class, so that a search finds it.
+    """Base class of datasets that are notified of loader passes, so that a search can find them.
 
     Attributes:
-        by_number: whether it gives rows by number, so that loaders over map-style datasets concern it.
+        by_number: whether it gives rows by number, so that it is notified of loaders over map-style datasets too.
     """
 
     by_number = False
 
     def pass_begins(self, begun: Pass) -> None:
-        """A loader is about to iterate this; called in the training process."""
+        """Called in the training process when a loader is about to iterate this."""
         raise NotImplementedError
 
     def _waited(self, begin: float, end: float) -> None:
-        """Whoever iterates the loader waited for an element from ``begin`` to ``end``."""
+        """Called when the consumer of the loader waited for an element from ``begin`` to ``end``."""
 
 
 def install() -> None:
-    """From now on, torch's loaders announce their passes. Idempotent; nothing happens where torch works otherwise."""
+    """Makes torch's loaders announce their passes. Idempotent; has no effect if torch's internals differ."""
     base: Any = getattr(dataloader, "_BaseDataLoaderIter", None)
     if base is not None and not hasattr(base, "_parquetry_loader"):
         base._parquetry_loader = 0
@@ -98,7 +98,7 @@ def _announcing_start(original: Callable[..., None]) -> Callable[..., None]:
         try:
             _announce(self, loader)
         except BaseException:
-            self._shutdown = True  # there is nothing yet that torch's __del__ could end
+            self._shutdown = True  # torch's __del__ has nothing to shut down yet
             raise
 
     return start
@@ -108,7 +108,7 @@ def _announcing_reset(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def reset(self: Any, loader: DataLoader, first_iter: bool = False, *args: object, **options: object) -> None:
         original(self, loader, first_iter, *args, **options)
-        if not first_iter:  # the first is a part of the start
+        if not first_iter:  # start() calls the first one
             _announce(self, loader)
 
     return reset
@@ -146,7 +146,7 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
             begun = Pass(
                 loader=iterator._parquetry_loader,
                 workers=loader.num_workers,
-                seed=None if seed is None else seed + number,  # two shuffles in one loader are two orders
+                seed=None if seed is None else seed + number,  # two shuffles in one loader get different orders
                 batch_size=loader.batch_size if dataset is own and loader.collate_fn is default_collate else None,
                 dataset=loader.dataset,
                 dealer=dealer,
@@ -158,13 +158,13 @@ def _announce(iterator: Any, loader: DataLoader) -> None:
         if told and loader.num_workers:
             follow(iterator)
     except BaseException:
-        iterator._shutdown = True  # no workers have been started that its end would stop
+        iterator._shutdown = True  # no workers were started that __del__ would have to stop
         raise
 
 
 def announced_in(dataset: object) -> Iterator[Announced]:
-    """What is to be told: the dataset, and all that it holds."""
-    seen: dict[int, Any] = {}  # kept alive, so that an id names one object
+    """Yields the datasets to notify: the dataset, and those it contains."""
+    seen: dict[int, Any] = {}  # kept alive, so that ids stay unique
     waiting = deque([dataset])
     while waiting and len(seen) < _SEARCHED:
         value = waiting.popleft()

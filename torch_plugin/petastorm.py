@@ -1,8 +1,8 @@
-"""`DataLoader`, `BatchedDataLoader`, `InMemBatchedDataLoader`: readers of `parquetry.common.petastorm` as batches of
-tensors, by Petastorm's names.
+"""`DataLoader`, `BatchedDataLoader`, `InMemBatchedDataLoader`: batches of tensors from the rows of
+`parquetry.common.petastorm` readers, under Petastorm's names.
 
-A batch is a dict by field name (of windows, nested by offset). Bools become uint8, uint16 int32, uint32 int64;
-`DataLoader` keeps decimals and text as lists. These take rows through Python; `ParquetPipe` is the fast way.
+A batch is a dict by field name (nested by offset for windows). Bools become uint8, uint16 int32, uint32 int64;
+`DataLoader` keeps decimals and text as lists. These loaders pass rows through Python; `ParquetPipe` is faster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROMOTED = {
 
 
 def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
-    """Rows collated as torch does, but that decimals and text stay lists."""
+    """Collates rows like torch, except that decimals and text stay lists."""
     first = batch[0]
     if isinstance(first, decimal.Decimal | str | bytes | bytearray):
         return batch
@@ -46,7 +46,7 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
 
 
 class LoaderBase:
-    """What the loaders of a reader share: one pass at a time, and a reset of the reader before the next one."""
+    """Base of the loaders: allows one pass at a time, and resets the reader before the next one."""
 
     reader: Samples
 
@@ -94,10 +94,10 @@ class DataLoader(LoaderBase):
     """Batches of a reader's rows.
 
     Args:
-        reader: of `make_reader` or `make_batch_reader`; its ``num_epochs`` says how long a pass is.
+        reader: from `make_reader` or `make_batch_reader`; its ``num_epochs`` sets the length of a pass.
         batch_size: rows in a batch; the last one may have fewer.
         collate_fn: list of row dicts -> batch.
-        shuffling_queue_capacity: rows that wait to be drawn at random; 0 = no shuffling.
+        shuffling_queue_capacity: rows in the shuffle buffer; 0 = no shuffling.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class BatchedDataLoader(LoaderBase):
     """Batches of tensors only, shuffled as tensors: no row is a Python object after the reader.
 
     Args:
-        reader: whose fields are all numbers.
+        reader: a reader with only numeric fields.
         batch_size: rows in a batch; the last one may have fewer.
         transform_fn: array with a leading row axis -> tensor; ``None`` = ``torch.as_tensor``.
-        shuffling_queue_capacity: rows that wait to be drawn at random; 0 = no shuffling.
+        shuffling_queue_capacity: rows in the shuffle buffer; 0 = no shuffling.
     """
 
     def __init__(
@@ -157,16 +157,16 @@ class BatchedDataLoader(LoaderBase):
 
 
 class InMemBatchedDataLoader:
-    """Batches of the first rows of a reader, which are kept in memory and shuffled anew for each epoch; used once.
+    """Batches of a reader's first rows, kept in memory and reshuffled for each epoch; can be iterated once.
 
     Args:
-        reader: whose fields are all numbers; it is stopped once the rows are read.
+        reader: a reader with only numeric fields; it is stopped once the rows are read.
         batch_size: rows in a batch; the last one of an epoch may have fewer.
         transform_fn: array with a leading row axis -> tensor; ``None`` = ``torch.as_tensor``.
         num_epochs: passes; ``None`` = endless.
-        seed: of the order; epoch ``e`` uses ``seed + e``.
-        rows_capacity: most rows that are kept.
-        shuffle: whether each epoch has an order of its own.
+        seed: seed of the order; epoch ``e`` uses ``seed + e``.
+        rows_capacity: maximum number of rows to keep.
+        shuffle: whether to shuffle each epoch.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class InMemBatchedDataLoader:
 def _load_rows_into_mem(
     reader: Samples, transform_fn: Callable[[Any], torch.Tensor], rows_capacity: int
 ) -> tuple[KeysView[str] | tuple[()], list[torch.Tensor]]:
-    """The first rows of a reader as ``(field names, one tensor for each)``; stops the reader."""
+    """Returns the first rows of a reader as ``(field names, one tensor per field)``; stops the reader."""
     chunks: list[dict[str, torch.Tensor]] = []
     rows = 0
     for columns in _tensors(reader, transform_fn, rows_capacity):
@@ -231,7 +231,7 @@ def _load_rows_into_mem(
 
 
 def _rows(reader: Samples) -> Iterator[dict[Any, Any]]:
-    """The rows of a reader as dicts of what torch takes."""
+    """Yields a reader's rows as dicts of values that torch accepts."""
     for sample in reader:
         if _has_windows(reader):
             yield {offset: _sanitized(step) for offset, step in sample.items()}
@@ -242,7 +242,7 @@ def _rows(reader: Samples) -> Iterator[dict[Any, Any]]:
 
 
 def _has_windows(reader: object) -> bool:
-    """Whether a reader, which may be the user's own, gives windows."""
+    """Whether a reader, possibly a user-defined one, gives windows."""
     return getattr(reader, "ngram", None) is not None
 
 
@@ -261,7 +261,7 @@ def _sanitized(sample: object) -> dict[str, Any]:
 
 
 def _split(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
-    """A row group as rows; columns of text and decimals give single values."""
+    """Splits a row group into rows; columns of text and decimals give single values."""
     numbers = {name: column for name, column in columns.items() if column.dtype.kind not in "SUO"}
     _sanitize_pytorch_types(numbers)
     for row in zip(*({**columns, **numbers}).values(), strict=True):
@@ -273,7 +273,7 @@ def _split(columns: dict[str, np.ndarray]) -> Iterator[dict[str, Any]]:
 
 
 def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
-    """Gives the values of a row (or the columns of a row group) types that torch has, in place.
+    """Converts the values of a row (or the columns of a row group) to types that torch has, in place.
 
     Raises:
         UnsupportedTypeError: arrays of text or objects, and nulls, with the field's name.
@@ -291,18 +291,18 @@ def _sanitize_pytorch_types(row_as_dict: dict[str, Any]) -> None:
 
 def _refuse(name: str, found: str) -> None:
     raise UnsupportedTypeError(
-        f"field '{name}': Pytorch does not support {found}: expected numbers without nulls. Leave the field or such "
-        "rows out, or make numbers of them in a TransformSpec."
+        f"field '{name}': Pytorch does not support {found}: expected numbers without nulls. Drop the field or such "
+        "rows, or convert them to numbers in a TransformSpec."
     )
 
 
 def _tensors(
     reader: Samples, transform_fn: Callable[[Any], torch.Tensor], rows: int
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The reader's elements as tensors with a leading row axis; single rows in chunks of ``rows``.
+    """Yields the reader's elements as tensors with a leading row axis; single rows in chunks of ``rows``.
 
     Raises:
-        UnsupportedTypeError: a field whose tensors have several dtypes.
+        UnsupportedTypeError: a field whose tensors differ in dtype.
     """
     if _has_windows(reader):
         raise PipelineError("loader: expected single rows, got a reader of windows. Use DataLoader for windows.")
@@ -337,7 +337,7 @@ def _stacked(name: str, values: list[Any]) -> np.ndarray:
 
 
 def _drawn(rows: Iterator[Any], capacity: int) -> Iterator[Any]:
-    """Rows in random order: each drawn from ``capacity`` that wait."""
+    """Yields rows in random order, each drawn from a buffer of ``capacity`` rows."""
     source = random.Random(_drawn_seed())
     waiting = list(itertools.islice(rows, capacity))
     for row in rows:
@@ -349,7 +349,7 @@ def _drawn(rows: Iterator[Any], capacity: int) -> Iterator[Any]:
 
 
 def _drawn_seed() -> int:
-    """A seed from torch's own generator, so that ``torch.manual_seed`` decides it."""
+    """Returns a seed from torch's own generator, so ``torch.manual_seed`` controls it."""
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 

@@ -1,6 +1,6 @@
-"""Rows that wait as tensors, between a reader and the batches: in order (`RowQueue`), or drawn at random (`RowPool`).
+"""Buffers rows as tensors between a reader and its batches: in order (`RowQueue`), or drawn at random (`RowPool`).
 
-Batches are parts of a block, which takes at most one operation for each field, whatever the batch size.
+Batches are slices of a block, which takes at most one operation per field, whatever the batch size.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 import torch
 
-_BLOCK_BYTES = 4 << 20  # what is drawn at once; a batch keeps its whole block in memory
-_RUN = 32  # batches whose tensors are made at once: enough to cost little, few enough to stay in the processor's cache
+_BLOCK_BYTES = 4 << 20  # size of one draw; a batch keeps its whole block in memory
+_RUN = 32  # batches split at once: enough to amortize the cost, few enough to stay in the processor's cache
 
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes; NumPy lacks bfloat16
 
@@ -21,19 +21,19 @@ Columns = dict[str, torch.Tensor]
 
 
 class RowBuffer(Protocol):
-    """Rows that wait, and how many they are."""
+    """Buffered rows, and their count."""
 
     rows: int
 
     def add(self, columns: Columns) -> None:
-        """Takes rows in."""
+        """Adds rows."""
 
     def take(self, size: int, most: int) -> Columns:
-        """Takes one or more batches of ``size`` rows out, at most ``most`` rows; ``most`` itself if that is less."""
+        """Removes and returns whole batches of ``size`` rows, at most ``most`` rows; ``most`` rows if that is less."""
 
 
 def batches(buffer: RowBuffer, size: int, *, kept: int = 0, last: bool = False) -> Iterator[Columns]:
-    """Takes batches of ``size`` rows out while ``kept`` rows remain; with ``last`` the final one may be smaller."""
+    """Yields batches of ``size`` rows while ``kept`` rows remain; with ``last`` the final one may be smaller."""
     while (left := buffer.rows - kept) >= (1 if last else size):
         block = buffer.take(size, left)
         for run in _split(block.values(), _RUN * size):
@@ -42,15 +42,15 @@ def batches(buffer: RowBuffer, size: int, *, kept: int = 0, last: bool = False) 
 
 
 def _split(columns: Iterable[torch.Tensor], size: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Parts of ``size`` rows; unsafe means that autograd does not relate them, as it need not: no row is in two."""
+    """Splits into parts of ``size`` rows. ``unsafe_split`` hides from autograd that they share memory; none overlap."""
     return zip(*(torch.unsafe_split(column, size) for column in columns), strict=True)
 
 
 class RowQueue:
-    """Rows that wait, taken in the order in which they came. Batches share memory with the chunk they come from.
+    """Buffers rows first in, first out. Batches share memory with the chunk they come from.
 
     Args:
-        copies: whether to copy what `add` takes in, because its owner may write to it again.
+        copies: whether `add` copies its rows, because their owner may write to them again.
     """
 
     def __init__(self, *, copies: bool) -> None:
@@ -78,7 +78,7 @@ class RowQueue:
 
 
 class RowPool:
-    """Rows that wait, drawn at random; they lie in one tensor for each field, which grows only when it is full."""
+    """Buffers rows and draws them at random; stored in one tensor per field, which grows only when it is full."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ class RowPool:
         self.rows = end
 
     def take(self, size: int, most: int) -> Columns:
-        """Takes random rows out; rows from the end fill the holes, so a large pool costs no more."""
+        """Removes and returns random rows; rows from the end fill the holes, so a large pool costs no more."""
         row_bytes = sum(column[:1].nbytes for column in self._stored.values())
         count = min(max(_BLOCK_BYTES // max(row_bytes, 1) // size, 1) * size, most // size * size or most)
         chosen = self._random.choice(self.rows, count, replace=False)
@@ -129,10 +129,10 @@ def _write(place: torch.Tensor, column: torch.Tensor) -> None:
 
 
 def _array(column: torch.Tensor) -> np.ndarray | None:
-    """A tensor's memory as NumPy sees it, if it does.
+    """Returns a NumPy view of a tensor's memory, or ``None`` if NumPy cannot view it.
 
-    NumPy moves rows in the calling thread. torch uses several, which spin while they wait for each other and so take
-    the processors from the threads that read.
+    NumPy moves rows in the calling thread. torch uses several threads, which spin while they wait for each other and so
+    take processors from the reading threads.
     """
     whole = _WHOLE.get(column.dtype.itemsize)
     if column.device.type != "cpu" or column.requires_grad or column.is_conj() or column.is_neg() or whole is None:
@@ -141,5 +141,5 @@ def _array(column: torch.Tensor) -> np.ndarray | None:
 
 
 def rows_in(columns: Columns) -> int:
-    """How many rows some columns have."""
+    """Returns the number of rows in ``columns``."""
     return len(next(iter(columns.values())))

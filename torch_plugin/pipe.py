@@ -1,4 +1,4 @@
-"""`ParquetPipe`: a `ParquetIterable` that is a DataPipe too; DataPipe verbs are pushed down into the read plan."""
+"""`ParquetPipe`: a `ParquetIterable` that is also a DataPipe; DataPipe verbs are pushed down into the read plan."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ install()
 class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     """A `ParquetIterable` with the DataPipe verbs.
 
-    ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan while their meaning allows
-    it; after that, and for all other verbs (``zip``, ``unbatch``, ...), torch's own take over.
+    ``filter``, ``shuffle``, ``sharding_filter`` and ``batch`` are pushed down into the plan where their meaning allows
+    it; otherwise, and for all other verbs (``zip``, ``unbatch``, ...), torch's own take over.
 
-    It takes its part of the ranks and workers as a `ParquetIterable` does, unless ``apply_sharding`` says another.
+    It takes its part of the ranks and workers as a `ParquetIterable` does, unless ``apply_sharding`` sets another.
 
-    ``__iter__`` stands in the base because the metaclass of DataPipes wraps the one that it finds in a class body, so
-    that a second iterator would invalidate the first. Iterators of a `ParquetPipe` know nothing of each other.
+    ``__iter__`` is defined in the base class because the DataPipe metaclass wraps any ``__iter__`` in a class body, and
+    a second iterator would then invalidate the first. Iterators of a `ParquetPipe` are independent.
 
     Args:
         url_or_urls, fields, filesystem, storage_options, workers, memory_limit, executor, verify, max_value_bytes,
@@ -53,7 +53,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     def _start(self, pipeline: Pipeline) -> None:
         super()._start(pipeline)
         self._groups: dict[int, Group] = {}
-        self._sharding = False  # the shard stage is a place kept by sharding_filter()
+        self._sharding = False  # the shard stage is a placeholder from sharding_filter()
         self._only_group: int | None = None
         self._shuffling = True
 
@@ -61,16 +61,16 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
 
         def as_tuple(self, *parts: object) -> ParquetPipe[Any]: ...
 
-    # --- DataPipe verbs (where torch's own take over, they give torch's own pipes; type checkers see this class) ---
+    # --- DataPipe verbs (where torch's own take over, they return torch's pipes; type checkers see this class) ---
 
     def filter(
         self, filter_fn: object, input_col: object = None, *, fields: Sequence[str] | None = None, batched: bool = False
     ) -> Any:
-        """Only the elements for which ``filter_fn`` is true.
+        """Keeps only the elements for which ``filter_fn`` is true.
 
         Args:
             filter_fn: a ``pyarrow.compute.Expression`` or DNF tuples (pushed down), or a function.
-            input_col: for a function of an element's tensors: the key, or keys, that it is called with.
+            input_col: for a function of an element's tensors: the key or keys to call it with.
             fields: for a function of stored values: pushed down, and only these fields are read for it.
             batched: the pushed-down function gets a dict of arrays.
         """
@@ -86,24 +86,24 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         *,
         unbatch_level: int = 0,
     ) -> Self:
-        """A new order in every epoch: row groups permuted globally, rows among at least ``buffer_size`` neighbours.
+        """Shuffles again for every epoch: row groups globally, rows among at least ``buffer_size`` neighbors.
 
-        ``seed=None`` draws one that workers, resumed runs, and the ranks of a process group share. After ``batch()`` or
-        another shuffle, and with ``unbatch_level``, this is torch's own shuffle of elements.
+        ``seed=None`` draws a seed that workers, resumed runs, and the ranks of a process group share. After ``batch()``
+        or another shuffle, and with ``unbatch_level``, this is torch's own shuffle of elements.
         """
         if unbatch_level or (seed is None and not self.pipeline.accepts("shuffle")):
             return ShufflerIterDataPipe(self, buffer_size=buffer_size, unbatch_level=unbatch_level)  # type: ignore[return-value]
         return super().shuffle(buffer_size, seed, reshuffle_each_iteration)
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> Self:
-        """Marks where the elements are dealt to ranks; without it that is before ``batch()``.
+        """Marks where elements are dealt to ranks; the default is before ``batch()``.
 
-        Before ``shuffle()`` a rank keeps its part, after it it gets a new one in every epoch. Changes nothing on a pipe
-        that is sharded or batched already.
+        Before ``shuffle()``, a rank keeps its part; after it, the rank gets a new part in every epoch. Has no effect on
+        a pipe that is already sharded or batched.
 
         Args:
-            sharding_group_filter: the one sharding priority to listen to; ``None`` = all. A loader worker takes its
-                part in any case.
+            sharding_group_filter: the only sharding priority to follow; ``None`` = all. A loader worker always takes
+                its part.
         """
         result = self._with(self.pipeline)
         if self.pipeline.accepts("shard"):
@@ -122,7 +122,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     ) -> Self:
         """Groups rows under a leading axis: a dict of batched tensors.
 
-        On batches, and with ``wrapper_class``, it is torch's own batch: lists of elements.
+        On batches, and with ``wrapper_class``, this is torch's own batch: lists of elements.
         """
         drop = drop_last if drop_remainder is None else drop_remainder
         if wrapper_class is not None or not self.pipeline.accepts("batch"):
@@ -138,9 +138,9 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         remainder: Remainder = "drop",
         pad_value: float | Mapping[str, float] = 0,
     ) -> Self:
-        """Token lists end to end, cut into items of exactly ``length`` tokens; see `ParquetIterable.concat`.
+        """Joins token lists end to end and cuts them into items of exactly ``length`` tokens.
 
-        With other pipes it is torch's own: the elements of this pipe, then theirs.
+        See `ParquetIterable.concat`. With other pipes it is torch's own: the elements of this pipe, then theirs.
         """
         if isinstance(length, IterDataPipe):
             return ConcaterIterDataPipe(self, length, *fields)  # type: ignore[return-value]
@@ -149,32 +149,32 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         )
 
     def unbatch(self, unbatch_level: int = 1) -> Self:
-        """The rows without ``batch()``, if that is the last verb.
+        """Undoes ``batch()``, if that is the last verb.
 
         Raises:
-            PipelineError: it is not, or it drops the last rows.
+            PipelineError: it is not the last verb, or it drops the last rows.
         """
         *before, last = self.pipeline.stages or (None,)
         if not isinstance(last, Batch) or last.drop_remainder or unbatch_level not in (1, -1):
             raise PipelineError(
                 "unbatch: expected a pipe whose last verb is batch(n), and unbatch_level=1, got "
                 f"{[stage.verb for stage in self.pipeline.stages]} and unbatch_level={unbatch_level}. "
-                "Write what works on rows before batch(), and take(n) in place of drop_remainder."
+                "Put verbs that work on rows before batch(), and use take(n) in place of drop_remainder."
             )
         return self._with(self.pipeline.with_stages(before))
 
     def cycle(self, count: int | None = None) -> Self:
-        """The same as ``repeat``."""
+        """Repeats the pipe; the same as ``repeat``."""
         return self.repeat(count)
 
     def header(self, limit: int | None = 10) -> Self:
-        """The first ``limit`` elements (``None`` = all)."""
+        """Keeps the first ``limit`` elements (``None`` = all)."""
         return self._with(self.pipeline) if limit is None else self.take(limit)
 
-    # --- what loaders, and torch.utils.data.graph_settings, call ---
+    # --- called by loaders and torch.utils.data.graph_settings ---
 
     def pass_begins(self, begun: Pass) -> None:
-        """A loader is about to iterate this.
+        """Called when a loader is about to iterate the pipe.
 
         Raises:
             PipelineError: a ``zip`` or ``concat`` with a pipe that is dealt in another way.
@@ -183,7 +183,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         super().pass_begins(begun)
 
     def set_seed(self, seed: int) -> Self:
-        """``apply_random_seed``: a seed that all ranks share, for a shuffle or mix that was given none."""
+        """For ``apply_random_seed``: sets a seed that all ranks share, if a shuffle or mix has none."""
         if get_worker_info() is None and rank_here()[0] > 1 and not self._seed_shared:
             self._agree_on_seed(seed)
             if not self._seed_shared:
@@ -191,7 +191,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         return self
 
     def set_shuffle(self, shuffle: bool = True) -> Self:
-        """What ``DataLoader(shuffle=...)`` says: ``False`` = natural order; ``True`` adds a shuffle where none is."""
+        """For ``DataLoader(shuffle=...)``: ``False`` = natural order; ``True`` adds a shuffle if there is none."""
         if shuffle and shuffle_of(self._pipeline) is None:
             self._pipeline = with_shuffle(self._pipeline, _BUFFER_ROWS, secrets.randbits(62))
         self._shuffling = bool(shuffle)
@@ -205,7 +205,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
     def apply_sharding(
         self, num_of_instances: int, instance_id: int, sharding_group: int = SHARDING_PRIORITIES.DEFAULT
     ) -> None:
-        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with a shard of its own keeps it.
+        """Takes part ``instance_id`` of ``num_of_instances``; a pipeline with its own shard keeps that.
 
         Raises:
             PipelineError: no such part.
@@ -228,7 +228,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
         return unsaid if self._dealer is not None else place(self._groups, unsaid, fixed=self._is_fixed)
 
     def _ranks(self) -> tuple[int, int]:
-        """None, if the pipe was told to listen only to what deals elements to workers."""
+        """Returns ``(1, 0)`` if the pipe follows only the sharding of workers."""
         return (1, 0) if self._only_group == SHARDING_PRIORITIES.MULTIPROCESSING else super()._ranks()
 
     def _make_part(self, at: Placement, in_worker: bool) -> Pipeline:
@@ -253,7 +253,7 @@ class ParquetPipe(ParquetIterable[Given], DerivedVerbs, IterDataPipe[Given]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What one call of ``apply_sharding`` of ``torch.utils.data.graph_settings`` said.
+    """The arguments of one ``apply_sharding`` call by ``torch.utils.data.graph_settings``.
 
     Attributes:
         instances, index: this is part ``index`` of ``instances``.
@@ -266,12 +266,12 @@ class Group:
 
 
 def place(groups: Mapping[int, Group], unsaid: Placement, *, fixed: bool) -> Placement:
-    """Puts together what is known.
+    """Combines the ``apply_sharding`` calls into one placement.
 
     Args:
-        groups: by sharding priority.
-        unsaid: what holds where they say nothing.
-        fixed: whether the pipeline has a shard stage of its own, which stays as it is.
+        groups: the calls, by sharding priority.
+        unsaid: the placement for what the calls do not set.
+        fixed: whether the pipeline has its own shard stage, which is left unchanged.
     """
     result, workers = unsaid, unsaid.workers
     distributed, default = groups.get(SHARDING_PRIORITIES.DISTRIBUTED), groups.get(SHARDING_PRIORITIES.DEFAULT)
@@ -280,8 +280,8 @@ def place(groups: Mapping[int, Group], unsaid: Placement, *, fixed: bool) -> Pla
     elif default is not None and not default.in_worker:
         result = replace(result, num_shards=default.instances, shard=default.index)
     elif default is not None and default.instances % workers == 0:
-        # The loader's own call: ranks and workers in one number, ranks counting fastest. Whatever order a caller counts
-        # in, splitting the number this way gives each part to exactly one of them.
+        # The loader's own call: ranks and workers in one number, with ranks varying fastest. Whatever order the caller
+        # counts in, this split gives each part to exactly one of them.
         ranks = default.instances // workers
         result = replace(result, num_shards=ranks, shard=default.index % ranks, worker=default.index // ranks)
     elif default is not None and not fixed:

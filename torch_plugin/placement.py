@@ -1,8 +1,7 @@
-"""Which part of the data an iterator takes, as a value and in the stages of a pipeline.
+"""The part of the data an iterator takes, as a value and in the stages of a pipeline.
 
-Pure functions over stages. The part of a rank is a ``shard`` stage; the part of a loader worker inside its rank is
-every ``workers``-th element, so that the workers together give each element once, and batches in the single-process
-order.
+Pure functions over stages. A rank's part is a ``shard`` stage; a loader worker's part within its rank is every
+``workers``-th element, so that the workers together give each element once, and batches in the single-process order.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from parquetry.common.stages.shuffle import Shuffle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Part ``shard`` of ``num_shards``, and of that every ``workers``-th element from ``worker``."""
+    """Part ``shard`` of ``num_shards``, and within it every ``workers``-th element from ``worker``."""
 
     num_shards: int = 1
     shard: int = 0
@@ -29,7 +28,7 @@ class Placement:
 
 
 def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
-    """The pipeline of one rank: in place of the shard stage if it has one, else before the rows are batched."""
+    """Returns the pipeline of one rank: replaces the shard stage, or adds one before the rows are batched."""
     stages, mine = list(pipeline.stages), Shard(num_shards, index)
     for number, stage in enumerate(stages):
         if stage.decides in (Decision.PART, Decision.ROW_GROUPS):
@@ -37,22 +36,22 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
             return pipeline.with_stages(stages)
     end = _end_of_rows(stages)
     while end and stages[end - 1].decides not in (Decision.ORDER, Decision.CUT):
-        end -= 1  # the same rows, but each pass is dealt out evenly, and a function may leave rows out afterwards
+        end -= 1  # the same rows, but each pass is dealt evenly, and a function may drop rows afterwards
     return pipeline.with_stages([*stages[:end], mine, *stages[end:]])
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with the place of its shard stage marked here."""
+    """Adds a placeholder shard stage at the end of the pipeline."""
     return pipeline.with_stages([*pipeline.stages, Shard(1, 0)])
 
 
 def without_shuffle(pipeline: Pipeline) -> Pipeline:
-    """The same rows in natural order."""
+    """Returns the pipeline with its rows in natural order."""
     return pipeline.with_stages([stage for stage in pipeline.stages if stage.decides is not Decision.ORDER])
 
 
 def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
-    """The rows shuffled, by a seed that nobody chose, before they are batched."""
+    """Adds a shuffle with a drawn seed, before the rows are batched."""
     end = _end_of_rows(pipeline.stages)
     return pipeline.with_stages(
         [*pipeline.stages[:end], Shuffle(buffer_size, seed, drawn=True), *pipeline.stages[end:]]
@@ -60,7 +59,7 @@ def with_shuffle(pipeline: Pipeline, buffer_size: int, seed: int) -> Pipeline:
 
 
 def shard_of(pipeline: Pipeline) -> Shard | None:
-    """The shard stage, or that of a source of a mix which is a part already."""
+    """Returns the shard stage, or, in a mix, that of a source which is already sharded."""
     own = next((stage for stage in pipeline.stages if stage.decides in (Decision.PART, Decision.ROW_GROUPS)), None)
     if own is not None or pipeline.mixture is None:
         return own  # type: ignore[return-value]  # these stages are shards
@@ -69,7 +68,7 @@ def shard_of(pipeline: Pipeline) -> Shard | None:
 
 
 def shuffle_of(pipeline: Pipeline) -> Shuffle | None:
-    """The shuffle stage."""
+    """Returns the shuffle stage."""
     return order_stages(pipeline.stages).shuffle
 
 
@@ -78,16 +77,16 @@ def _end_of_rows(stages: list[Stage] | tuple[Stage, ...]) -> int:
 
 
 def rank_here() -> tuple[int, int]:
-    """``(world_size, rank)`` of the default group; ``(1, 0)`` without one."""
+    """Returns ``(world_size, rank)`` of the default group; ``(1, 0)`` without one."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_world_size(), dist.get_rank()
     return 1, 0
 
 
 def shared_number(name: str, proposed: int) -> int | None:
-    """The number that the first rank to ask proposed; ``None`` where the group has no store.
+    """Returns the number proposed by the first rank to ask; ``None`` if the group has no store.
 
-    No rank waits for another, so that one rank may ask alone.
+    No rank waits for another, so a single rank may ask.
     """
     try:
         store = dist.distributed_c10d._get_default_store()

@@ -1,7 +1,7 @@
-"""The end of another process, noticed at once.
+"""Detects the end of another process at once.
 
-A loader worker must not outlive its trainer: torch's own looks every five seconds, and one that was still starting when
-its trainer was killed never learns of it.
+A loader worker must not outlive its trainer: torch's own check runs every five seconds, and a worker that was still
+starting when its trainer was killed never notices.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import threading
 import time
 
 _LOOK_S = 1.0
-_watching: set[int] = set()  # process ids that have the thread; a forked child is another process
+_watching: set[int] = set()  # ids of processes with the thread; a forked child has another id
 
 
 def wait_for_end(pid: int) -> None:
-    """Returns when the process has ended, or is not there."""
+    """Returns when the process has ended or does not exist."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    except (AttributeError, OSError):  # an older kernel, or another system
+    except (AttributeError, OSError):  # an older kernel or another operating system
         while _runs(pid):
             time.sleep(_LOOK_S)
     else:
         try:
-            ends = select.poll()  # select() takes no descriptor from 1024 on, and a trainer may have as many
+            ends = select.poll()  # select() takes no descriptor >= 1024, and a trainer may have that many
             ends.register(descriptor, select.POLLIN)
             ends.poll()
         finally:
@@ -35,7 +35,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def end_with_trainer() -> None:
-    """Lets this process, a loader worker, end as soon as the process that started it has. Idempotent."""
+    """Ends this process, a loader worker, as soon as the process that started it ends. Idempotent."""
     trainer = multiprocessing.parent_process()
     if trainer is None or trainer.pid is None or os.getpid() in _watching:
         return
@@ -45,7 +45,7 @@ def end_with_trainer() -> None:
 
 def _follow(trainer: int) -> None:
     wait_for_end(trainer)
-    os._exit(1)  # nobody is left to tell
+    os._exit(1)  # there is no process left to report to
 
 
 def _runs(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""`log_stats`: what a loader does, and which side is slow, in the log of a ``SummaryWriter``."""
+"""`log_stats`: writes a loader's statistics, and which side is slow, to a ``SummaryWriter``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from parquetry.common.errors import PipelineError
 
 
 class Writer(Protocol):
-    """What is used of ``torch.utils.tensorboard.SummaryWriter``."""
+    """The methods of ``torch.utils.tensorboard.SummaryWriter`` that are used."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> object:
         """Writes a number."""
 
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> object:
-        """Writes a text."""
+        """Writes text."""
 
 
 def log_stats(writer: Writer, loader: object, step: int | None = None) -> None:
@@ -28,17 +28,17 @@ def log_stats(writer: Writer, loader: object, step: int | None = None) -> None:
     ...         log_stats(writer, loader, step)
 
     Args:
-        writer: a ``torch.utils.tensorboard.SummaryWriter``, or what has its methods.
+        writer: a ``torch.utils.tensorboard.SummaryWriter``, or an object with its methods.
         loader: what you iterate: a dataset, pipe or node of this package, or a loader over one.
-        step: of the training.
+        step: the training step.
 
     Raises:
-        PipelineError: something that reads no data of parquetry, or that was not iterated yet.
+        PipelineError: the loader does not read through parquetry, or was not iterated yet.
     """
     stats = stats_of(loader)
     if stats is None:
         raise PipelineError(
-            f"log_stats: expected a dataset of parquetry or a loader over one, got {type(loader).__name__}."
+            f"log_stats: expected a parquetry dataset or a loader over one, got {type(loader).__name__}."
         )
     found = stats()
     for name, value in found.scalars().items():

@@ -1,18 +1,18 @@
-"""Columns as torch elements: what a PyTorch user gets for a batch or a row.
+"""Columns as torch elements: the values a PyTorch user gets for a batch or a row.
 
 In: an `Element` and the columns of one step. Out: dicts by field name. Numbers are tensors over the engine's own
-memory, which they keep alive; nothing is copied, and on the batched path no Python object is made per row.
+memory, which they keep alive; nothing is copied, and the batched path makes no Python object per row.
 
 | field | in a batch | in a row |
 |---|---|---|
 | numbers of one shape | tensor ``[B, *shape]`` | tensor ``[*shape]``, 0-d for a scalar |
-| variable, padded by ``pad()`` | tensor ``[B, *shape]``, as large as the largest row | tensor, padded |
+| variable, padded by ``pad()`` | tensor ``[B, *shape]``, padded to the largest row | tensor, padded |
 | first axis variable, the others fixed | jagged nested tensor of ``B`` rows | tensor of the row's own shape |
 | any other variable axes | list of ``B`` tensors | tensor of the row's own shape |
-| nested lists, by ``nested()`` | `NestedTensors` of ``B`` rows | `NestedTensors` of one level less, or a tensor |
+| nested lists, by ``nested()`` | `NestedTensors` of ``B`` rows | `NestedTensors` with one level less, or a tensor |
 | text, bytes | list of ``B`` ``str`` / ``bytes`` (nested for more axes) | ``str`` / ``bytes`` (or lists of them) |
 
-A stacked window puts its axis ``T`` behind ``B``; ragged values in windows are lists of lists.
+A stacked window has its axis ``T`` after ``B``; ragged values in windows are lists of lists.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from .nested import NestedTensors
 Jagged: Any
 try:
     from torch.nested._internal.nested_tensor import NestedTensor as Jagged
-except ImportError:  # a torch that keeps it elsewhere
+except ImportError:  # it is elsewhere in this torch version
     Jagged = None
 
 ToTensor = Callable[[np.ndarray], torch.Tensor]
-_LIVE_TENSORS = 512  # more new ones at a time than the garbage collector lets pass, and it scans them again and again
+_LIVE_TENSORS = 512  # with more new tensors at a time, the garbage collector scans them again and again
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """A tensor over the array's memory; it holds the array as long as it lives."""
+    """Returns a tensor over the array's memory; it keeps the array alive."""
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = array.copy()  # torch has no read-only tensors
     return torch.from_numpy(array)
 
 
 def cu_seqlens(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The segments of joined items as flash-attention's functions of variable length take them, on their device.
+    """Returns the segments of joined items in the form of flash-attention's ``varlen`` functions, on the same device.
 
         >>> offsets, longest = cu_seqlens(batch["segment_ids"])
         >>> flash_attn_varlen_func(q, k, v, offsets, offsets, longest, longest, causal=True)
 
     Args:
-        segment_ids: integers ``[B, length]`` or ``[length]``, as ``concat`` and ``pack_rows`` give them.
+        segment_ids: integers ``[B, length]`` or ``[length]``, as given by ``concat`` and ``pack_rows``.
 
     Returns:
-        int32 ``[segments + 1]``: where each segment begins in the flat batch, and the number of tokens; and the length
-        of the longest segment. The padding of an item is a segment of its own, so that all tokens are in one.
+        int32 ``[segments + 1]``: the start of each segment in the flat batch, then the number of tokens; and the length
+        of the longest segment. An item's padding is a separate segment, so every token is in a segment.
 
     Raises:
-        ValueError: another shape, or no integers.
+        ValueError: another shape, or not integers.
     """
     if segment_ids.ndim not in (1, 2) or segment_ids.is_floating_point() or segment_ids.is_complex():
         shown = f"{segment_ids.dtype} {tuple(segment_ids.shape)}"
@@ -83,13 +83,15 @@ def cu_seqlens(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def batch_to_torch(element: Element, columns: Sequence[Column], tensor: ToTensor = as_tensor) -> Any:
-    """A batch of tensors, nested tensors and lists; ``tensor`` makes a tensor of an array."""
+    """Returns a batch of tensors, nested tensors and lists; ``tensor`` converts an array to a tensor."""
     return element.nest(_batch_value(output, column, tensor) for output, column in by_output(element, columns))
 
 
 def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> Iterable[Any]:
-    """``count`` batches whose rows follow each other in the columns: a tuple of arrays each where all are numbers that
-    tensors may look into, because many small tensors cost most by what is done for each; else the columns of each.
+    """Splits the columns into ``count`` batches of consecutive rows.
+
+    A batch is a tuple of arrays if tensors can view all of them, because the cost of many small tensors is mostly per
+    tensor; otherwise it is a list of columns.
     """
     arrays = [column.values for column in columns if isinstance(column, Dense)]
     if len(arrays) < len(columns) or not all(array.flags.writeable and array.flags.c_contiguous for array in arrays):
@@ -98,27 +100,27 @@ def split_for_torch(element: Element, columns: Sequence[Column], count: int) -> 
 
 
 def arrays_to_torch(element: Element, arrays: tuple[np.ndarray, ...], tensor: ToTensor = torch.from_numpy) -> Any:
-    """One batch of `split_for_torch` as tensors. They are made late: the garbage collector counts them."""
+    """Converts one batch of `split_for_torch` to tensors. Made late, because the garbage collector counts them."""
     return element.nest(map(tensor, arrays))
 
 
 def rows_to_torch(element: Element, columns: Sequence[Column]) -> Iterator[Any]:
-    """The rows of a chunk, made as they are taken; tensors are views of the chunk."""
+    """Yields the rows of a chunk, made on demand; tensors are views of the chunk."""
     group = max(1, _LIVE_TENSORS // len(columns))
     pairs = by_output(element, columns)
     return element.each([_row_values(output, column, group) for output, column in pairs])
 
 
 def to_list(values: torch.Tensor | Iterable[Any]) -> list[Any]:
-    """One value per row of any field of a batch: ``B`` tensors (views), strings, nested lists, or lists of them."""
+    """Returns one value per row for any field of a batch: ``B`` tensors (views), strings, nested lists, or lists."""
     return list(values.unbind(0)) if isinstance(values, torch.Tensor) else list(values)
 
 
 def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: int) -> torch.Tensor:
-    """What ``torch.nested.nested_tensor_from_jagged`` gives for plain tensors whose row lengths are known.
+    """Returns what ``torch.nested.nested_tensor_from_jagged`` gives, for plain tensors with known row lengths.
 
-    That one makes a view through the dispatcher, which takes several times as long, and at first use imports what only
-    compilers need. Without the lengths, torch pads each row to the rows of the whole batch.
+    torch's function makes a view through the dispatcher, which takes several times as long, and its first call imports
+    modules that only compilers need. Without the lengths, torch pads each row to the rows of the whole batch.
     """
     if Jagged is None:
         return torch.nested.nested_tensor_from_jagged(rows, offsets, min_seqlen=shortest, max_seqlen=longest)
@@ -128,7 +130,7 @@ def jagged(rows: torch.Tensor, offsets: torch.Tensor, shortest: int, longest: in
 
 
 def reduce_jagged(tensor: Any) -> Any:
-    """How a jagged tensor is pickled for another process: with its lengths, and as little else as it needs."""
+    """Pickles a jagged tensor for another process: with its lengths, and as little else as possible."""
     shortest, longest = tensor._maybe_min_seqlen, tensor._maybe_max_seqlen
     plain = tensor.lengths() is None and tensor._ragged_idx == 1 and not tensor.requires_grad
     if not plain or shortest is None or longest is None:
@@ -169,7 +171,7 @@ def _row_values(output: OutputField, column: Column, group: int) -> Iterator[Any
 
 
 def _nested_value(output: OutputField, column: Compound, tensor: ToTensor) -> NestedTensors:
-    """All rows of nested lists; the steps of windows are the level below the rows."""
+    """Returns all rows of nested lists; window steps are the level below the rows."""
     whole = column.parts[-1]
     assert isinstance(whole, Ragged)
     values: Any = whole.values
@@ -183,7 +185,7 @@ def _nested_value(output: OutputField, column: Compound, tensor: ToTensor) -> Ne
 
 
 def _ragged_rows(output: OutputField, column: Ragged, tensor: ToTensor) -> Iterator[Any]:
-    """Each row's cell, or its cells as nested lists."""
+    """Yields each row's cell, or its cells as nested lists."""
     cells = _cells(output, column, tensor)
     return (_nested(cells, column.lead[1:]) for _ in range(column.lead[0]))
 
@@ -193,7 +195,7 @@ def _nested(cells: Iterator[Any], axes: tuple[int, ...]) -> Any:
 
 
 def _cells(output: OutputField, column: Ragged, tensor: ToTensor) -> Iterator[Any]:
-    """Every cell of a ragged column: a tensor of its own shape, or nested lists of strings."""
+    """Yields every cell of a ragged column: a tensor of its own shape, or nested lists of strings."""
     sizes = np.prod(column.shapes, axis=1, dtype=np.int64)
     spans = zip(np.cumsum(sizes).tolist(), sizes.tolist(), column.shapes.tolist(), strict=True)
     values: Any

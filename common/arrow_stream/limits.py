@@ -39,8 +39,8 @@ class ClientLimits(PlainFields):
 
     Attributes:
         max_connections: open connections from one machine; all clients of a Unix socket count as one.
-        hello_s: seconds in which a new client must complete its first request.
-        idle_s: seconds for which a client may neither ask nor read. A trainer is idle while it evaluates.
+        hello_s: seconds a new client has to complete its first request.
+        idle_s: seconds a client may go without a request or a read. A trainer is idle while it evaluates.
         plan_s: seconds that planning one request may take.
         memory_bytes: memory that one stream may fill ahead of its client (or the pipeline's ``memory_limit`` if that
             is lower), and the maximum size of one field in a batch. ``None`` means the pipeline's ``memory_limit``,
@@ -184,7 +184,7 @@ def check_pattern(verb: str, pattern: str) -> None:
             raise PipelineError(
                 f"{verb}: expected a field's name or a simple pattern (characters, '.', '\\w', '[a-z]', at most "
                 f"{_MOST_REPEATS} of '*', '+' and '?', and '|'), because it is matched on the server, got "
-                f"{_short(pattern)}. Name the fields, or put the stage into the pipeline that is served."
+                f"{_short(pattern)}. Name the fields, or add the stage to the served pipeline."
             )
 
 

@@ -140,16 +140,16 @@ class Listener:
             serve = partial(self._serve, connection, host)
             self._connections[connection] = start_vital(serve, name="parquetry-client", failed=self._tell)
             self._hosts[host] += 1
-        except (OSError, RuntimeError) as error:  # RuntimeError: the system has no thread left
-            _LOGGER.error("a client %s was turned away: %s", host or "of the socket", error)
+        except (OSError, RuntimeError) as error:  # RuntimeError: the system is out of threads
+            _LOGGER.error("a client %s was refused: %s", host or "of the socket", error)
             connection.close()
 
     def _tell(self) -> None:
-        _LOGGER.exception("connection ended by an error of the server")
+        _LOGGER.exception("connection closed because of an error in the server")
 
     def _end(self) -> None:
         """Stops after a failure, so that new clients are refused immediately instead of waiting."""
-        _LOGGER.exception("server ended by an error of its own")
+        _LOGGER.exception("server stopped because of an internal error")
         self.stop()
 
     def _serve(self, connection: socket.socket, host: str) -> None:
@@ -180,7 +180,7 @@ def _listening(endpoint: Endpoint) -> tuple[socket.socket, Endpoint]:
         result = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             result.bind(endpoint.path)
-            os.chmod(endpoint.path, 0o600)  # before listen(): nobody can have connected
+            os.chmod(endpoint.path, 0o600)  # before listen(), so that nobody can connect first
             result.listen(_BACKLOG)
         except BaseException:
             result.close()

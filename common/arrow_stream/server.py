@@ -54,7 +54,7 @@ class ArrowServer:
         limits: ClientLimits | None = None,
     ) -> None:
         if pipeline.address is not None:
-            raise PipelineError("serve: expected a pipeline over files, got one that is served by another server.")
+            raise PipelineError("serve: expected a pipeline over files, got one from another server.")
         if pipeline.options.skips:
             raise PipelineError(
                 "serve: expected on_error='raise', got 'skip', because clients count the rows of the order. Exclude "
@@ -169,7 +169,7 @@ def serve(
     """Serves a pipeline, or an object that has one, from this process, for notebooks and tests.
 
     The pipeline's ``executor`` decides whether threads of this process or a sidecar make the batches. Clients connect
-    with ``Pipeline(address=server.address)``. ``limits`` says how much each of them may request.
+    with ``Pipeline(address=server.address)``. ``limits`` sets how much each of them may request.
     """
     served = getattr(pipeline, "pipeline", pipeline)
     url = address.url if isinstance(address, ServerAddress) else address

@@ -96,7 +96,7 @@ class SharedEpochs:
         return shared
 
     def _over(self, key: str, epoch: int) -> list[SharedEpoch]:
-        """Removes and returns earlier epochs that nobody reads any more."""
+        """Removes and returns earlier epochs that have no readers left."""
         over = []
         for name, number in list(self._epochs):
             earlier = self._epochs[name, number]

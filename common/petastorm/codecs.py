@@ -1,6 +1,6 @@
 """Petastorm's codecs, with its names and arguments. Each uses the parquetry codec that stores the same bytes.
 
-They convert values of a `UnischemaField` to what Parquet stores, and back. Spark types are recognised by name, so only
+They convert values of a `UnischemaField` to what Parquet stores, and back. Spark types are recognized by name, so only
 `DataframeColumnCodec.spark_dtype` needs pyspark.
 """
 
@@ -115,7 +115,7 @@ class DataframeColumnCodec:
 
 
 class StoredCodec(DataframeColumnCodec):
-    """A parquetry codec with Petastorm's interface; Petastorm need not have a codec of this kind."""
+    """A parquetry codec with Petastorm's interface, even if Petastorm has no such codec."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -269,7 +269,7 @@ def _plain(value: object) -> Value:
         return value.item()
     moment = value.astype("datetime64[us]")
     if np.isnat(moment) or moment != value:
-        raise ValueError("a time that has no whole number of microseconds")
+        raise ValueError("a time with a fraction of a microsecond")
     return moment.item()
 
 
@@ -293,7 +293,7 @@ def _stored_scalar(stored: pa.DataType | None, dtype: DTypeLike, value: Value) -
 
 def _stored_number(stored: pa.DataType, dtype: DTypeLike, value: Value) -> bool | int | float:
     if isinstance(value, str | bytes):
-        raise TypeError("text is no number")
+        raise TypeError("text is not a number")
     made = (bool if pa.types.is_boolean(stored) else int if pa.types.is_integer(stored) else float)(value)
     numeric = isinstance(dtype, type) and issubclass(dtype, np.number | np.bool_)
     with np.errstate(over="ignore"):
@@ -350,7 +350,7 @@ def decode_array(field: CoreField, data: bytes | bytearray | memoryview | pa.Buf
 
 
 def _check_array(field: EncodedField, value: Value) -> None:
-    """Makes the two checks that Petastorm makes; the errors also name the field."""
+    """Runs Petastorm's two checks; the errors also name the field."""
     dtype = np.dtype(field.numpy_dtype) if field.numpy_dtype is not decimal.Decimal else None
     if isinstance(value, np.ndarray) and dtype is not None and dtype.kind not in "SUM" and value.dtype != dtype:
         raise EncodeError(f"field '{field.name}': Unexpected type {value.dtype}, expected {dtype}.")

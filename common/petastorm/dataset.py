@@ -1,8 +1,8 @@
 """`PetastormDataset`: a stored dataset as Petastorm's two readers see it.
 
 `make_reader` sees the declared fields; `make_batch_reader` sees the Parquet columns as stored, including encoded
-values. A URL that is given twice is read twice. Nested columns are left out. The dataset is pickled with its list of
-files but without footers, so worker processes need not list the files again.
+values. A URL given twice is read twice. Nested columns are skipped. The dataset is pickled with its list of files but
+without footers, so worker processes need not list the files again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PetastormDataset(StoredDataset):
     """A dataset on storage.
 
     Args:
-        urls: URLs of directories or files; one that occurs twice is read twice.
+        urls: URLs of directories or files; a URL given twice is read twice.
         physical: whether to use the stored columns as fields instead of the declared ones.
     """
 

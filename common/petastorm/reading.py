@@ -26,7 +26,7 @@ from .windows import form_windows
 
 
 class Samples(Protocol):
-    """What a loader needs from a reader, which may be a class of the user."""
+    """What a loader needs from a reader, which may be user-defined."""
 
     def __iter__(self) -> Iterator[Any]:
         """Iterates over rows, windows or row groups."""

@@ -13,7 +13,7 @@ __all__ = ["DecodeFieldError", "decode_row"]
 
 
 def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:
-    """Decodes the values of a stored row, such as one read by Spark. Names that are not in the schema are left out.
+    """Decodes the values of a stored row, such as one read by Spark. Names that are not in the schema are dropped.
 
     Raises:
         DecodeFieldError: a value cannot be decoded; the text names the field.

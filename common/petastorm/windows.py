@@ -1,7 +1,7 @@
 """Forms the windows of an `NGram` over a dataset's wanted rows.
 
-A window consists of consecutive wanted rows of one file. It may cross row groups, but not one that the selector
-excluded, and not a boundary at which timestamps go back. Within a row group, timestamps must not decrease.
+A window consists of consecutive wanted rows of one file. It may span several row groups, but not cross an excluded one
+or a boundary where timestamps go back. Within a row group, timestamps must not decrease.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def form_windows(loader: RowGroupLoader, wanted: Wanted, predicate: PredicateBas
 
 
 def _sequences(loader: RowGroupLoader, wanted: Wanted, row_group: np.ndarray, stamps: Stamps) -> np.ndarray:
-    """Numbers, in ascending order, the sequence without breaks to which each wanted row belongs."""
+    """Returns, for each wanted row, the number of its unbroken sequence, ascending."""
     breaks = np.zeros(len(row_group), dtype=bool)
     if len(row_group):
         file = loader.dataset.row_groups.file[row_group]

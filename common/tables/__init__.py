@@ -1,4 +1,4 @@
-"""What is known about a table of another library besides its rows. `layout.tables` reads the tables themselves."""
+"""Information about other libraries' tables besides their rows. `layout.tables` reads the tables themselves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def class_names(pipeline: Pipeline | Sources) -> dict[str, tuple[str, ...]]:
     Args:
         pipeline: a pipeline, or a dataset, pipe or node that has one.
 
-    Class names are known for `from_huggingface_parquet` and `from_image_folder`, and for datasets that `convert` or
-    `copy` made from them. For others, the result is empty.
+    `from_huggingface_parquet`, `from_image_folder`, and datasets that `convert` or `copy` made from them have class
+    names. For others, the result is empty.
     """
     made: Any = getattr(pipeline, "pipeline", pipeline)
     return {} if made.mixture is not None or made.address is not None else dict(made.dataset.labels)

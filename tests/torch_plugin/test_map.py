@@ -82,7 +82,7 @@ def test_it_has_what_the_other_datasets_have_and_refuses_what_they_refuse(url: s
         ParquetMap(nullable_url)[1]
     with pytest.raises(PipelineError, match=r"got transform\(drops=True\)"):
         make(url).transform(lambda row: row, drops=True)[0]
-    with pytest.raises(PipelineError, match="Samplers take rows by number of a ParquetMap"):
+    with pytest.raises(PipelineError, match="For samplers, use a ParquetMap"):
         ParquetIterable(url)[0]
     with pytest.raises(PipelineError, match="set_epoch: expected an integer >= 0, got -1"):
         dataset.set_epoch(-1)
@@ -192,7 +192,7 @@ def test_what_a_sampler_would_deal_again_is_refused(url: str) -> None:
     dataset = make(url, "id").shard(2, 0)
     sampler: Any = DistributedSampler(dataset, 2, 0)
     with pytest.raises(
-        PipelineError, match=r"which DistributedSampler deals them to, got a pipeline with shard\(2, 0\)"
+        PipelineError, match=r"because DistributedSampler deals them, got a pipeline with shard\(2, 0\)"
     ):
         iter(DataLoader(dataset, sampler=sampler))
     with pytest.raises(PipelineError, match="Leave out shard"):
@@ -224,7 +224,7 @@ class ShardOfBatches:
 def test_numbers_that_differ_from_rank_to_rank_are_not_dealt(url: str, drawn: Any) -> None:
     dataset = drawn(url)
     sampler = ShardOfBatches(BatchSampler(SequentialSampler(dataset), 4, drop_last=False))
-    with pytest.raises(PipelineError, match="on each of 2 ranks, which ShardOfBatches deals them to, got shuffle"):
+    with pytest.raises(PipelineError, match="on each of 2 ranks, because ShardOfBatches deals them, got shuffle"):
         iter(DataLoader(dataset, batch_sampler=sampler))
     assert len(ids(DataLoader(make(url, "id").shuffle(9, seed=1), batch_sampler=sampler))) == 32
     assert sorted(ids(DataLoader(dataset))) == list(range(60))

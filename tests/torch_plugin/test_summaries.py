@@ -28,5 +28,5 @@ def test_a_loader_is_logged_and_watched(url: str) -> None:
     log_stats(writer, loader, 100)
     assert writer.scalars["parquetry/rows"] == 60
     assert writer.texts == [("parquetry/verdict", 100)]
-    with pytest.raises(PipelineError, match="log_stats: expected a dataset of parquetry"):
+    with pytest.raises(PipelineError, match="log_stats: expected a parquetry dataset"):
         log_stats(writer, [1])

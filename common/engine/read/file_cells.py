@@ -193,7 +193,7 @@ def unreadable(version: FileVersion, error: Exception) -> DatasetError:
     """Returns the error for a listed file that cannot be read."""
     return DatasetError(
         f"file {version.path}: expected a file, which existed when the folder was listed, got: {error}. Create the "
-        "pipeline again to list the folder anew."
+        "pipeline again to list the folder again."
     )
 
 

@@ -230,7 +230,7 @@ def test_a_mix_can_be_served_but_not_mixed_from_servers(built: Built) -> None:
         assert elements(Pipeline(address=server.address)) == elements(pipeline)
         with pytest.raises(PipelineError, match="mix: expected pipelines over files"):
             mix([Pipeline(address=server.address)])
-        with pytest.raises(PipelineError, match="expected a pipeline over files, got one that is served"):
+        with pytest.raises(PipelineError, match="expected a pipeline over files, got one from another server"):
             serve(Pipeline(address=server.address))
 
 
