@@ -13,7 +13,7 @@
 #   make test-common  the suite of common, in an environment with neither framework
 #   make test-tf217   the suite of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one that it can be run with
-#   make test-trainers  the trainers of others over PyTorch: Accelerate, the Hugging Face Trainer, Lightning; the notebooks
+#   make test-trainers  the trainers of others over PyTorch: Accelerate, the Hugging Face Trainer, Lightning, Ray; the notebooks
 #   make test-spark   the suite of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
 #   make sanitize     the op's client under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, the compiled core
 #                     under the first two; needs gcc

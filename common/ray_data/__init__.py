@@ -1,0 +1,29 @@
+"""Ray Data over parquetry: ``ray.data.read_datasource(ParquetrySource(pipeline))``.
+
+Ray (2.48 or newer) is imported only when something here is used; install it with ``pip install 'parquetry[ray]'``. The
+workers of the cluster need parquetry too, because they read and decode.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import needs_framework
+
+if TYPE_CHECKING:
+    from .source import ParquetrySource
+
+__all__ = ["ParquetrySource"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needs_framework(f"parquetry.common.ray_data.{name}", "ray", extra="ray"):
+        from . import source
+
+        return getattr(source, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

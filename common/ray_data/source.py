@@ -1,0 +1,136 @@
+"""`ParquetrySource`: the rows of a pipeline as a Ray dataset, for preprocessing that outgrows one machine.
+
+Each read task makes a run of consecutive rows, so the tasks together make each row of the pipeline once, and Ray's
+``preserve_order`` gives the pipeline's order. A task skips to its first row in the plan, without reading what precedes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from ray.data import Datasource, ReadTask
+from ray.data.block import BlockMetadata
+from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
+
+from ..engine.columns.arrow_columns import to_arrow
+from ..engine.columns.batch import Column, Dense, Ragged, by_output, to_numpy
+from ..errors import PipelineError
+from ..pipeline import Pipeline
+from ..pipeline.iteration import StepIterator
+from ..pipeline.sources import Sources
+from ..schema.element import OutputField
+
+_BLOCK_BYTES = 16 << 20
+_MOST_ROWS = 4096
+_SAMPLE = 64
+
+
+class ParquetrySource(Datasource):
+    """The rows of a pipeline, for ``ray.data.read_datasource``.
+
+        >>> images = Pipeline("s3://bucket/frames", ["image", "label"]).where(field("speed") > 3)
+        >>> rows = ray.data.read_datasource(ParquetrySource(images))
+        >>> rows.map_batches(Embedder, concurrency=4, num_gpus=1).write_parquet("s3://bucket/embedded")
+
+    Every row of the pipeline comes once. If you need them in its order, set
+    ``ray.data.DataContext.get_current().execution_options.preserve_order = True``. Batches of the pipeline become rows
+    again, because Ray makes its own.
+
+    Scalars and text become plain Arrow columns, with nulls where values are null. Arrays of one shape become Ray's
+    tensors; arrays whose shapes vary become lists (one axis) or Ray's tensors of variable shape. Arrays that may be
+    null become lists. The fields of a window's steps are named by their offset: ``"0/image"``.
+
+    Args:
+        pipeline: a `Pipeline`, or a dataset, pipe or node that has one. It must be finite.
+        epoch: which epoch of the shuffle to read, from 0. Ray reads a dataset again each time that it runs, in the same
+            order.
+
+    Raises:
+        PipelineError: the pipeline repeats forever, or a server makes its elements.
+    """
+
+    def __init__(self, pipeline: Pipeline[Any] | Sources, *, epoch: int = 0) -> None:
+        super().__init__()
+        made: Any = getattr(pipeline, "pipeline", pipeline)
+        if made.address is not None:
+            raise PipelineError("ParquetrySource: expected a pipeline over a dataset, got one that a server makes.")
+        if made.options.workers is None:  # a task has one processor
+            made = made.with_options(workers=1)
+        plan = made.plan()
+        if plan.length is None:
+            raise PipelineError("ParquetrySource: the pipeline repeats forever. Give repeat() a count, or use take().")
+        self._pipeline = made
+        self._epoch = epoch
+        self._row_bytes = plan.row_bytes
+        self._most_tasks = sum(len(part.dataset.row_groups.rows) for part in plan.parts)
+        try:
+            self._elements: int | None = len(made)
+        except TypeError:  # rows that fail, or that a function drops, are known only when they are read
+            self._elements = None
+
+    def get_name(self) -> str:
+        """The name that Ray shows in its plans."""
+        return "Parquetry"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """The bytes of all rows, about; ``None`` if nobody knows how many there are."""
+        return None if self._elements is None else self._elements * self._rows_each * self._row_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """The tasks, at most as many as the pipeline has row groups; one if its length is unknown."""
+        if self._elements is None:
+            tasks: list[tuple[int, int | None]] = [(0, None)]
+        else:
+            count = max(1, min(parallelism, self._elements, self._most_tasks))
+            ends = [self._elements * number // count for number in range(count + 1)]
+            tasks = [(first, end - first) for first, end in pairwise(ends)]
+        rows = max(1, min(_BLOCK_BYTES // self._row_bytes, _MOST_ROWS))
+        return [
+            ReadTask(
+                partial(_blocks, self._pipeline, self._epoch, first, elements, rows),
+                self._metadata(elements),
+                per_task_row_limit=per_task_row_limit,
+            )
+            for first, elements in tasks
+        ]
+
+    @property
+    def _rows_each(self) -> int:
+        """How many rows an element has."""
+        return self._pipeline.element.batch_size or 1
+
+    def _metadata(self, elements: int | None) -> BlockMetadata:
+        rows = None if elements is None or self._pipeline.element.batched else elements
+        size = None if elements is None else elements * self._rows_each * self._row_bytes
+        return BlockMetadata(num_rows=rows, size_bytes=size, input_files=None, exec_stats=None)
+
+
+def _blocks(pipeline: Pipeline[Any], epoch: int, first: int, elements: int | None, rows: int) -> Iterator[pa.Table]:
+    """Reads the elements of one task, in blocks."""
+    part = pipeline if elements is None else pipeline.skip(first).take(elements)
+    if not part.element.batched:
+        part = part.batch(rows)
+    steps = StepIterator(part, epoch, strict_nulls=False)
+    for _, columns in steps:
+        yield _block(part, columns)
+
+
+def _block(pipeline: Pipeline[Any], columns: Sequence[Column]) -> pa.Table:
+    pairs = by_output(pipeline.element, columns)
+    return pa.table({"/".join(map(str, output.path)): _array(output, column) for output, column in pairs})
+
+
+def _array(output: OutputField, column: Column) -> pa.Array:
+    """Converts a column to Arrow. The type depends on the field alone, because Ray joins blocks."""
+    if output.kind == "dense" and not output.nullable and not output.levels:
+        if isinstance(column, Dense) and column.values.ndim > 1:
+            return ArrowTensorArray.from_numpy(column.values)
+        if isinstance(column, Ragged) and output.window is None and len(output.shape) > 1:
+            return ArrowVariableShapedTensorArray.from_numpy(list(to_numpy(column, text=False)))
+    return to_arrow(output, column)
