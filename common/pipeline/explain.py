@@ -9,14 +9,18 @@ import numpy as np
 
 from ..native.gather import is_compiled
 from ..order.quality import shuffle_quality
+from ..plan.draws import BlockKey
 from ..plan.mixed_plan import Mixture
+from ..plan.options import Options
 from ..plan.plan import BasePlan, Plan
 from ..schema.element import OutputField
 from ..selection.statistics import column_bytes
 from ..stages.image_base import ImageStep
+from ..transport.source import DEFAULT_MEMORY_BYTES
 
 _MOST_FIELDS = 40
 _MOST_GROUPS = 2000
+_MOST_BLOCKS = 200
 
 
 class Explained(Protocol):
@@ -25,6 +29,10 @@ class Explained(Protocol):
     @property
     def mixture(self) -> Mixture | None:
         """The mixture, if the pipeline is a mix."""
+
+    @property
+    def options(self) -> Options:
+        """How the pipeline is read."""
 
     def plan(self) -> BasePlan:
         """The plan."""
@@ -47,6 +55,7 @@ def explain(pipeline: Explained) -> str:
             *_storage(plan),
             *_selection(plan),
             *_order(plan),
+            *_memory(plan, pipeline.options.memory_limit or DEFAULT_MEMORY_BYTES),
             *_decoding(plan),
             *_elements(plan),
         ]
@@ -131,6 +140,27 @@ def _order(plan: Plan) -> list[str]:
     if plan.order.cache is not None:
         lines.append(f"cache: {plan.order.cache.directory}")
     return lines
+
+
+def _memory(plan: Plan, memory_limit: int) -> list[str]:
+    """Warns if a block alone exceeds the memory limit. Looks at the first stream, and at a sample of many blocks."""
+    blocks = len(plan.epoch_order(0).stream(0).block_segment) - 1
+    if blocks < 1:
+        return []
+    sample = np.unique(np.linspace(0, blocks - 1, min(blocks, _MOST_BLOCKS)).astype(int)).tolist()
+    largest = max((BlockKey(epoch=0, stream=0, block=block) for block in sample), key=plan.block_bytes)
+    size = plan.block_bytes(largest)
+    if size <= memory_limit:
+        return []
+    alone = len(plan.items.block_shares(plan.epoch_order(0), largest)) == 1
+    return [
+        f"memory: a block takes about {bytes_text(size)}, more than memory_limit ({bytes_text(memory_limit)}), and is "
+        + (
+            "one row group: write smaller ones (parquetry rewrite)"
+            if alone
+            else "several row groups: shuffle fewer rows"
+        )
+    ]
 
 
 def _decoding(plan: Plan) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+import pytest
+from builders import build
 from drive_rows import write_drive
 
 from parquetry.common import Pipeline, UnischemaField
@@ -34,3 +36,19 @@ def test_whether_a_verb_may_follow_is_told_by_each_of_its_names(tmp_path: Path) 
         assert drive.accepts(verb)
     assert not drive.batch(3).accepts("hash_split")
     assert not drive.weigh("id").accepts("balance")
+
+
+@pytest.mark.parametrize(
+    ("buffer_size", "says"),
+    [
+        (None, "one row group: write smaller ones"),
+        (5, "one row group"),
+        (1000, "several row groups: shuffle fewer rows"),
+    ],
+)
+def test_explain_warns_of_blocks_beyond_the_memory_limit(tmp_path: Path, buffer_size: int | None, says: str) -> None:
+    built = build(tmp_path / "data", [[20, 13], [7, 30]])
+    pipeline = built.pipeline("id") if buffer_size is None else built.pipeline("id").shuffle(buffer_size, seed=1)
+    assert "memory:" not in pipeline.explain()
+    text = pipeline.with_options(memory_limit=50).explain()
+    assert f"more than memory_limit (50 B), and is {says}" in text
