@@ -27,6 +27,7 @@ SAYS = {
     "trainers/jax_loop.py": ("epoch 2: 20 batches, loss 0.0",),
     "trainers/lightning_module.py": ("60 steps, loss 0.0",),
     "trainers/pretraining_loop.py": ("step 6: loss", "step 62: loss 0."),
+    "trainers/ray_data.py": ("500 rows in, 500 out",),
     "trainers/ray_train.py": ("epoch 2: 10 steps on each worker, loss 0.0",),
     "trainers/s3_to_torch.py": ("epoch 2: loss 0.0",),
     "trainers/spark_to_torch.py": ("epoch 4: loss 0.",),
@@ -42,6 +43,7 @@ NEEDS = {
     "trainers/jax_loop.py": ("jax",),
     "trainers/lightning_module.py": ("lightning",),
     "trainers/pretraining_loop.py": ("torch",),
+    "trainers/ray_data.py": ("ray",),
     "trainers/ray_train.py": ("ray", "torch"),
     "trainers/s3_to_torch.py": ("moto", "torch"),
     "trainers/spark_to_torch.py": ("pyspark", "torch"),
@@ -51,6 +53,7 @@ NEEDS = {
 ALONE = {
     "served.py",  # starts processes, which import the script
     "trainers/spark_to_torch.py",  # stops the session of Spark, of which a process has one
+    "trainers/ray_data.py",  # starts a cluster
     "trainers/ray_train.py",  # starts a cluster
     "trainers/pretraining_loop.py",  # starts processes, which import the script
     "trainers/checkpointed_loop.py",  # its loader stays in the memory of torch.distributed.checkpoint
