@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from ray.data import Datasource, ReadTask
-from ray.data.block import BlockMetadata
-from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from ..engine.columns.arrow_columns import to_arrow
 from ..engine.columns.batch import Column, Dense, Ragged, by_output, to_numpy
@@ -24,9 +21,17 @@ from ..pipeline.iteration import StepIterator
 from ..pipeline.sources import Sources
 from ..schema.element import OutputField
 
+if TYPE_CHECKING:
+    from ray.data import ReadTask
+    from ray.data.block import BlockMetadata
+
+try:
+    from ray.data import Datasource
+except ModuleNotFoundError:  # then `parquetry.common.ray_data` says what to install
+    Datasource = object
+
 _BLOCK_BYTES = 16 << 20
 _MOST_ROWS = 4096
-_SAMPLE = 64
 
 
 class ParquetrySource(Datasource):
@@ -84,6 +89,8 @@ class ParquetrySource(Datasource):
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
         """The tasks, at most as many as the pipeline has row groups; one if its length is unknown."""
+        from ray.data import ReadTask
+
         if self._elements is None:
             tasks: list[tuple[int, int | None]] = [(0, None)]
         else:
@@ -106,6 +113,8 @@ class ParquetrySource(Datasource):
         return self._pipeline.element.batch_size or 1
 
     def _metadata(self, elements: int | None) -> BlockMetadata:
+        from ray.data.block import BlockMetadata
+
         rows = None if elements is None or self._pipeline.element.batched else elements
         size = None if elements is None else elements * self._rows_each * self._row_bytes
         return BlockMetadata(num_rows=rows, size_bytes=size, input_files=None, exec_stats=None)
@@ -128,6 +137,8 @@ def _block(pipeline: Pipeline[Any], columns: Sequence[Column]) -> pa.Table:
 
 def _array(output: OutputField, column: Column) -> pa.Array:
     """Converts a column to Arrow. The type depends on the field alone, because Ray joins blocks."""
+    from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
+
     if output.kind == "dense" and not output.nullable and not output.levels:
         if isinstance(column, Dense) and column.values.ndim > 1:
             return ArrowTensorArray.from_numpy(column.values)
