@@ -1,4 +1,4 @@
-"""`Buckets` and `BucketOrder`: batches of rows of similar length, formed within groups of neighbouring row groups.
+"""`Buckets` and `BucketOrder`: batches of rows of similar length, formed within groups of neighboring row groups.
 
 The input is the length of each selected row, the bucket boundaries, and the batch size of each bucket. The output is
 the number of batches, which is the same in every epoch, and the rows of any batch. Each row is in exactly one batch of

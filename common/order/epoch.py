@@ -1,4 +1,4 @@
-"""`EpochOrder`: the global order of one pass over the items, computed by position and never materialised.
+"""`EpochOrder`: the global order of one pass over the items, computed by position and never materialized.
 
 The input is the number of items in each row group, and an `OrderSpec`. For a stream and a position, you get the shuffle
 block and the place inside it. For a block, you get its items in order. Nothing depends on ranks, workers, or timing,

@@ -317,7 +317,7 @@ class PipelineIterator(Generic[Given]):
             self._rows = rows_to_numpy(element, step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of this iterator, as a small JSON-serialisable dict."""
+        """The position of this iterator, as a small JSON-serializable dict."""
         # A rank that has ended may be a step behind others, and reports the position where all ranks have ended.
         consumed = max(self._consumed, self._steps.longest) if self._steps.ended else self._consumed
         result: dict[str, Any] = json.loads(self._steps.state(consumed))

@@ -208,7 +208,7 @@ class Verbs(ImageVerbs):
     def shuffle(
         self, buffer_size: int = 10_000, seed: int | None = None, reshuffle_each_iteration: bool = True
     ) -> Self:
-        """Shuffles anew each epoch: permutes all row groups, then rows within blocks of at least ``buffer_size`` rows.
+        """Shuffles each epoch differently: permutes row groups, then rows in blocks of at least ``buffer_size`` rows.
 
             >>> shuffled = drive.shuffle(40, seed=7)
             >>> sorted(int(row["id"]) for row in shuffled) == list(range(40))
@@ -232,8 +232,8 @@ class Verbs(ImageVerbs):
             >>> [row["drive"] for row in weighted].count("d1")
             60
 
-        A row whose expected number of copies is 2.4 comes 2 or 3 times, drawn anew each epoch; with equal weights, each
-        row comes once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``, ``repeat`` and
+        A row whose expected number of copies is 2.4 comes 2 or 3 times, drawn again in each epoch; with equal weights,
+        each row comes once. The draw depends only on the seed and the epoch, so ``shuffle``, ``shard``, ``repeat`` and
         saved states work as usual. Random image stages draw separately for each copy of a row.
 
         Args:
@@ -422,8 +422,8 @@ class Verbs(ImageVerbs):
             40
 
         Each batch holds rows of one bucket, drawn from ``buffer_size`` rows of the shuffle (10,000 without one) and
-        combined anew each epoch; then the batches are shuffled. Each row comes once per epoch, and all epochs and all
-        ranks have the same number of batches. Later stages count batches. The number of rows varies between batches.
+        combined differently in each epoch; then the batches are shuffled. Each row comes once per epoch, and all epochs
+        and all ranks have the same number of batches. Later stages count batches. The number of rows varies between batches.
 
         Args:
             field: the field whose length counts: a list, a string (in bytes), or an integer field that holds a length.

@@ -81,9 +81,9 @@ Node = Call | FieldRef | Literal | Opaque
 
 
 def parse_expression(expression: pc.Expression) -> Node:
-    """Returns the tree of an expression, or `Opaque` if pyarrow's serialised form cannot be parsed.
+    """Returns the tree of an expression, or `Opaque` if pyarrow's serialized form cannot be parsed.
 
-    pyarrow has no public introspection. A serialised expression is an Arrow IPC file whose schema metadata lists the
+    pyarrow has no public introspection. A serialized expression is an Arrow IPC file whose schema metadata lists the
     nodes in prefix order, and whose only batch holds literals and options in its columns (Arrow C++, ``expression.cc``,
     ``Serialize``).
     """
@@ -146,10 +146,10 @@ def from_tuples(filters: object) -> pc.Expression:
 
 
 def expression_to_json(expression: pc.Expression) -> str:
-    """Serialises the expression as base64 text.
+    """Serializes the expression as base64 text.
 
     Raises:
-        PipelineError: the expression cannot be serialised.
+        PipelineError: the expression cannot be serialized.
     """
     try:
         return base64.b64encode(_serialize(expression)).decode("ascii")
@@ -179,7 +179,7 @@ def expression_key(expression: pc.Expression) -> str:
     """Returns canonical text for hashing: equal expressions have equal keys, in every process.
 
     Raises:
-        PipelineError: the expression cannot be serialised.
+        PipelineError: the expression cannot be serialized.
     """
     node = parse_expression(expression)
     return f"opaque:{expression_to_json(expression)}" if isinstance(node, Opaque) else _node_text(node)

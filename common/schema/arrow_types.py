@@ -98,7 +98,7 @@ def infer_shape_and_dtype(arrow: pa.DataType, *, field: str) -> tuple[tuple[int 
 
 
 def arrow_type_to_json(arrow: pa.DataType) -> str:
-    """Serialises an Arrow type as text: the base64 schema message of a single field."""
+    """Serializes an Arrow type as text: the base64 schema message of a single field."""
     return base64.b64encode(pa.schema([pa.field("t", arrow)]).serialize().to_pybytes()).decode("ascii")
 
 

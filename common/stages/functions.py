@@ -33,7 +33,7 @@ class UserFunction:
     """A callable passed by the user.
 
     Two are equal if they hold the same callable, or pickle to the same bytes. ``digest`` identifies the function's
-    behaviour (see `digest_of`). It is computed here, because calls may change a function's state, and is pickled with
+    behavior (see `digest_of`). It is computed here, because calls may change a function's state, and is pickled with
     the function.
     """
 
@@ -50,7 +50,7 @@ class UserFunction:
 
     @cached_property
     def pickled(self) -> bytes:
-        """The callable, serialised with cloudpickle.
+        """The callable, serialized with cloudpickle.
 
         Raises:
             PipelineError: the callable cannot be pickled; the message gives the reason.

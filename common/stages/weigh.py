@@ -69,7 +69,7 @@ class FieldWeights(Weights):
 
 @dataclass(frozen=True)
 class ExpressionWeights(Weights):
-    """Takes the value of an Arrow expression as the weight of each row; holds the expression serialised."""
+    """Takes the value of an Arrow expression as the weight of each row; holds the serialized expression."""
 
     serialised: str
 

@@ -38,7 +38,7 @@ class Filter(Stage):
 
 @dataclass(frozen=True)
 class Where(Filter):
-    """Keeps the rows for which an Arrow expression is true; holds the expression serialised."""
+    """Keeps the rows for which an Arrow expression is true; holds it serialized."""
 
     verb: ClassVar[str] = "where"
     serialised: str

@@ -26,7 +26,7 @@ class Arena(Protocol):
     """Allocates the arrays of one batch for an assembler."""
 
     def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """Returns an uninitialised C-contiguous array that begins on a 64-byte boundary."""
+        """Returns an uninitialized C-contiguous array that begins on a 64-byte boundary."""
 
 
 def _private_memory(size_bytes: int) -> mmap.mmap:
@@ -198,7 +198,7 @@ class Scratch(threading.local):
         self._buffers: dict[str, np.ndarray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
-        """Returns an uninitialised array, valid until this thread requests ``name`` again."""
+        """Returns an uninitialized array, valid until this thread requests ``name`` again."""
         size = math.prod(shape) * dtype.itemsize
         buffer = self._buffers.get(name)
         if buffer is None or len(buffer) < size:

@@ -208,7 +208,7 @@ def rows_of(column: Column, *, text: bool) -> list[Any]:
         return rows
     if valid.ndim == 1:
         return [row if ok else None for row, ok in zip(rows, valid, strict=True)]
-    # The form of a window depends only on its own steps, never on its neighbours in the chunk.
+    # The form of a window depends only on its own steps, never on its neighbors in the chunk.
     masked = to_numpy(column, text=text)
     return [row if ok.all() else with_nulls for row, with_nulls, ok in zip(rows, masked, valid, strict=True)]
 

@@ -70,7 +70,7 @@ def block_column(
     reuse: bool = False,
     max_value_bytes: int = MAX_VALUE_BYTES,
 ) -> BlockColumn:
-    """Returns the column of a field, given its normalised parts (one per row group of the block).
+    """Returns the column of a field, given its normalized parts (one per row group of the block).
 
     Args:
         describe: describes the location of a row of the block, for error texts.
