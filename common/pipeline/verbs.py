@@ -423,7 +423,8 @@ class Verbs(ImageVerbs):
 
         Each batch holds rows of one bucket, drawn from ``buffer_size`` rows of the shuffle (10,000 without one) and
         combined differently in each epoch; then the batches are shuffled. Each row comes once per epoch, and all epochs
-        and all ranks have the same number of batches. Later stages count batches. The number of rows varies between batches.
+        and all ranks have the same number of batches. Later stages count batches. Batches differ in their number of
+        rows.
 
         Args:
             field: the field whose length counts: a list, a string (in bytes), or an integer field that holds a length.
