@@ -1,8 +1,8 @@
-"""`ParquetDataset`: a `tf.data.Dataset` that carries a `Pipeline`, so that tf.data's own verbs become part of the plan.
+"""`ParquetDataset`: a `tf.data.Dataset` that wraps a `Pipeline`, so that tf.data's own verbs become part of the plan.
 
-A verb is pushed into the pipeline while it means there what tf.data means by it; everywhere else (after `map`, behind
-another `batch`, for a count that is only known when the graph runs) tf.data's own op does it. Nothing is read, and no
-op is made, before elements or their spec are asked for.
+A verb is pushed into the pipeline if it means the same there as in tf.data. Otherwise (after `map`, after another
+`batch`, or with a count that is only known when the graph runs) tf.data's own op does it. Nothing is read and no op is
+created until you ask for elements or their spec.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ SHARD_HINT = tf.data.experimental.SHARD_HINT
 
 
 def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
-    """Lets AutoGraph leave the verbs as they are: in a function it would rewrite all that they call, Arrow included.
+    """Keeps AutoGraph from converting the verbs: in a function, it would convert everything they call, even Arrow.
 
-    ``filter`` stays out, because the function that it may be given is the user's, to be rewritten.
+    ``filter`` is not exempt, because AutoGraph must convert the function that a user passes to it.
     """
     verbs = {name for base in (cls, *Verbs.__mro__[:-1]) for name in vars(base)}
     for name in verbs - {"filter"}:
@@ -64,35 +64,34 @@ def _plain(cls: type[ParquetDataset]) -> type[ParquetDataset]:
 
 @_plain
 class ParquetDataset(Sources, Verbs, tf.data.Dataset):
-    """Rows of a Parquet dataset as nested dicts of tensors, by field name.
+    """Rows of a Parquet dataset as nested dicts of tensors, keyed by field name.
 
     Args:
         url_or_urls: a directory, a file, or a list of them; a URL or a local path. Also a tensor of them, as in
             ``urls.interleave(lambda url: ParquetDataset(url, like=first_url))``.
-        fields: names or regular expressions of the fields wanted; all of them unless given.
+        fields: names or regular expressions of the fields to read; ``None`` = all.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem.
         storage_options: options for the filesystem of the URL.
-        workers: processes that decode.
-        memory_limit: bytes in flight.
+        workers: number of decoding processes.
+        memory_limit: the bytes of fetched data in flight; ``None`` = 1 GiB.
         executor: where user functions run, see `Pipeline`.
-        on_error: ``"raise"`` (the default), or ``"skip"``: rows that fail are left out, see ``docs/bad-rows.md``.
+        on_error: ``"raise"`` (the default), or ``"skip"`` to skip rows that fail, see ``docs/bad-rows.md``.
         max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a share below 1.
-        verify: which page checksums are compared with the pages: ``"written"`` (= ``None``), those that are there;
-            ``"always"``, all, and a page without one is an error; ``"never"``, none.
-        restarts: how often in a row a sidecar that died is started again, see `Options`; ``None`` = 3.
-        stall_timeout: seconds after which a process of the sidecar that does nothing is replaced, see `Options`;
-            ``None`` = never.
-        max_value_bytes: what one decoded value may take; a batch may take 16 times as much for the values of one field
-            that differ in shape. ``None`` = 1 GiB.
+        verify: which page checksums are verified: ``"written"`` (= ``None``), those present; ``"always"``, all, and a
+            page without one is an error; ``"never"``, none.
+        restarts: how many times in a row a dead sidecar is restarted, see `Options`; ``None`` = 3.
+        stall_timeout: seconds after which a stalled sidecar process is replaced, see `Options`; ``None`` = never.
+        max_value_bytes: limit for one decoded value; the values of one field that differ in shape may take 16 times as
+            much per batch. ``None`` = 1 GiB.
         transport: ``"native"``: the C++ op and shared memory; ``"arrow"``: Arrow IPC streams read by tensorflow-io,
-            with TensorFlow 2.16 and 2.17 only, see ``docs/arrow-stream.md``.
-        address: with ``transport="arrow"``: instead of a URL, a server that makes the batches elsewhere.
-        like: a URL, `Pipeline` or `ParquetDataset` that says what elements look like, for URLs that only the running
-            graph knows. The stages of a pipeline or dataset hold for the new URL too. Files of other fields, dtypes or
-            shapes are an error when they are read.
+            only with TensorFlow 2.16 and 2.17, see ``docs/arrow-stream.md``.
+        address: with ``transport="arrow"``: a server that makes the batches, in place of a URL.
+        like: a URL, `Pipeline` or `ParquetDataset` with the same elements, for URLs that are only known when the graph
+            runs. The stages of a pipeline or dataset apply to the new URL too. Reading files with other fields, dtypes
+            or shapes is an error.
 
     Raises:
-        ParquetryError: arguments that make no sense, or a dataset that is not there.
+        ParquetryError: invalid arguments, or the dataset does not exist.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     @classmethod
     def from_pipeline(cls, pipeline: Pipeline, *, transport: Transport = "native") -> ParquetDataset:
-        """The dataset of a pipeline, for example of one made by `mix`."""
+        """Returns a dataset over an existing pipeline, such as one made by `mix`."""
         return _carrying(cls, pipeline, transport=transport)
 
     @classmethod
@@ -146,11 +145,11 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         options: tf.data.Options | None = None,
         deferred: Deferred = NOTHING,
     ) -> None:
-        # A missing compiler, or versions that do not fit, are told where the dataset is made, not where it is read.
+        # A missing compiler or unsupported versions raise here, where the dataset is created, not where it is read.
         check_transport(transport, pipeline)
         self._transport: Transport = transport
         self._deferred = deferred
-        # A dataset belongs to the function that makes it, as tf.data's do: each call makes it again.
+        # As in tf.data, a dataset belongs to the function that creates it: each call creates it again.
         self._function = tf.compat.v1.get_default_graph() if tf.inside_function() else None
         self._feed: ArrowFeed | None = None
         self._pipeline = pipeline
@@ -163,10 +162,10 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         if options is not None:
             self._options_attr = options
 
-    # --- what tf.data asks for ---
+    # --- called by tf.data ---
 
     def __iter__(self) -> Any:
-        """As `tf.data.Dataset.__iter__`; read eagerly, it takes less Python, and errors are in our words alone."""
+        """Like `tf.data.Dataset.__iter__`. Eager iteration takes less Python, and errors have no TensorFlow prefix."""
         return EagerIterator(self) if tf.executing_eagerly() else super().__iter__()
 
     def _inputs(self) -> list[tf.data.Dataset]:
@@ -178,11 +177,11 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     @property
     def element_spec(self) -> Any:
-        """The nested `tf.TypeSpec` of an element, see `tf.data.Dataset.element_spec`."""
+        """The nested `tf.TypeSpec` of an element; see `tf.data.Dataset.element_spec`."""
         return self._dataset().element_spec
 
     def _dataset(self) -> tf.data.Dataset:
-        # Made when first asked for, because a step on the way to a dataset (before select, say) may be no dataset yet.
+        # Created on first use, because an intermediate step (before select, for example) may not be a valid dataset.
         if self._built is None:
             with self._home():
                 built = self._arrow() if self._transport == "arrow" else self._native()
@@ -192,7 +191,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return self._built
 
     def _home(self) -> AbstractContextManager[Any]:
-        """Where the ops of this dataset stand: in the function that made it, else outside of all that are traced."""
+        """The graph for this dataset's ops: the function that created it, or else outside all traced functions."""
         if self._function is None or self._transport == "arrow":
             result: AbstractContextManager[Any, bool | None] = tf.init_scope()
             return result
@@ -215,7 +214,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
 
     @property
     def _made_again(self) -> bool:
-        """Whether each run of the graph makes the dataset again, so that nothing is counted from one to the next."""
+        """Whether each run of the graph creates the dataset again, so that no count survives from run to run."""
         return self._function is not None or bool(self._deferred)
 
     def _refuse_made_again(self, verb: str) -> None:
@@ -236,39 +235,40 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         """The pipeline that this dataset reads.
 
         Raises:
-            PipelineError: only the running graph knows all of it.
+            PipelineError: parts of it are only known when the graph runs.
         """
         self._deferred.refuse("pipeline")
         return self._pipeline
 
     def explain(self) -> str:
-        """The plan in words: files, row groups, what prunes them, bytes, rows, steps."""
+        """Describes the plan: files, row groups, what prunes them, bytes, rows, steps."""
         return self.pipeline.explain()
 
     @property
     def element(self) -> Element:
-        """What one step gives, fields with their dtypes, shapes and units; ``element_spec`` has no units."""
+        """The fields of one step with their dtypes, shapes and units; ``element_spec`` has no units."""
         return self.pipeline.element
 
     def vocabulary(self, field: str) -> list[Any]:
-        """The values of a field by their codes, see `Pipeline.vocabulary`."""
+        """Returns the values of a field, indexed by code; see `Pipeline.vocabulary`."""
         return self.pipeline.vocabulary(field)
 
     def state_dict(self, elements: int, *, since_restart: bool = False) -> dict[str, Any]:
-        """The state after ``elements`` elements of the iteration that the latest iterator began.
+        """Returns the state after ``elements`` elements of the latest iterator.
 
-        It goes on in any face (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). tf.data reads ahead, so it cannot
-        know how many elements were used; a `tf.train.Checkpoint` of the iterator keeps what was read ahead instead.
+        Any face can resume from it (`ParquetPipe`, `Pipeline`, or `load_state_dict` here). You pass the count because
+        tf.data reads ahead and cannot know how many elements you used. A `tf.train.Checkpoint` of the iterator stores
+        the elements that were read ahead instead.
 
         Args:
-            elements: elements of this dataset that were used, counted from the iteration's start, not from a restart.
-            since_restart: count them from where the latest iterator began instead, be it at a state. After a function
-                that leaves rows out and a restart, only that is a count which anyone can know.
+            elements: the number of elements used, counted from the start of the iteration, not from a restart.
+            since_restart: count from where the latest iterator began instead, which may be a loaded state. If a
+                function drops rows, this is the only count that is known after a restart.
 
         Raises:
-            tf.errors.FailedPreconditionError: no iterator has given an element yet and ``elements`` is not 0, or the
-                element is too long ago.
-            PipelineError: a dataset that a function makes again in each call.
+            tf.errors.FailedPreconditionError: no iterator has returned an element yet and ``elements`` is not 0, or
+                the element is too far back.
+            PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("state_dict")
         try:
@@ -276,18 +276,18 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         except tf.errors.FailedPreconditionError as error:
             if elements or "an iterator that has begun, got none" not in error.message:
                 raise
-        # An iterator begins with its first element; the first one will begin here.
+        # An iterator begins with its first element, so the first iterator will begin here.
         return json.loads(self._begins_at) if self._begins_at else self._fresh_state()
 
     def stats(self) -> LoaderStats:
-        """What the running or latest epoch did so far, and which side is slow: the loader, or what takes its elements.
+        """Returns statistics of the running or latest epoch, and which side is slow: the loader or its consumer.
 
-        Your wait is measured in the op. Behind ``prefetch`` and ``map`` these are who waits: if they wait little, the
-        rest of the tf.data pipeline or the model is the slower side.
+        The op measures the wait. If ``prefetch`` or ``map`` follows, that stage is the consumer: if it waits little,
+        the rest of the tf.data pipeline or the model is the slower side.
 
         Raises:
-            PipelineError: nothing was iterated in this process, or the dataset is one that a function makes again in
-                each call, or that has no sidecar (``transport="arrow"``).
+            PipelineError: the dataset was not iterated in this process, a function creates it again in each call, or
+                it has no sidecar (``transport="arrow"``).
         """
         self._refuse_made_again("stats")
         self._dataset()
@@ -310,13 +310,13 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return state
 
     def start_next_at(self, state: Mapping[str, Any] | str) -> None:
-        """The next iterator of this very dataset, and of all that tf.data made of it, goes on from ``state``.
+        """Makes the next iterator of this dataset, and of datasets that tf.data derived from it, resume from ``state``.
 
-        As `load_state_dict`, for where the dataset is in use already, as in a callback of ``model.fit``. The iterators
-        after it are the epochs after it.
+        Like `load_state_dict`, but for a dataset that is already in use, such as in a callback of ``model.fit``. Later
+        iterators are the epochs that follow.
 
         Raises:
-            PipelineError: a dataset that a function makes again in each call.
+            PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("start_next_at")
         self._dataset()
@@ -332,7 +332,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         self._begins_at = text
 
     def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
-        """The state, and how many elements the latest iterator had before it when it began (-1 endless, -2 unknown)."""
+        """Returns the state, and the elements that the latest iterator had left at its start (-1 endless, -2 unknown)."""
         self._dataset()
         if self._feed is not None:
             return self._feed.progress(elements, since_restart=since_restart)
@@ -342,29 +342,28 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return json.loads(state.numpy()), int(remaining)
 
     def load_state_dict(self, state: Mapping[str, Any] | str) -> ParquetDataset:
-        """This dataset's next iterator goes on from ``state``, and later ones are the epochs after it; gives itself.
+        """Makes the next iterator resume from ``state``; later iterators are the epochs that follow. Returns itself.
 
-        It holds for what tf.data made of the dataset as well. The state may come from any face; the iterator refuses
-        one of another dataset or pipeline.
+        This also applies to datasets that tf.data derived from this one. The state may come from any face; the
+        iterator raises an error if it belongs to another dataset or pipeline.
 
         Raises:
-            PipelineError: a dataset that a function makes again in each call.
+            PipelineError: a function creates the dataset again in each call.
         """
         self._refuse_made_again("load_state_dict")
         text = read_state(state).to_json()
         if self._feed is None and self._built is not None:
             self.start_next_at(text)
-        else:  # a server of its own begins again, because the state may bring another seed
+        else:  # the dataset's own server is started again, because the state may have another seed
             self._built = self._feed = None
             self._state = self._begins_at = text
         return self
 
     def cardinality(self, name: str | None = None) -> tf.Tensor:
-        """As `tf.data.Dataset.cardinality`: elements of a whole iteration.
+        """Like `tf.data.Dataset.cardinality`: the number of elements of a whole iteration.
 
         Raises:
-            tf.errors.OpError: what keeps the plan from being made; tf.data's own datasets have no way to say it, and
-                call their length unknown.
+            tf.errors.OpError: the plan cannot be made. tf.data's own datasets cannot report this, and return "unknown".
         """
         self._dataset()
         if self._feed is not None:
@@ -374,10 +373,10 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         )
 
     # --- tf.data's verbs: pushed into the pipeline by `Verbs`, or done by tf.data's own op ---
-    # (which gives a plain `tf.data.Dataset`; for type checkers all of them give a `ParquetDataset`)
+    # (tf.data's op returns a plain `tf.data.Dataset`; for type checkers, all of them return a `ParquetDataset`)
 
     def filter(self, predicate: object, name: str | None = None) -> Self:
-        """As `tf.data.Dataset.filter`; an expression, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
+        """Like `tf.data.Dataset.filter`; expressions, DNF tuples, ``contains`` and ``hash_split`` go into the plan."""
         if isinstance(predicate, pc.Expression | ColumnPredicate) or is_dnf(predicate):
             return self.where(predicate)
         return tf.data.Dataset.filter(self, predicate, name=name)
@@ -388,9 +387,9 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         name: str | None = None,
         **pipeline_options: Unpack[OptionArguments],
     ) -> ParquetDataset:
-        """As `tf.data.Dataset.with_options`; the names of `Options` are the pipeline's.
+        """Like `tf.data.Dataset.with_options`; keyword arguments are the pipeline's `Options`.
 
-        Verbs that follow still become part of the plan, and the options stay.
+        Later verbs still become part of the plan, and keep the options.
         """
         pipeline = self._pipeline.with_options(**pipeline_options) if pipeline_options else self._pipeline
         merged = self._options_attr if options is None else self._options_attr.merge(options)
@@ -407,16 +406,16 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         canonical_shards: int | None = None,
         policy: str | None = None,
     ) -> Self:
-        """As `tf.data.Dataset.shard`, but only this shard is read, and every shard has the same number of elements.
+        """Like `tf.data.Dataset.shard`, but reads only this shard, and every shard has the same number of elements.
 
         Args:
-            num_shards, index: numbers or scalar tensors, also such that only the running graph knows; if neither is
-                given, taken from the launcher's environment, see `Pipeline.shard`. With
-                `tf.data.experimental.SHARD_HINT` this is tf.data's own shard.
-            even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`. For numbers that only the
-                graph knows ``"none"`` is the default: each row is in one shard, as in tf.data.
+            num_shards, index: numbers or scalar tensors, which may be unknown until the graph runs. Without them, the
+                launcher's environment decides, see `Pipeline.shard`. With `tf.data.experimental.SHARD_HINT`, this is
+                tf.data's own shard.
+            even: ``"pad"`` (the default), ``"drop"`` or ``"none"``, see `Pipeline.shard`. If the numbers are unknown
+                until the graph runs, the default is ``"none"``: each row is in one shard, as in tf.data.
             canonical_shards: fixes the order for any number of shards that divides it.
-            policy: ``"global"`` (the default), or ``"rowgroup_modulo"``: whole row groups, as Petastorm deals them.
+            policy: ``"global"`` (the default), or ``"rowgroup_modulo"`` for whole row groups, as in Petastorm.
         """
         options: dict[str, Any] = {"even": even, "canonical_shards": canonical_shards, "policy": policy}
         chosen = {key: value for key, value in options.items() if value is not None}
@@ -443,9 +442,9 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         reshuffle_each_iteration: bool | None = True,
         name: str | None = None,
     ) -> Self:
-        """As `tf.data.Dataset.shuffle`, and the row groups are permuted as a whole.
+        """Like `tf.data.Dataset.shuffle`, but also permutes all row groups.
 
-        Without a seed one is drawn here, from `tf.random.set_seed`'s sequence if that was called.
+        Without a seed, this draws one, from `tf.random.set_seed`'s sequence if you called that.
         """
         size = static(buffer_size)
         static_seed = graph_seed() if seed is None else static(seed)
@@ -458,9 +457,9 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
     def cache(  # type: ignore[override]  # tf.data's own arguments
         self, filename: Any = "", name: str | None = None, *, directory: Any = None, max_bytes: int | None = None
     ) -> Self:
-        """Without a directory tf.data's cache in memory; with one, fetched columns are kept in it.
+        """Caches elements in memory with tf.data's cache, or fetched columns in a directory if you give one.
 
-        See `Pipeline.cache`, which also says what ``max_bytes`` does.
+        See `Pipeline.cache`, also for ``max_bytes``.
         """
         place = static_text(filename) if directory is None else directory
         if place is None or (place == "" and max_bytes is None):
@@ -478,10 +477,10 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         deterministic: bool | None = None,
         name: str | None = None,
     ) -> Self:
-        """As `tf.data.Dataset.batch`, decoded straight into it; fields of variable shape become ragged tensors.
+        """Like `tf.data.Dataset.batch`, but decodes straight into the batch. Variable shapes become ragged tensors.
 
         Raises:
-            PipelineError: batches of differing sizes (`bucket`), which tf.data cannot stack.
+            PipelineError: the elements are batches of different sizes (`bucket`), which tf.data cannot stack.
         """
         size, drop = static(batch_size), static(drop_remainder)
         refused = any(stage.makes_batches for stage in self._pipeline.stages)
@@ -490,21 +489,21 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         return tf.data.Dataset.batch(self, batch_size, drop_remainder, num_parallel_calls, deterministic, name=name)
 
     def repeat(self, count: object = None, name: str | None = None) -> Self:
-        """As `tf.data.Dataset.repeat`."""
+        """Like `tf.data.Dataset.repeat`."""
         static_count = -1 if count is None else static(count)
         if static_count is not None and self._pipeline.accepts("repeat"):
             return super().repeat(None if static_count < 0 else static_count)
         return tf.data.Dataset.repeat(self, count, name=name)
 
     def take(self, count: object, name: str | None = None) -> Self:
-        """As `tf.data.Dataset.take`."""
+        """Like `tf.data.Dataset.take`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("take"):
             return super().take(static_count)
         return tf.data.Dataset.take(self, count, name=name)
 
     def skip(self, count: object, name: str | None = None) -> Self:
-        """As `tf.data.Dataset.skip`."""
+        """Like `tf.data.Dataset.skip`."""
         static_count = static(count)
         if static_count is not None and static_count >= 0 and self._pipeline.accepts("skip"):
             return super().skip(static_count)
@@ -517,9 +516,9 @@ def mix(
     seed: int | None = None,
     stop: Stop = "first",
 ) -> ParquetDataset:
-    """Rows of several datasets in one deterministic, weighted order, see `parquetry.common.mix`.
+    """Mixes the rows of several datasets in one deterministic, weighted order; see `parquetry.common.mix`.
 
-    Without a seed one is drawn here, from `tf.random.set_seed`'s sequence if that was called.
+    Without a seed, this draws one, from `tf.random.set_seed`'s sequence if you called that.
     """
     chosen = graph_seed() if seed is None else seed
     return ParquetDataset.from_pipeline(mix_pipelines(datasets, weights=weights, seed=chosen, stop=stop))
