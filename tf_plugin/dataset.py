@@ -332,7 +332,7 @@ class ParquetDataset(Sources, Verbs, tf.data.Dataset):
         self._begins_at = text
 
     def _progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
-        """Returns the state, and the elements that the latest iterator had left at its start (-1 endless, -2 unknown)."""
+        """Returns the state, and the elements the latest iterator had left at its start (-1 endless, -2 unknown)."""
         self._dataset()
         if self._feed is not None:
             return self._feed.progress(elements, since_restart=since_restart)

@@ -1,8 +1,8 @@
-"""Keras callbacks: `StatsCallback` logs which side is slow; `ResumeTraining` saves the position in the data with the
-model, to go on exactly there.
+"""Keras callbacks: `StatsCallback` logs which side is slow. `ResumeTraining` saves the position in the data with the
+model, and resumes exactly there.
 
-In: the `ParquetDataset` that ``model.fit`` reads, and a directory. Always holds: a saved position is that after the
-last batch which the saved weights have seen, however far tf.data had read ahead.
+A saved position is always the one after the last batch that the saved weights have seen, no matter how far tf.data had
+read ahead.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ with needs_framework("parquetry.tf_plugin.keras", "tensorflow", extra="tensorflo
     from .dataset import ParquetDataset
 
 
-class StatsCallback(tf.keras.callbacks.Callback):  # Keras comes without types
-    """Writes what a dataset does, and which side is slow, into TensorBoard logs while a model trains.
+class StatsCallback(tf.keras.callbacks.Callback):  # Keras has no types
+    """Writes a dataset's statistics, and which side is slow, to TensorBoard logs while a model trains.
 
     ::
 
         rows = ParquetDataset(url).shuffle(10_000, seed=7).batch(64)
         model.fit(rows.map(to_xy).prefetch(2), epochs=10, callbacks=[StatsCallback(rows, "logs")])
 
-    Scalars are named ``parquetry/rows_per_s``, ``parquetry/wait_share`` and so on, and the reason for the verdict is a
-    text. The step counts batches over all epochs.
+    Scalars are named ``parquetry/rows_per_s``, ``parquetry/wait_share`` and so on. The reason for the verdict is logged
+    as text. The step counts batches over all epochs.
 
     Args:
         dataset: the `ParquetDataset` at the head of the training data, before ``map`` and ``prefetch``.
-        log_dir: where TensorBoard looks.
-        every: batches between two points; ``None`` = one at the end of each epoch.
+        log_dir: the directory that TensorBoard reads.
+        every: number of batches between two points; ``None`` = one point at the end of each epoch.
 
     Raises:
-        PipelineError: arguments that make no sense.
+        PipelineError: invalid arguments.
     """
 
     def __init__(self, dataset: ParquetDataset, log_dir: str | Path, *, every: int | None = None) -> None:
@@ -57,7 +57,7 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras comes without types
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """Writes a point after every so many batches."""
+        """Writes a point after every ``every`` batches."""
         self._batches += 1
         if self._every is not None and self._batches % self._every == 0:
             self._write()
@@ -83,35 +83,35 @@ class StatsCallback(tf.keras.callbacks.Callback):  # Keras comes without types
 
 
 def _metadata(plugin: str, data_class: int) -> tf.compat.v1.SummaryMetadata:
-    """How TensorBoard shows a value. ``tf.summary.scalar`` does it as well, where TensorBoard is installed."""
+    """Returns how TensorBoard shows a value. ``tf.summary.scalar`` does the same, but needs TensorBoard installed."""
     data = tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
     return tf.compat.v1.SummaryMetadata(plugin_data=data, data_class=data_class)
 
 
-class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
-    """Saves weights, optimizer and data position together, and restores them when training begins again.
+class ResumeTraining(tf.keras.callbacks.Callback):  # Keras has no types
+    """Saves weights, optimizer and data position together, and restores them when training starts again.
 
-    The same program runs at first and after every interruption::
+    Run the same program the first time and after every interruption::
 
         rows = ParquetDataset(url).shuffle(10_000, seed=7).batch(64)
         resume = ResumeTraining(rows, "checkpoints", save_every=500)
         model.fit(rows.map(to_xy).prefetch(2), epochs=10, callbacks=[resume], initial_epoch=resume.initial_epoch)
 
-    An interrupted epoch goes on with the batches that were left of it; Keras then warns that the epoch ran out of data,
-    because it is shorter than the others. With an endless dataset and ``steps_per_epoch`` the batches go on all the
-    same, and Keras counts that epoch's steps from 0 again. Averages that metrics had gathered are not saved.
+    An interrupted epoch continues with its remaining batches. Keras then warns that the epoch ran out of data, because
+    it is shorter than the others. With an endless dataset and ``steps_per_epoch``, the batches continue as well, but
+    Keras counts the steps of that epoch from 0 again. The running averages of metrics are not saved.
 
     Args:
-        dataset: the `ParquetDataset` at the head of the training data. What follows it must keep one element for each
-            of its own (``map``, ``prefetch``, not ``batch`` or ``unbatch``), and nothing else may read this very object
-            meanwhile: give ``validation_data`` one of its own. Give its shuffle a seed.
-        directory: where checkpoints are kept; with several processes, one directory for each.
-        save_every: batches between two saves; ``None`` = at the end of each epoch only.
-        max_to_keep: checkpoints that stay.
+        dataset: the `ParquetDataset` at the head of the training data. Stages after it must map elements one to one
+            (``map`` or ``prefetch``, not ``batch`` or ``unbatch``). Nothing else may read this object during training:
+            use a separate dataset for ``validation_data``. Give its shuffle a seed.
+        directory: the directory for checkpoints; with several processes, one per process.
+        save_every: number of batches between two saves; ``None`` = only at the end of each epoch.
+        max_to_keep: number of checkpoints to keep.
 
     Raises:
-        PipelineError: arguments that make no sense; while training begins, for a model that is not built.
-        tf.errors.InvalidArgumentError: while training begins, for a position in another dataset or pipeline.
+        PipelineError: invalid arguments; when training begins, the model is not built.
+        tf.errors.InvalidArgumentError: when training begins, the position belongs to another dataset or pipeline.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         self._max_to_keep = max_to_keep
         self._position = _Position()
         self._manager: tf.train.CheckpointManager | None = None
-        self._elements = 0  # used, since the dataset's iterator began
-        self._remaining: int | None = None  # elements that the iterator had when it began; -1 endless, -2 unknown
+        self._elements = 0  # elements used since the dataset's iterator began
+        self._remaining: int | None = None  # elements the iterator had left at its start; -1 endless, -2 unknown
         self._batch = -1  # Keras's number of the latest batch of the epoch
         self._unsaved = 0
         latest = tf.train.latest_checkpoint(self._directory)
@@ -141,11 +141,11 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
 
     @property
     def initial_epoch(self) -> int:
-        """The epoch to begin with, for ``model.fit``: 0, or that of the latest checkpoint."""
+        """The epoch to start with, for ``model.fit``: 0, or the epoch of the latest checkpoint."""
         return self._position.epoch
 
     def on_train_begin(self, logs: object = None) -> None:
-        """Restores the latest checkpoint, if there is one, and has the dataset go on at its position."""
+        """Restores the latest checkpoint, if there is one, and moves the dataset to its position."""
         if not self.model.built:
             raise PipelineError(
                 "ResumeTraining: expected a model that is built, got one without weights. Give it an Input layer, or "
@@ -159,7 +159,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
             checkpoint.restore(self._manager.latest_checkpoint).assert_existing_objects_matched()
         if not self._position.state:
             self._position.state = state_of(self._dataset.pipeline.plan(), Cursor()).to_json()
-        # Also at the start: to build a model Keras reads a batch, and that reading is no epoch.
+        # Also on a first start: Keras reads a batch to build a model, which must not count as an epoch.
         self._dataset.start_next_at(self._position.state)
         self._elements = self._unsaved = 0
         self._remaining = None
@@ -170,16 +170,16 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         self._batch = -1
 
     def on_train_batch_begin(self, batch: int, logs: object = None) -> None:
-        """Ends an epoch that is shorter than Keras believes, because it was begun before the restart.
+        """Ends an epoch that is shorter than Keras expects, because it began before the restart.
 
-        Else Keras would run the training step once more to find out, and steps that find no data still advance the
-        optimizer's and the random generators' counts.
+        Otherwise Keras would run another training step to find out. Steps that find no data still advance the counts of
+        the optimizer and the random generators.
         """
         if self._remaining is not None and 0 <= self._remaining <= self._elements:
             raise StopIteration
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """Counts the batch, and saves if it is time to."""
+        """Counts the batch, and saves if a save is due."""
         self._elements += batch - self._batch
         if self._remaining is None:
             self._remaining = self._dataset._progress(0, since_restart=True)[1]
@@ -187,11 +187,11 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         self._batch = batch
         if self._save_every is not None and self._unsaved >= self._save_every:
             state, left = self._now()
-            if left != 0:  # the end of the data is the end of the epoch, which saves
+            if left != 0:  # at the end of the data, the end of the epoch saves
                 self._save(state)
 
     def on_epoch_end(self, epoch: int, logs: object = None) -> None:
-        """Saves, at the beginning of the next epoch if the data came to an end."""
+        """Saves. If the data has ended, the saved position is the beginning of the next epoch."""
         self._position.epoch = epoch + 1
         state, left = self._now()
         ended = left == 0 or (left is None and self.params.get("steps") is None)
@@ -203,7 +203,7 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         self._save(state)
 
     def _now(self) -> tuple[dict[str, Any], int | None]:
-        """The state after the batches used, and how many are left; ``None`` = nobody knows, or endless (then -1)."""
+        """Returns the state after the used batches, and how many are left: ``None`` = unknown, -1 = endless."""
         state, remaining = self._dataset._progress(self._elements, since_restart=True)
         if remaining < 0:
             return state, -1 if remaining == tf.data.INFINITE_CARDINALITY else None
@@ -216,15 +216,15 @@ class ResumeTraining(tf.keras.callbacks.Callback):  # Keras comes without types
         self._unsaved = 0
 
 
-class _Position(tf.train.experimental.PythonState):  # TensorFlow comes without types
-    """Epoch and state, kept inside the checkpoint, so that they are never those of other weights."""
+class _Position(tf.train.experimental.PythonState):  # TensorFlow has no types
+    """The epoch and state, stored inside the checkpoint so that they always match the weights."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.state = ""
 
     def serialize(self) -> str:
-        """As JSON."""
+        """Returns the position as JSON."""
         return json.dumps({"epoch": self.epoch, "state": self.state})
 
     def deserialize(self, string_value: bytes | str) -> None:
@@ -234,7 +234,7 @@ class _Position(tf.train.experimental.PythonState):  # TensorFlow comes without 
 
 
 def _variables(model: tf.keras.Model) -> list[tf.Variable]:
-    """What training changes: weights, optimizer, random generators; not what metrics gather."""
+    """Returns the variables that training changes: weights, optimizer, random generators, but not metrics."""
     metrics = {id(variable) for variable in getattr(model, "metrics_variables", ())}
     found = {id(variable): variable for variable in (*model.variables, *model.optimizer.variables)}
     own = [variable for number, variable in found.items() if number not in metrics]
