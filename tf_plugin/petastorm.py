@@ -1,8 +1,8 @@
-"""`make_petastorm_dataset` and `tf_tensors`: the readers of `common.petastorm` in TensorFlow, by Petastorm's names.
+"""`make_petastorm_dataset` and `tf_tensors`: the readers of `common.petastorm` in TensorFlow, under Petastorm's names.
 
-Elements are named tuples of tensors (of windows, ``{offset: named tuple}``) with the static shapes of the schema. Text,
+Elements are named tuples of tensors (for windows, ``{offset: named tuple}``) with the schema's static shapes. Text,
 bytes and decimals are ``tf.string``, dates and time stamps ``tf.int64`` (nanoseconds since 1970), uint16 ``tf.int32``
-and uint32 ``tf.int64``. Rows come one by one through Python; `ParquetDataset` is the fast way.
+and uint32 ``tf.int64``. Rows pass through Python one by one; `ParquetDataset` is faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ with needs_framework("parquetry.tf_plugin.petastorm", "tensorflow", extra="tenso
     import tensorflow as tf
 
 RANDOM_SHUFFLING_QUEUE_SIZE = "random_shuffling_queue_size"
-"""The name of the graph's op that tells how full the shuffling queue of `tf_tensors` is."""
+"""The name of the graph op that returns the size of the shuffling queue of `tf_tensors`."""
 
 _TF_DTYPES = {
     np.bool_: tf.bool,
@@ -60,12 +60,12 @@ _BLOCK_BYTES = 4 << 20
 
 
 def make_petastorm_dataset(reader: DescribedSamples) -> Any:
-    """A ``tf.data.Dataset`` of a reader's rows, row groups (of a batched reader), or windows.
+    """Returns a ``tf.data.Dataset`` of a reader's rows, row groups (of a batched reader), or windows.
 
-    The reader must stay open while the dataset is iterated. A second iteration resets it, with a warning.
+    The reader must stay open while you iterate the dataset. A second iteration resets it, with a warning.
 
     Raises:
-        SchemaError: a field of a type that TensorFlow lacks.
+        SchemaError: TensorFlow has no type for a field.
     """
     schema, ngram = reader.schema, reader.ngram
     fields = _flat_fields(schema, ngram)
@@ -93,8 +93,8 @@ def make_petastorm_dataset(reader: DescribedSamples) -> Any:
             )
         ahead = 0
 
-    # Dtypes and shapes in the form of the rows: an output_signature, or a map() that names the fields, costs more than
-    # reading a row. TensorFlow 1's class has make_one_shot_iterator() beside all that tf.data.Dataset has.
+    # Dtypes and shapes are nested like the rows: an output_signature, or a map() that names the fields, costs more than
+    # reading a row. TensorFlow 1's class also has make_one_shot_iterator().
     generate = tf.compat.v1.data.Dataset.from_generator
     if not most:
         return generate(lambda: (_nested(schema, ngram, row) for row in rows()), dtypes, shapes)
@@ -103,7 +103,7 @@ def make_petastorm_dataset(reader: DescribedSamples) -> Any:
 
 
 def _block_rows(fields: list[tuple[UnischemaField, tf.DType]]) -> int:
-    """How many rows go to TensorFlow with one call of Python, which costs as much as many rows; 0 if they cannot."""
+    """Returns how many rows to pass to TensorFlow per Python call, because calls are expensive; 0 if impossible."""
     if any(None in field.shape for field, _ in fields):
         return 0
     row_bytes = sum(math.prod(axis or 0 for axis in field.shape) * dtype.size for field, dtype in fields)
@@ -111,7 +111,7 @@ def _block_rows(fields: list[tuple[UnischemaField, tf.DType]]) -> int:
 
 
 def _blocks(rows: Iterator[list[Any]], most: int) -> Iterator[list[list[Any]]]:
-    """Blocks that grow from one row, so that the first rows need not wait; the rows before an error come too."""
+    """Yields blocks of rows. They grow from one row, so that the first comes early. Rows before an error come too."""
     size, failure = 1, None
     while failure is None:
         block: list[list[Any]] = []
@@ -147,14 +147,14 @@ def _objects(values: Sequence[Any]) -> np.ndarray:
 
 
 def tf_tensors(reader: DescribedSamples, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
-    """The next row (or window) as a named tuple of tensors, read anew each time that a TensorFlow 1 session runs it.
+    """Returns a row (or window) as a named tuple of tensors. Each run in a TensorFlow 1 session reads the next one.
 
     Args:
         shuffling_queue_capacity: rows in a ``RandomShuffleQueue`` between the reader and the tensors; 0 = none.
         min_after_dequeue: rows that always stay in the queue.
 
     Raises:
-        PipelineError: a shuffling queue of row groups, or outside a graph.
+        PipelineError: a shuffling queue with a batched reader, or outside a graph.
     """
     if shuffling_queue_capacity > 0 and (reader.batched_output or tf.executing_eagerly()):
         raise PipelineError(
@@ -186,14 +186,14 @@ def _begin(reader: DescribedSamples) -> None:
 
 def _shuffled(tensors: object, dtypes: list[Any], capacity: int, min_after_dequeue: int) -> Any:
     queue = tf.queue.RandomShuffleQueue(capacity, min_after_dequeue, dtypes)
-    queue.size(name=RANDOM_SHUFFLING_QUEUE_SIZE)  # only for those who look it up by its name
+    queue.size(name=RANDOM_SHUFFLING_QUEUE_SIZE)  # for code that looks it up by name
     runner = tf.compat.v1.train.QueueRunner(queue, [queue.enqueue(tensors)])
     tf.compat.v1.train.add_queue_runner(runner)
     return queue.dequeue()
 
 
 def _flat_fields(schema: Unischema, ngram: NGram | None) -> list[tuple[UnischemaField, tf.DType]]:
-    """Every field of an element in order, and its TensorFlow dtype; a window's offsets one after the other."""
+    """Returns each field of an element in order, with its TensorFlow dtype; for windows, offset by offset."""
     schemas = [schema] if ngram is None else [ngram.get_schema_at_timestep(schema, offset) for offset in ngram.offsets]
     return [(field, _tf_dtype(field)) for part in schemas for field in part.fields.values()]
 
@@ -206,7 +206,7 @@ def _tf_dtype(field: UnischemaField) -> tf.DType:
 
 
 def _numpy_to_tf_dtypes(numpy_dtype: object) -> Any:
-    """The TensorFlow dtype of a field's numpy type; raises `SchemaError` (a ``ValueError``) if there is none."""
+    """Returns the TensorFlow dtype for a numpy type. Raises `SchemaError` (a ``ValueError``) if there is none."""
     found = numpy_dtype.type if isinstance(numpy_dtype, np.dtype) else numpy_dtype
     if found not in _TF_DTYPES:
         raise SchemaError(f"numpy type {numpy_dtype}: expected one of {[item.__name__ for item in _TF_DTYPES]}.")
@@ -226,10 +226,10 @@ def _shape(field: UnischemaField, batched: bool) -> tuple[int | None, ...]:
 
 
 def _sanitize_field_tf_types(sample: Any) -> Any:
-    """A named tuple whose values TensorFlow takes.
+    """Returns a named tuple with values that TensorFlow accepts.
 
     Raises:
-        NullValueError: a null, with the field's name.
+        NullValueError: a value is null. The error names the field.
     """
     values = {name: _tf_value(name, value) for name, value in sample._asdict().items()}
     return type(sample)(**values)
@@ -276,7 +276,7 @@ def _of_objects(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _flatten(ngram: Mapping[int, Any]) -> Any:
-    """A window as one named tuple, with the number of the step behind each name: ``id_0``, ``id_1``, ..."""
+    """Returns a window as one named tuple. Names end in the number of the step: ``id_0``, ``id_1``, ..."""
     flat = {
         f"{name}_{number}": value
         for number, offset in enumerate(sorted(ngram))
@@ -296,7 +296,7 @@ def _ngrams_generator(reader: DescribedSamples) -> Iterator[Any]:
 
 
 def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Sequence[Any]) -> dict[int, Any]:
-    """The flat tensors of a window as ``{offset: named tuple}``."""
+    """Returns the flat tensors of a window as ``{offset: named tuple}``."""
     for tensor, (field, _) in zip(fields_as_list, _flat_fields(schema, ngram), strict=True):
         tensor.set_shape(tuple(field.shape))
     result: dict[int, Any] = _nested(schema, ngram, fields_as_list)
@@ -304,7 +304,7 @@ def _unflatten_and_set_shape(schema: Unischema, ngram: NGram, fields_as_list: Se
 
 
 def _nested(schema: Unischema, ngram: NGram | None, flat: Sequence[Any]) -> Any:
-    """Something for each field, in the form of a row or, ``{offset: named tuple}``, of a window."""
+    """Nests one value per field like a row, or like a window: ``{offset: named tuple}``."""
     if ngram is None:
         return schema.make_namedtuple_tf(*flat)
     values = iter(flat)
