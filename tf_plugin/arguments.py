@@ -1,4 +1,4 @@
-"""Arguments of tf.data's verbs as the plan needs them: numbers and paths that are known now, seeds, predicates."""
+"""Converts arguments of tf.data's verbs for the plan: numbers and paths that are known now, seeds, predicates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parquetry.common.errors import PipelineError
 
 
 def static(value: object) -> int | None:
-    """An integer (or bool) that is known now; ``None`` for one that only the running graph knows."""
+    """Returns an integer (or bool), or ``None`` if it is unknown until the graph runs."""
     if tf.is_tensor(value):
         value = tf.get_static_value(value)
     if isinstance(value, bool | int | np.integer | np.bool_):
@@ -25,7 +25,7 @@ def static(value: object) -> int | None:
 
 
 def static_text(value: object) -> Any:
-    """A path that is known now; ``None`` for one that only the running graph knows."""
+    """Returns a path, or ``None`` if it is unknown until the graph runs."""
     if not tf.is_tensor(value):
         return value
     value = tf.get_static_value(value)
@@ -33,10 +33,10 @@ def static_text(value: object) -> Any:
 
 
 def known_urls(value: object, like: object) -> Any:
-    """URLs as texts, or as one tensor where only the running graph knows them.
+    """Returns URLs as text, or as one tensor if they are unknown until the graph runs.
 
     Raises:
-        PipelineError: a tensor that is not known, and nothing that says what its elements look like.
+        PipelineError: the URLs are unknown, and ``like`` does not say what the elements look like.
     """
     if isinstance(value, list | tuple) and any(tf.is_tensor(item) for item in value):
         value = tf.stack([tf.reshape(item, ()) for item in value])
@@ -57,7 +57,7 @@ def known_urls(value: object, like: object) -> Any:
 
 
 def graph_seed() -> int | None:
-    """A seed of `tf.random.set_seed`'s sequence, or ``None`` if no seed was set."""
+    """Returns a seed from the sequence of `tf.random.set_seed`, or ``None`` if no seed was set."""
     graph_seed, op_seed = tf.compat.v1.random.get_seed(None)
     if graph_seed is None or op_seed is None:
         return None
@@ -65,5 +65,5 @@ def graph_seed() -> int | None:
 
 
 def is_dnf(predicate: object) -> bool:
-    """Whether a predicate is a list of tuples, or a list of such lists."""
+    """Returns whether a predicate is a list of tuples, or a list of such lists."""
     return isinstance(predicate, Sequence) and not isinstance(predicate, str | bytes)

@@ -1,4 +1,4 @@
-"""The dataset of an Arrow stream: flat columns from tensorflow-io (or pyarrow), put into their shapes in the graph.
+"""The dataset over an Arrow stream: flat columns from tensorflow-io (or pyarrow), reshaped in the graph.
 
 In: an `Element` and the URL of an endpoint that sends the layout of `parquetry.common.transport.served.cells`. Out: a
 `tf.data.Dataset` of the same elements, dtypes and specs as the native op's.
@@ -29,7 +29,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def arrow_dataset(element: Element, endpoint: Endpoint, reader: Reader) -> tf.data.Dataset:
-    """The dataset of what an endpoint sends; every iterator connects to it anew."""
+    """Returns a dataset over the stream of an endpoint. Every iterator opens its own connection."""
     cells, leaves = cells_of(element), leaves_of(element)
     specs = (tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64), *(_spec(cell, element) for cell in cells))
 
@@ -55,7 +55,7 @@ def _dtype(cell: Cell, element: Element) -> np.dtype[Any]:
 
 
 def _value(leaf: Leaf, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> Any:
-    """One output of an element from its flat columns."""
+    """Builds one output of an element from its flat columns."""
     tensors = [_tensor(component, element, rows, parts) for component in leaf.components]
     for tensor, component in zip(tensors, leaf.components, strict=True):
         tensor.set_shape(component.spec.shape)
@@ -63,7 +63,7 @@ def _value(leaf: Leaf, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Te
 
 
 def _tensor(component: Component, element: Element, rows: tf.Tensor, parts: dict[Any, tf.Tensor]) -> tf.Tensor:
-    """One component, as the native op gives it."""
+    """Returns one component, in the form of the native op."""
     field, what, *axis = component.kind.split(":")
     number, output = int(field), element.leaves[int(field)]
     if what == "splits":
@@ -85,7 +85,7 @@ def _shape(output: OutputField, element: Element, rows: tf.Tensor, sent: tf.Tens
 
 def _tensorflow_io(endpoint: Endpoint, specs: Sequence[tf.TensorSpec]) -> tf.data.Dataset:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its imports use what newer packages call old
+        warnings.simplefilter("ignore")  # its imports use deprecated names of newer packages
         from tensorflow_io.arrow import ArrowStreamDataset
     return ArrowStreamDataset(
         [endpoint.for_tensorflow_io],
@@ -127,7 +127,7 @@ def _connected(endpoint: Endpoint) -> socket.socket:
 
 
 def _item(column: pa.Array, dtype: np.dtype[Any], row: int) -> Any:
-    """One row of a column as numpy: a scalar, or a list's values."""
+    """Returns one row of a column as numpy: a scalar, or the values of a list."""
     if not pa.types.is_list(column.type):
         return column[row].as_py()
     values = column[row].values

@@ -1,6 +1,6 @@
-"""What of a dataset only the running graph knows: a shard, a URL. It travels in the request that the op receives.
+"""`Deferred`: the parts of a dataset that are unknown until the graph runs, such as a shard or a URL.
 
-In: tensors, and the request of a pipeline in which something else stands in their place. Out: the request as a tensor.
+In: tensors, and the request of a pipeline with placeholders for them. Out: the request as a tensor, for the op.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Deferred:
 
     Attributes:
         shard: ``(num_shards, index)``, for the pipeline's shard.
-        urls: one URL or a vector of them, for the pipeline's.
+        urls: one URL or a vector of them, in place of the pipeline's.
     """
 
     shard: tuple[Any, Any] | None = None
@@ -29,7 +29,7 @@ class Deferred:
         return self.shard is not None or self.urls is not None
 
     def request(self, text: str) -> Any:
-        """The request with the members ``shard`` and ``urls`` (base64) of ``docs/protocol.md`` added."""
+        """Returns the request with the members ``shard`` and ``urls`` (base64) of ``docs/protocol.md`` added."""
         parts: list[Any] = ["{"]
         if self.shard is not None:
             numbers = [tf.as_string(tf.ensure_shape(number, ())) for number in self.shard]
@@ -40,7 +40,7 @@ class Deferred:
         return tf.strings.join([*parts, text.removeprefix("{")]) if self else text
 
     def refuse(self, what: str) -> None:
-        """Raises `PipelineError` if there is anything."""
+        """Raises `PipelineError` if any part is unknown."""
         if self:
             which = "shard" if self.shard is not None else "URL"
             raise PipelineError(

@@ -1,9 +1,9 @@
-"""From a pipeline's element to tf.data's: the flat components of the source op, and the structure made of them.
+"""Converts a pipeline's element to tf.data's: the flat components of the source op, and the structure built from them.
 
-In: an `Element` (what a pipeline hands out). Out: the op's attributes, and a `tf.data.Dataset` whose elements are
-nested dicts (or tuples) of tensors. Fields of variable shape become `tf.RaggedTensor` where there is a leading axis
-(a batch, or the steps of a window), and a dense tensor of the row's own shape where there is none. Nested lists are
-ragged at every level, in rows too.
+In: an `Element` (what a pipeline yields). Out: the op's attributes, and a `tf.data.Dataset` whose elements are nested
+dicts (or tuples) of tensors. Fields of variable shape become a `tf.RaggedTensor` if there is a leading axis (a batch,
+or the steps of a window), and otherwise a dense tensor with the row's own shape. Nested lists are ragged at every
+level, even in single rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parquetry.common.schema.element import Element, OutputField
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """One flat tensor of the source op: ``kind`` as in ``kernels/element_builder.h``, and its static form."""
+    """One flat tensor of the source op: its ``kind`` as in ``kernels/element_builder.h``, and its spec."""
 
     kind: str
     spec: tf.TensorSpec
@@ -28,17 +28,17 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """One field of the element: its flat components, and how they become one value.
+    """One field of the element: its flat components, and how to combine them into one value.
 
     Attributes:
-        components: the flat tensors it is made of; a single one is the value itself.
-        shape: of one value, for a ragged leaf.
-        window: steps of the window axis, for a ragged leaf.
-        rows: static number of rows, or ``None``, for a ragged leaf.
-        cells: static number of cells (rows, or rows x steps), or ``None``, for a ragged leaf.
+        components: the flat tensors of the value; a single one is the value itself.
+        shape: the shape of one value, for a ragged leaf.
+        window: the number of steps on the window axis, for a ragged leaf.
+        rows: the static number of rows, or ``None``, for a ragged leaf.
+        cells: the static number of cells (rows, or rows x steps), or ``None``, for a ragged leaf.
         batched: whether rows are the first axis.
-        levels: of nested lists, how many levels they have; their components are the values, the row splits if there is
-            a leading axis, and the lengths of the lists at each level but the first.
+        levels: for nested lists, the number of levels. Their components are the values, the row splits if there is a
+            leading axis, and the list lengths at each level but the first.
     """
 
     components: tuple[Component, ...]
@@ -51,12 +51,12 @@ class Leaf:
 
     @property
     def ragged(self) -> bool:
-        """Whether the value is made of several tensors, as a `tf.RaggedTensor`."""
+        """Whether the value consists of several tensors, as a `tf.RaggedTensor`."""
         return len(self.components) > 1
 
 
 def nested_leaf(number: int, output: OutputField, *, batched: bool, rows: int | None) -> Leaf:
-    """The leaf of nested lists, whose first field is ``number``; see `leaf_of`."""
+    """Returns the leaf for nested lists whose first field is ``number``; see `leaf_of`."""
     *lengths, values = [
         leaf_of(number + place, part, batched=batched, rows=rows) for place, part in enumerate(output.leaves)
     ]
@@ -66,7 +66,7 @@ def nested_leaf(number: int, output: OutputField, *, batched: bool, rows: int | 
 
 
 def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None) -> Leaf:
-    """The leaf of field ``number``; ``rows`` is the size of every batch if it is always the same."""
+    """Returns the leaf for field ``number``. ``rows`` is the batch size if it never varies."""
     dtype = tf.string if output.kind != "dense" else tf.dtypes.as_dtype(output.dtype)
     lead: tuple[int | None, ...] = (rows,) if batched else ()
     if output.window is not None:
@@ -95,10 +95,10 @@ def leaf_of(number: int, output: OutputField, *, batched: bool, rows: int | None
 
 
 def leaves_of(element: Element) -> tuple[Leaf, ...]:
-    """The leaves of an element, in the order of the protocol's field numbers.
+    """Returns the leaves of an element, in the order of the protocol's field numbers.
 
     Raises:
-        SchemaError: fields beside the offsets of windows, for which TensorFlow has no form.
+        SchemaError: there are fields next to the offsets of windows, which TensorFlow cannot represent.
     """
     _refuse_mixed_keys(element)
     rows = element.batch_size if element.static_batch else None
@@ -123,7 +123,7 @@ def _refuse_mixed_keys(element: Element) -> None:
 
 
 def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
-    """One value from its flat tensors; graph ops only, nothing is copied."""
+    """Builds one value from its flat tensors, with graph ops and without copying."""
     if not leaf.ragged:
         return tensors[0]
     if leaf.levels:
@@ -140,7 +140,7 @@ def assemble(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
 
 
 def _nested(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
-    """Nested lists: the lengths of each level split the one below, from the inside out."""
+    """Builds nested lists from the inside out: the lengths of each level split the level below."""
     value, *others = tensors
     lengths = others[len(others) - leaf.levels + 1 :]
     for each in reversed(lengths):
@@ -152,14 +152,14 @@ def _nested(leaf: Leaf, tensors: Sequence[tf.Tensor]) -> Any:
 
 
 def _stacked(leaf: Leaf, value: Any) -> Any:
-    """Windows have their steps as an axis of their own."""
+    """Adds the axis of a window's steps."""
     if leaf.window is None or not leaf.batched:
         return value
     return tf.RaggedTensor.from_uniform_row_length(value, leaf.window, nrows=leaf.rows, validate=False)
 
 
 def structured(element: Element, leaves: Sequence[Leaf], source: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset of elements from the source's flat tuples, by a native ``map``."""
+    """Returns the dataset of elements, made from the source's flat tuples by a native ``map``."""
 
     @tf.autograph.experimental.do_not_convert  # nothing to convert, and converted code goes through a temporary file
     def to_element(*tensors: tf.Tensor) -> Any:
@@ -173,14 +173,14 @@ def structured(element: Element, leaves: Sequence[Leaf], source: tf.data.Dataset
 
 
 def structure_of_specs(element: Element, leaves: Sequence[Leaf]) -> Any:
-    """The element spec of leaves that have one component each."""
+    """Returns the element spec for leaves with one component each."""
     return element.nest(leaf.components[0].spec for leaf in leaves)
 
 
 def flat_components(element: Element, leaves: Sequence[Leaf]) -> list[Component]:
-    """The components in the order in which the source op is to give them.
+    """Returns the components in the order in which the source op must output them.
 
-    Without ragged leaves the source gives the structure itself, whose flat order is tf.nest's (by sorted key).
+    Without ragged leaves, the source outputs the structure itself, flattened in the order of tf.nest (sorted keys).
     """
     if any(leaf.ragged for leaf in leaves):
         return [component for leaf in leaves for component in leaf.components]

@@ -1,7 +1,7 @@
-"""The stages as functions for ``dataset.apply(...)``: from a `ParquetDataset` to the one with the stage added.
+"""The stages as functions for ``dataset.apply(...)``. Each takes a `ParquetDataset` and returns one with that stage.
 
-They exist because tf.data code is often written as ``dataset.apply(stage)``. They must stand before ``map``,
-``prefetch`` and everything else after which a dataset is tf.data's own.
+They exist because tf.data code is often written as ``dataset.apply(stage)``. Apply them before ``map``, ``prefetch``
+and other stages of tf.data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Stage = Callable[[tf.data.Dataset], tf.data.Dataset]
 
 
 def __getattr__(name: str) -> Callable[..., Stage]:
-    """The function of any verb, as of the method of that name: ``pad("points")`` for ``dataset.pad("points")``."""
+    """Returns the function for any verb: ``pad("points")`` for the method ``dataset.pad("points")``."""
     if name.startswith("_") or not hasattr(Verbs, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return _function_of(name)
@@ -34,12 +34,12 @@ def _function_of(verb: str) -> Callable[..., Stage]:
         return lambda dataset: getattr(_checked(dataset, verb), verb)(*args, **options)
 
     made.__name__ = made.__qualname__ = verb
-    made.__doc__ = f"As `ParquetDataset.{verb}`."
+    made.__doc__ = f"Like `ParquetDataset.{verb}`."
     return made
 
 
 def cache(directory: str | os.PathLike[str], **options: Any) -> Stage:
-    """As `ParquetDataset.cache` with a directory."""
+    """Like `ParquetDataset.cache` with a directory."""
     return lambda dataset: _checked(dataset, "cache").cache(directory=directory, **options)
 
 

@@ -1,9 +1,9 @@
-"""`EagerIterator`: tf.data's own iterator, with less Python for each element, and errors that have their message alone.
+"""`EagerIterator`: tf.data's own iterator, with less Python per element and cleaner error messages.
 
 tf.data walks the element's spec for every element that Python asks for, which takes longer than making a small batch.
-Here the spec is walked once. The runtime writes the name of its own op before the message of an error and behind it;
-here they are taken off. In a graph (Keras, ``tf.function``), and after an op of tf.data's own, the iterator is not this
-one. Everything else, such as checkpoints, is tf.data's.
+This iterator walks the spec once. It also removes the op names that the runtime puts before and after error messages.
+Graphs (Keras, ``tf.function``) and tf.data's own ops after this dataset use tf.data's iterator. Everything else, such
+as checkpoints, is tf.data's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class EagerIterator(OwnedIterator):
             raise _plain(error) from None
 
     def get_next(self) -> Any:
-        """The next element; `tf.errors.OutOfRangeError` at the end."""
+        """Returns the next element. Raises `tf.errors.OutOfRangeError` at the end."""
         try:
             return super().get_next()
         except tf.errors.OpError as error:
@@ -59,7 +59,7 @@ class EagerIterator(OwnedIterator):
 
 
 def _packer(spec: Any, numbers: Iterator[int]) -> _Pack:
-    """A function that makes an element from its flat tensors, whose ``numbers`` follow the order of `tf.nest`."""
+    """Returns a function that builds an element from its flat tensors, numbered in the order of `tf.nest`."""
     if isinstance(spec, dict):
         by_key = {key: _packer(spec[key], numbers) for key in sorted(spec)}
         parts = [(key, by_key[key]) for key in spec]
@@ -74,7 +74,7 @@ def _packer(spec: Any, numbers: Iterator[int]) -> _Pack:
 
 
 def _plain(error: Any) -> Any:
-    """The same error with the text between ``{{function_node ...}}`` and ``[Op:...]``."""
+    """Returns the same error with only the text between ``{{function_node ...}}`` and ``[Op:...]``."""
     text = _AROUND.sub("", error.message)
     if full_tracebacks() or text == error.message:
         return error

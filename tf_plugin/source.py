@@ -1,4 +1,4 @@
-"""The source dataset over the C++ op, and the key under which its iterators are counted."""
+"""`source_dataset`: the source dataset over the C++ op. `new_dataset_key`: the key that counts its iterators."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _ordinals_lock = ForkLock()
 
 
 def sidecar_command(request: str, restarts: int | None) -> list[str]:
-    """How the sidecar of a request is started: with this Python, unless the program that embeds it is none."""
+    """Returns the command that starts the sidecar for a request, with this Python unless another is set."""
     shared = [SHARED] if may_share_process(request) else []
     return python_command(SIDECAR_MODULE, *shared, *([] if restarts is None else [RESTARTS_FLAG, str(restarts)]))
 
 
 def new_dataset_key(request: str) -> str:
-    """A key for a new dataset object: the same in every process that makes its datasets in the same order.
+    """Returns a key for a new dataset object: the same in every process that creates its datasets in the same order.
 
-    So that tf.data service recognises one dataset that several trainers register.
+    This lets the tf.data service recognize a dataset that several trainers register.
     """
     digest = hashlib.sha256(request.encode()).hexdigest()[:32]
     with _ordinals_lock:
@@ -48,12 +48,12 @@ def source_dataset(
     state: str = "",
     command: Sequence[str],
 ) -> tf.data.Dataset:
-    """The dataset of an element's nested dicts, read from a sidecar.
+    """Returns a dataset of an element's nested dicts, read from a sidecar.
 
     Args:
-        request: the body of OPEN, see ``docs/protocol.md``; a text, or a tensor of one.
-        dataset_key: datasets with one key share a count of iterators; without a key each run of the op makes a
-            dataset that counts its own.
+        request: the body of OPEN (see ``docs/protocol.md``), as text or a string tensor.
+        dataset_key: datasets with the same key share a count of iterators. Without a key, each run of the op creates a
+            dataset with its own count.
         state: where the first iterator begins; empty for the start.
         command: the sidecar's command line.
     """
@@ -78,7 +78,7 @@ def source_dataset(
 
 
 class _Source(tf.data.Dataset):
-    """What tf.data asks of a dataset without inputs."""
+    """A tf.data dataset without inputs."""
 
     def __init__(self, variant: tf.Tensor, element_spec: object) -> None:
         self._spec = element_spec
