@@ -78,7 +78,7 @@ def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
     assert package.rename is functional.rename is functional.rename
     with pytest.raises(AttributeError, match="has no attribute 'renamed'"):
         _ = package.renamed
-    assert functional.select.__doc__ == "As `ParquetDataset.select`."
+    assert functional.select.__doc__ == "Like `ParquetDataset.select`."
     assert hasattr(dataset, "apply")
 
 
