@@ -1,4 +1,4 @@
-"""Keeps things usable in a forked child: `cached_property`, `ForkLock`, and imports inside `importing`.
+"""Keeps things usable in a forked child: `cached_property`, `ForkLock`, imports inside `importing`, and Arrow's memory.
 
 A fork copies every lock, but only the thread that forks. A lock that another thread held at that moment is never
 released in the child. ``DataLoader`` forks its workers, often while other threads are reading.
@@ -86,11 +86,63 @@ def _let_imports_go_on() -> None:
         _imports.release()
 
 
-def _begin_in_child() -> None:
-    global _imports
-    _imports = threading.RLock()
+_READS_WITHIN_S = 0.5  # a read from a store, or a user's function, may take long
+
+
+class _Reads:
+    """Counts the threads inside `reading`, and keeps further ones out during a fork."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.inside = 0
+        self.forks = 0
+
+
+_reads = _Reads()
+_here = threading.local()
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Wraps work with Arrow in a thread, so that forks wait until it is done, for up to half a second.
+
+    Arrow's memory allocator has locks that a forked child can never release if another thread held them.
+    """
+    reads, depth = _reads, getattr(_here, "depth", 0)
+    with reads.changed:
+        if not depth:
+            reads.changed.wait_for(lambda: not reads.forks, 2 * _READS_WITHIN_S)
+        reads.inside += 1
+    _here.depth = depth + 1
+    try:
+        yield
+    finally:
+        _here.depth = depth
+        with reads.changed:
+            reads.inside -= 1
+            reads.changed.notify_all()
+
+
+def _before_fork() -> None:
+    _wait_for_imports()
+    own = getattr(_here, "depth", 0)
+    with _reads.changed:
+        _reads.forks += 1
+        _reads.changed.wait_for(lambda: _reads.inside <= own, _READS_WITHIN_S)
+
+
+def _after_in_parent() -> None:
+    with _reads.changed:
+        _reads.forks -= 1
+        _reads.changed.notify_all()
+    _let_imports_go_on()
+
+
+def _after_in_child() -> None:
+    global _imports, _reads
+    _imports, _reads = threading.RLock(), _Reads()
     _free_all()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_wait_for_imports, after_in_parent=_let_imports_go_on, after_in_child=_begin_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -20,6 +20,7 @@ from ..engine.run.bad_rows import length_without_bad_rows
 from ..engine.run.selecting import select_rows
 from ..engine.run.vocabularies import vocabulary_of
 from ..errors import DatasetError, PipelineError
+from ..forks import reading
 from ..layout.checksums import VERIFY, Verify
 from ..layout.dataset import MAX_VALUE_BYTES, StoredDataset
 from ..layout.files import FileListing
@@ -316,7 +317,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
     def plan(self) -> BasePlan:
         """Returns the plan, which is made once."""
         if "plan" not in self._plans:
-            self._plans["plan"] = self._make_plan()
+            with reading():
+                self._plans["plan"] = self._make_plan()
         result: BasePlan = self._plans["plan"]
         return result
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from parquetry.common.forks import ForkLock, cached_property, importing
+from parquetry.common import forks
+from parquetry.common.forks import ForkLock, cached_property, importing, reading
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This process:DeprecationWarning"
@@ -123,3 +125,61 @@ def test_a_thread_that_imports_may_fork() -> None:
 
     with importing():
         assert exit_code_of_child(imports) == 0
+
+
+def test_a_fork_waits_for_threads_that_read_and_holds_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_READS_WITHIN_S", 60)
+    begun, go = threading.Event(), threading.Event()
+    order = []
+
+    def read() -> None:
+        with reading():
+            begun.set()
+            assert go.wait(60)
+            with reading():  # inside another one, while the fork waits
+                order.append("read")
+
+    def read_later() -> None:
+        with reading():
+            order.append("read later")
+
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(read)
+        begun.wait()
+        child = pool.submit(exit_code_of_child, lambda: forks._reads.inside == 0)
+        while not forks._reads.forks:
+            time.sleep(0.001)
+        later = pool.submit(read_later)
+        assert not child.done()
+        go.set()
+        assert child.result() == 0
+        first.result()
+        later.result()
+    assert order == ["read", "read later"]
+    assert (forks._reads.inside, forks._reads.forks) == (0, 0)
+
+
+def test_a_fork_does_not_wait_forever_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forks, "_READS_WITHIN_S", 0.05)
+    begun, go = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with reading():
+            begun.set()
+            assert go.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(read)
+        begun.wait()
+        assert exit_code_of_child(lambda: True) == 0
+        go.set()
+        slow.result()
+
+
+def test_a_thread_that_reads_can_fork() -> None:
+    def read() -> bool:
+        with reading():
+            return True
+
+    with reading():
+        assert exit_code_of_child(read) == 0

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from ...counting.counters import Count, Reading, add, counted
 from ...errors import DecodeError, ParquetryError, SchemaError
+from ...forks import reading
 from ...layout.arrow_read import read_group
 from ...layout.checksums import VERIFY
 from ...layout.dataset import StoredDataset
@@ -174,7 +175,7 @@ class Fetcher:
             DecodeError, SchemaError: columns do not fit the schema.
         """
         hits = counted(Count.CACHE_HITS)
-        with Reading():
+        with Reading(), reading():
             columns = self._fetched(row_group, rows)
         if counted(Count.CACHE_HITS) == hits:
             add(Count.READ_BYTES, self._bytes(row_group))

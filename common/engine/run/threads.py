@@ -12,6 +12,7 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, took
 from ...errors import ELEMENT_ERRORS
+from ...forks import reading
 from ...order.cursor import Cursor
 from ...plan.draws import BlockKey
 from ...plan.plan import BasePlan
@@ -210,7 +211,8 @@ class ThreadedEngine:
         sources = sources_of(job, handles)
         region = SHARED_REGIONS.acquire(self._job_bytes)
         try:
-            columns = assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
+            with reading():
+                columns = assemble(self._program, sources, job.count, region, strict_nulls=self._strict_nulls)
             add(Count.DELIVERED_BYTES, sum(map(column_bytes, columns)))
             return columns
         finally:
