@@ -1,27 +1,27 @@
-# Every target does its own set-up: a virtual environment, pinned packages, the compiled core and the TensorFlow op. Set-up
-# runs again only when setup.py, pyproject.toml or the pins change (what is compiled: when its sources change).
+# Every target does its own setup: a virtual environment, pinned packages, the compiled core and the TensorFlow op.
+# Setup reruns only when setup.py, pyproject.toml or the pins change (for compiled code: when its sources change).
 #
-#   make demo         writes a real dataset, trains a Keras and a torch model from it
-#   make test         the test suite, both frameworks installed, without the tests that are marked as slow
-#   make test-slow    the tests that are marked as slow: long searches, trainers that are killed, examples; CI runs both
-#   make check        ruff, mypy, the order of the rooms, and what mypy and pyright know in a user's file
+#   make demo         writes a real dataset and trains a Keras and a torch model from it
+#   make test         the test suite with both frameworks installed, without the tests marked slow
+#   make test-slow    the tests marked slow: long searches, killed trainers, examples; CI runs both
+#   make check        ruff, mypy, the import order of the folders, and what mypy and pyright infer in a user's file
 #   make bench        every workload against the machine's limit and the installed peers; BENCH="--profile full" for more
 #   make bench-quick  shuffled JPEG batches against the decoder's own limit, about a minute
-#   make bench-peers  environments with what `make bench` compares with; without them their cells stay blank
-#   make soak         kills the processes of sidecars for an hour and watches elements, memory, descriptors; SECONDS=60 for less
-#   make fuzz         every parser on changed and hostile bytes, SECONDS=300 for each; inputs that fail go to build/fuzz
-#   make test-common  the suite of common, in an environment with neither framework
-#   make test-tf217   the suite of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
-#   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one that it can be run with
-#   make test-trainers  the trainers of others over PyTorch: Accelerate, the Hugging Face Trainer, Lightning, Ray; the notebooks
-#   make test-spark   the suite of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
+#   make bench-peers  environments for the peers of `make bench`; without them their cells stay blank
+#   make soak         kills sidecar processes for an hour and watches elements, memory, descriptors; SECONDS=60 for less
+#   make fuzz         every parser on mutated and hostile bytes, SECONDS=300 for each; failing inputs go to build/fuzz
+#   make test-common  the tests of common, in an environment with neither framework
+#   make test-tf217   the tests of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
+#   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one it runs with
+#   make test-trainers  PyTorch trainers: Accelerate, the Hugging Face Trainer, Lightning, Ray; also the notebooks
+#   make test-spark   the tests of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
 #   make sanitize     the op's client under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, the compiled core
 #                     under the first two; needs gcc
-#   make audit        known flaws in the pinned dependencies, by pip-audit; needs a network
-#   make docs         the site of the docs in build/site; fails where a link leads nowhere
-#   make dist         source distribution and wheels in dist/, with the op for each TENSORFLOWS="2.20.0 2.21.0"; minutes for each
-#   make check-dist   installs the wheel that `make dist` built beside each TensorFlow, and reads by it without a compiler
-#   make clean        removes everything that the targets made
+#   make audit        known vulnerabilities in the pinned dependencies, by pip-audit; needs a network
+#   make docs         the docs site in build/site; fails on broken links
+#   make dist         sdist and wheels in dist/, with the op for each TENSORFLOWS="2.20.0 2.21.0"; minutes each
+#   make check-dist   installs the wheel from `make dist` next to each TensorFlow, and reads with it without a compiler
+#   make clean        removes everything the targets made
 
 PYTHON ?= python3
 PYTHON_TF217 ?= $(PYTHON)
@@ -38,9 +38,9 @@ BENCH_PEERS := .venv-bench .venv-bench-mosaic .venv-bench-petastorm
 BENCH ?=
 VENV_DIST := .venv-dist
 VENV_AUDIT := .venv-audit
-# The versions that wheels hold the op for: every release that parquetry runs with.
+# TensorFlow versions whose op the wheels include: every release that parquetry supports.
 TENSORFLOWS ?= 2.16.1 2.16.2 2.17.0 2.17.1 2.18.0 2.18.1 2.19.0 2.19.1 2.20.0 2.21.0
-# Two test processes for each processor, because tests often wait for processes of their own; PYTEST="-n 0" runs them in one.
+# Two test processes per processor, because tests often wait for their own processes; PYTEST="-n 0" runs them in one.
 JOBS := $(shell $(PYTHON) -c "import os; print(min(2 * (os.cpu_count() or 1), 32))")
 PYTEST ?= -n $(JOBS) --dist worksteal
 CORE := $(wildcard common/native/*.cc) common/native/build.py common/native/compiler.py
@@ -81,7 +81,7 @@ bench-quick: $(VENV)/.op-built
 soak: $(VENV)/.op-built
 	$(VENV)/bin/python -m benchmarks.soak --seconds $(or $(SECONDS),3600)
 
-# Guided by coverage where atheris is installed, which has wheels for Linux; TARGETS="npy pickles" for some of them.
+# Guided by coverage if atheris (wheels for Linux only) is installed; TARGETS="npy pickles" for some of them.
 fuzz: $(VENV)/.installed
 	-$(VENV)/bin/python -m pip install --quiet -c constraints.txt -e ".[fuzz]"
 	$(VENV)/bin/python -m fuzz.run --seconds $(or $(SECONDS),300) $(TARGETS)
@@ -92,16 +92,16 @@ test-common: $(VENV_COMMON)/.core-built
 	$(VENV_COMMON)/bin/python -c "from importlib.util import find_spec; assert not (find_spec('tensorflow') or find_spec('torch'))"
 	$(VENV_COMMON)/bin/python -m pytest $(PYTEST) tests/common tests/every_face tests/faults
 
-# The client of the op, without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
-# ThreadSanitizer knows no child that was forked beside running threads and then starts threads of its own.
-# The core runs inside a Python that was not built with the sanitizers, so their library is loaded first.
+# The op's client without TensorFlow: its forks, threads and parsers, under the compiler's sanitizers.
+# ThreadSanitizer does not support a child forked while threads run that then starts its own threads.
+# The core runs inside a Python built without the sanitizers, so their library is preloaded.
 NOT_UNDER_TSAN := test_forks_beside_a_busy_thread_do_not_deadlock
 sanitize: $(VENV)/.installed
 	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py
 	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(NOT_UNDER_TSAN)"
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native/test_gather.py
 
-# Known flaws in what parquetry depends on; before a release. Needs a network.
+# Known vulnerabilities in the dependencies; run before a release. Needs a network.
 audit:
 	$(call new_venv,$(PYTHON),$(VENV_AUDIT))
 	$(VENV_AUDIT)/bin/python -m pip install --quiet pip-audit
@@ -121,7 +121,7 @@ test-spark: $(VENV_SPARK)/.op-built
 test-trainers: $(VENV_TRAINERS)/.installed
 	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers tests/examples
 
-# Wheels: a pure one, and one with the core, and the op for each TensorFlow here, for any Python (they use nothing of it).
+# Wheels: a pure one, and one with the core and the op for each TensorFlow, for any Python (they do not use its ABI).
 docs: $(VENV_DOCS)/.installed
 	mkdir -p build/docs/parquetry
 	ln -sfn $(addprefix $(CURDIR)/,parquetry/__init__.py common tf_plugin torch_plugin) build/docs/parquetry
@@ -198,7 +198,7 @@ $(addsuffix /.installed,$(BENCH_PEERS)):
 	$(@D)/bin/python -m pip install -r $<
 	touch $@
 
-# Without a compiler numpy does the core's work, so that is no error.
+# Not an error without a compiler: numpy then does the core's work.
 %/.core-built: %/.installed $(CORE)
 	-$*/bin/python -m parquetry.common.native.build
 	touch $@
@@ -218,13 +218,13 @@ define new_venv
 test -x $(2)/bin/python || $(1) -m venv $(2)
 endef
 
-# An environment that has the packages of .venv, and parquetry as a user has it: installed, not editable.
+# An environment with the packages of .venv, and parquetry installed as for a user: not editable.
 define user_environment
 $(VENV)/bin/python -m venv --without-pip $(1)
 $(VENV)/bin/python -c "import sysconfig; print('$(abspath $(2))', sysconfig.get_path('purelib'), sep='\n')" > $$(echo $(1)/lib/python*/site-packages)/parquetry.pth
 endef
 
-# As an installer does for what is not editable: a sidecar's processes then start without compiling the package.
+# As installers do for non-editable packages: a sidecar's processes then start without compiling the package.
 define byte_compile
 $(1)/bin/python -m compileall -q parquetry common tf_plugin torch_plugin
 endef

@@ -1,10 +1,10 @@
-"""Maps the folders at the repository root to ``parquetry.*``, and puts compiled libraries in where that is possible.
+"""Maps the folders at the repository root to ``parquetry.*``, and adds compiled libraries where possible.
 
-The compiled core is built where there is a C++ compiler, unless ``PARQUETRY_NATIVE=0``; without it, numpy does its
-work. Libraries of the op come from the folder that ``PARQUETRY_OPS`` names (`make dist`), one for each TensorFlow. Else
-one is compiled if TensorFlow can be imported by the build (``--no-build-isolation``); else ``python -m
-parquetry.tf_plugin.build`` compiles it, or its first use does. A wheel with libraries is tagged for its platform, but
-for any Python: neither the core nor the op uses anything of Python's ABI. A wheel without is pure.
+The compiled core is built if there is a C++ compiler, unless ``PARQUETRY_NATIVE=0``; without it, numpy does its work.
+The op's libraries, one per TensorFlow, come from the folder in ``PARQUETRY_OPS`` (`make dist`). Otherwise the op is
+compiled here if the build can import TensorFlow (``--no-build-isolation``), or else by ``python -m
+parquetry.tf_plugin.build`` or on first use. A wheel with libraries is tagged for its platform but for any Python:
+neither the core nor the op uses Python's ABI. A wheel without libraries is pure.
 """
 
 import importlib.util
@@ -24,23 +24,23 @@ REPOSITORY = "https://github.com/parquetry/parquetry"
 
 
 def packages() -> list[str]:
-    """The package itself, and every package of the three folders under its import name."""
+    """Returns the package itself and every package of the three folders, under their import names."""
     found = ["parquetry"]
     for folder in FOLDERS:
         found.append(f"parquetry.{folder}")
         found += [f"parquetry.{folder}.{name}" for name in find_packages(folder)]
-    return [*found, "parquetry.tf_plugin.kernels"]  # C++ sources, compiled where the package is installed
+    return [*found, "parquetry.tf_plugin.kernels"]  # C++ sources, compiled on the user's machine
 
 
 def long_description() -> str:
-    """The README with absolute links, for pages that do not stand beside the repository's files."""
+    """Returns the README with absolute links, for pages outside the repository."""
     text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
     text = re.sub(r"(!\[[^\]]*\]\()(?!\w+:|#)", rf"\1{REPOSITORY}/raw/main/", text)
     return re.sub(r"(?<!!)(\[[^\]]*\]\()(?!\w+:|#)", rf"\1{REPOSITORY}/blob/main/", text)
 
 
 class BuildWithLibraries(build_py):
-    """Copies the modules, then puts the libraries beside them."""
+    """Copies the modules, then adds the libraries."""
 
     def run(self) -> None:
         super().run()
@@ -50,7 +50,7 @@ class BuildWithLibraries(build_py):
         self.put_core()
 
     def put_op(self) -> None:
-        """The libraries of the op: given, or compiled for the TensorFlow of this environment."""
+        """Returns the op's libraries: prebuilt, or compiled for this environment's TensorFlow."""
         folder = Path(self.build_lib).resolve() / "parquetry" / "tf_plugin"
         given = os.environ.get("PARQUETRY_OPS")
         fitting = list(Path(given).glob("_parquetry_ops-*.so")) if given else []
@@ -59,7 +59,7 @@ class BuildWithLibraries(build_py):
         self.put(folder, fitting)
 
     def put_core(self) -> None:
-        """The library of the compiled core, unless it is not wanted."""
+        """Builds the library of the compiled core, unless it is disabled."""
         folder = Path(self.build_lib).resolve() / "parquetry" / "common" / "native" / "built"
         fitting: list[Path] = []
         if os.environ.get("PARQUETRY_NATIVE") != "0":
@@ -67,10 +67,10 @@ class BuildWithLibraries(build_py):
         self.put(folder, fitting)
 
     def compiled(self, package: str, folder: Path, what: str, otherwise: str) -> list[Path]:
-        """The library that a package builds into a folder, if that can be done here."""
+        """Builds a package's library into a folder, if that is possible here."""
         path = os.pathsep.join([str(Path(self.build_lib).resolve()), *filter(None, sys.path)])
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        # In a process of its own: TensorFlow is not for the inside of an installer.
+        # In a separate process: an installer should not import TensorFlow.
         command = [sys.executable, "-m", f"parquetry.{package}.build", str(folder)]
         result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
         if result.returncode != 0:
@@ -79,7 +79,7 @@ class BuildWithLibraries(build_py):
         return [Path(result.stdout.splitlines()[-1])]
 
     def put(self, folder: Path, fitting: list[Path]) -> None:
-        """Leaves the libraries that fit in a folder of the package, and none of other sources by earlier builds."""
+        """Puts the matching libraries into a package folder, and removes those of earlier builds from other sources."""
         for path in [*folder.glob("*.lock"), *folder.glob("_parquetry_*.so")]:
             if path not in fitting:
                 path.unlink()
@@ -89,7 +89,7 @@ class BuildWithLibraries(build_py):
 
 
 class WheelOfPlatform(bdist_wheel):
-    """A wheel for any Python, and for one platform if it holds a library."""
+    """A wheel for any Python, tied to a platform if it contains a library."""
 
     def run(self) -> None:
         self.run_command("build")
@@ -100,7 +100,7 @@ class WheelOfPlatform(bdist_wheel):
         super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
-        """As setuptools finds it, without Python's version and ABI."""
+        """Returns the setuptools tag without Python's version and ABI."""
         return "py3", "none", super().get_tag()[2]
 
 

@@ -1,6 +1,6 @@
-"""Who takes part: every contender, its environment, and the workloads that it can do.
+"""Lists every contender, its environment, and the workloads it supports.
 
-In: nothing. Out: `CONTENDERS` by name. Imports no contender, so that a missing one costs nothing.
+`CONTENDERS` maps names to contenders. This module imports none of them, so a missing one costs nothing.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _EVERY_RATE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """One way to read.
+    """One way to read the data.
 
     Attributes:
-        name: on the command line and in JSON.
-        title: in tables.
-        module: below `benchmarks.contenders`.
-        variant: which of the module's ways.
-        environment: the virtual environment that it runs in.
-        workloads: the keys that it can do.
-        ours: whether it is parquetry.
+        name: name on the command line and in JSON.
+        title: name in tables.
+        module: module under `benchmarks.contenders`.
+        variant: which of the module's variants to run.
+        environment: the virtual environment it runs in.
+        workloads: keys of the workloads it supports.
+        ours: whether it is part of parquetry.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Contender:
 
     @property
     def python(self) -> Path:
-        """The interpreter: this very one, or that of another environment."""
+        """Returns the Python interpreter: the current one, or that of another environment."""
         if self.environment == ENVIRONMENTS[0]:
             return Path(sys.executable)
         return ROOT / self.environment / "bin" / "python"
@@ -75,7 +75,7 @@ _ALL = [
         title="ParquetDataset, graph",
         module="ours_tf",
         variant="graph",
-        workloads=tuple(key for key in _EVERY_RATE if key != "g"),  # its passes are shorter than a call of the graph
+        workloads=tuple(key for key in _EVERY_RATE if key != "g"),  # a pass is shorter than one graph call
         ours=True,
     ),
     _ours("pipe", "ParquetPipe", "ours_torch", "pipe"),

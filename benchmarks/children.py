@@ -1,6 +1,6 @@
-"""`Child`: the process of one contender, as the parent sees it; and the slow store's process.
+"""`Child`, the parent's handle on a contender's process, and the slow store's process.
 
-Threads: one. Lifetime: from `start` to `close`, which also ends every process that the child has started.
+Threads: one. Lifetime: from `start` to `close`, which also kills every process the child has started.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from .catalog import ROOT, Contender
 from .workloads import Case
 
-_READY_S = 120.0  # opening a dataset may take an import of TensorFlow and a first pass over a slow store
+_READY_S = 120.0  # opening a dataset may import TensorFlow and make a first pass over a slow store
 _SLACK_S = 60.0
 
 
 class ContenderError(Exception):
-    """A contender that is not installed (``missing``), or that failed."""
+    """Raised for a contender that is not installed (``missing``) or that failed."""
 
     def __init__(self, message: str, *, missing: bool = False) -> None:
         super().__init__(message)
@@ -32,14 +32,14 @@ class ContenderError(Exception):
 
 
 class Child:
-    """A contender's process, ready to be measured.
+    """A contender's process, ready for measurement.
 
     Args:
-        cores: processors that it may use.
-        log: what it prints goes there.
+        cores: processors it may use.
+        log: file that receives its output.
 
     Raises:
-        ContenderError: it is not installed, failed to open the data, or took too long.
+        ContenderError: the contender is not installed, failed to open the data, or took too long.
     """
 
     def __init__(self, contender: Contender, case: Case, *, cores: int, log: Path) -> None:
@@ -84,7 +84,7 @@ class Child:
         return self._ask({"warm_s": warm_s, "window_s": window_s}, warm_s + window_s + _SLACK_S)
 
     def steps(self) -> dict[str, Any]:
-        """Measures the single steps."""
+        """Measures the individual steps."""
         return self._ask({}, _READY_S)
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Child:
 
     def _ask(self, command: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # then the answer says why
+        with contextlib.suppress(BrokenPipeError):  # the answer then says why
             self._process.stdin.write(json.dumps(command).encode() + b"\n")
             self._process.stdin.flush()
         return self._answer(timeout_s)
@@ -120,13 +120,13 @@ class Child:
 
 
 def _last_error(message: str) -> str:
-    """The error itself, where a loader's worker has put a traceback into its message."""
+    """Returns the error itself if a loader worker put a traceback into its message."""
     lines = [line for line in message.splitlines() if line and not line.startswith((" ", "Traceback", "Original"))]
     return (lines[-1] if lines else message)[:300]
 
 
 class SlowStore:
-    """The process of `benchmarks.slow_store` over a folder; ``url`` is where it answers."""
+    """A `benchmarks.slow_store` process that serves a folder at ``url``."""
 
     def __init__(self, folder: Path, *, latency_s: float) -> None:
         command = [sys.executable, "-m", "benchmarks.slow_store", str(folder), "--latency-s", str(latency_s)]

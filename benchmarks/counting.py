@@ -1,8 +1,8 @@
-"""What counting for `stats()` costs: how often an epoch counts, times the cost of each call, as a share of the epoch.
+"""Measures what counting for `stats()` costs: calls per epoch times the cost of a call, as a share of the epoch.
 
 ``python benchmarks/counting.py`` prints it for tables of 8 and 41 columns in large and tiny batches, and for JPEG
-files. Two timings of an epoch, with counting and without, differ by several percent wherever something else runs. The
-shortest of many timings of a single call, and of the epoch, do not.
+files. Timing whole epochs with and without counting would be off by several percent on a busy machine. The shortest of
+many timings of a single call, and of an epoch, is stable.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PLACES: dict[str, list[tuple[Any, str]]] = {
     "took": [(module, "took") for module in (assemble, jobs, threads)],
     "column_bytes": [(threads, "column_bytes")],
 }
-"""What counts, and the names that it is called by."""
+"""The counting functions, and the names they are called by."""
 
 
 @contextmanager
 def noted(calls: Counter[str]) -> Iterator[None]:
-    """Notes how often everything that counts is called in this process."""
+    """Records how often each counting function is called in this process."""
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -60,7 +60,7 @@ def noted(calls: Counter[str]) -> Iterator[None]:
 
 
 def shortest(function: Callable[[], object], times: int, each: int = 1) -> float:
-    """The processor seconds of one call, all threads together."""
+    """Returns the CPU seconds of one call, summed over all threads."""
     found = []
     for _ in range(times):
         began = time.process_time()
@@ -71,7 +71,7 @@ def shortest(function: Callable[[], object], times: int, each: int = 1) -> float
 
 
 def costs() -> dict[str, float]:
-    """The processor seconds of each call, with the clock that its caller reads for it."""
+    """Returns the CPU seconds of each call, including the clock that its caller reads."""
     counters, now = Counters(), time.perf_counter
     counters.bind()
     tally, gauge, held, column = Tally(counters, waits=True), Gauge(counters), iter(range(1 << 40)), Dense(np.zeros(8))
@@ -96,7 +96,7 @@ def costs() -> dict[str, float]:
 
 
 def share(pipeline: Pipeline, cost: dict[str, float]) -> float:
-    """What counting takes of an epoch."""
+    """Returns the share of an epoch spent on counting."""
 
     def epoch() -> None:
         for _ in pipeline:

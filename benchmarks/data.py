@@ -1,8 +1,8 @@
-"""Writes the data folders, the same bytes each time: each holds the same rows in every format that a contender reads.
+"""Writes the data folders, the same bytes each time. Each holds the same rows in every format that a contender reads.
 
-In: a folder and a number of rows. Out: ``parquet/`` (readable by Petastorm too), and beside it ``files/``
-and ``tars/`` where that format makes sense. A folder that is complete is left as it is. Formats that
-only a peer can write are written by the peer's own module into its own folder.
+A folder contains ``parquet/`` (also readable by Petastorm), and ``files/`` and ``tars/`` where those formats make
+sense. Complete folders are left alone. Formats that only a peer can write are written by the peer's module into its
+own folder.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from .workloads import IMAGE_QUALITY, IMAGE_SHAPE, LIDAR_SHAPE, NUMBERS, RARE, ROW_GROUP_ROWS, SEED
 
-_FORMAT = 4  # a new number makes all folders anew
+_FORMAT = 4  # change it to rewrite all folders
 
 
 def prepare(folder: Path, name: str, rows: int) -> None:
-    """Writes one data folder, unless it is there."""
+    """Writes one data folder unless it exists."""
     done = folder / "complete.json"
     wanted = {"format": _FORMAT, "rows": rows}
     if done.exists() and json.loads(done.read_text()) == wanted:
@@ -38,7 +38,7 @@ def prepare(folder: Path, name: str, rows: int) -> None:
 
 
 def photographs(rows: int) -> Iterator[np.ndarray]:
-    """Crops of two photographs, each one different."""
+    """Yields crops of two photographs, all different."""
     sources = _sources()
     random = np.random.default_rng(SEED)
     for number in range(rows):
@@ -49,7 +49,7 @@ def photographs(rows: int) -> Iterator[np.ndarray]:
 
 
 def _sources() -> list[np.ndarray]:
-    """The two photographs of scikit-learn, or where it is not installed, two pictures of about as much detail."""
+    """Returns scikit-learn's two photographs, or without scikit-learn, two pictures with about as much detail."""
     try:
         from sklearn.datasets import load_sample_images
     except ImportError:
@@ -59,7 +59,7 @@ def _sources() -> list[np.ndarray]:
 
 
 def _picture(random: np.random.Generator) -> np.ndarray:
-    """Noise at every scale, the finer the weaker: its JPEG is about as large as a photograph's."""
+    """Returns noise at every scale, weaker at finer scales: its JPEG is about as large as a photograph's."""
     height, width = 427, 640
     pixels = np.full((height, width, 3), 128.0)
     for cell in (128, 64, 32, 16, 8, 4, 2):
@@ -69,7 +69,7 @@ def _picture(random: np.random.Generator) -> np.ndarray:
 
 
 def events(rows: int) -> np.ndarray:
-    """Which images are the rare ones: one in a hundred, anywhere."""
+    """Returns a mask of the rare images: one in a hundred, at random positions."""
     chosen = np.random.default_rng(SEED).choice(rows, max(1, rows // RARE), replace=False)
     return np.isin(np.arange(rows), chosen)
 
@@ -99,7 +99,7 @@ def _write_images(folder: Path, rows: int) -> None:
 
 
 def _write_rare(folder: Path, rows: int) -> None:
-    """More images, of which one in a hundred is an event; pictures repeat, because most are never looked at."""
+    """Writes more images, one in a hundred of them an event; pictures repeat, because most are never looked at."""
     import simplejpeg
 
     from parquetry.common import DatasetWriter
@@ -174,7 +174,7 @@ def _write_texts(folder: Path, rows: int) -> None:
 
 
 def _write_documents(folder: Path, rows: int) -> None:
-    """Token ids of documents whose lengths are as those of texts, log-normal."""
+    """Returns token ids of documents with realistic, log-normal lengths."""
     random = np.random.default_rng(SEED)
     lengths = np.minimum(random.lognormal(6, 1, rows).astype(np.int64) + 1, 20_000)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
@@ -187,7 +187,7 @@ def _write_documents(folder: Path, rows: int) -> None:
 
 
 def _write_parquet(folder: Path, table: pa.Table, row_group_rows: int) -> None:
-    """Plain Parquet, as a warehouse would write it: four files, snappy."""
+    """Writes plain Parquet as a warehouse would: four files, snappy."""
     folder.mkdir()
     share = -(-len(table) // 4)
     for part in range(4):
@@ -196,7 +196,7 @@ def _write_parquet(folder: Path, table: pa.Table, row_group_rows: int) -> None:
 
 
 def _write_groups(folder: Path, rows: int) -> None:
-    """A dataset of as many row groups as rows: one file, written once, under many names."""
+    """Writes a dataset with one row per row group: one file, written once and hard-linked under many names."""
     from parquetry.common.layout.index_writer import write_index
 
     target = folder / "parquet"
@@ -209,7 +209,7 @@ def _write_groups(folder: Path, rows: int) -> None:
 
 
 class _Tars:
-    """Tar files of 64 rows each, as WebDataset wants them."""
+    """Tar files of 64 rows each, as WebDataset expects them."""
 
     _ROWS = 64
 
@@ -226,7 +226,7 @@ class _Tars:
             self._tar.close()
 
     def add(self, number: int, members: dict[str, bytes]) -> None:
-        """One row."""
+        """Adds one row."""
         if number % self._ROWS == 0:
             if self._tar is not None:
                 self._tar.close()

@@ -1,4 +1,4 @@
-"""Faults that are injected into a running pipeline: processes that are killed or stopped, at seeded times."""
+"""Injects faults into a running pipeline: kills or stops processes at seeded times."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"
 
 
 def readers() -> list[psutil.Process]:
-    """The sidecars' readers that this process has started."""
+    """Returns the sidecar readers started by this process."""
     return [child for child in psutil.Process().children() if _runs(child, _SIDECAR)]
 
 
 def workers() -> list[psutil.Process]:
-    """The decode workers of those readers."""
+    """Returns the decode workers of those readers."""
     return [worker for reader in readers() for worker in workers_of(reader)]
 
 
 def workers_of(reader: psutil.Process) -> list[psutil.Process]:
-    """The decode workers of a sidecar's reader, forked from its template or started by themselves."""
+    """Returns the decode workers of a sidecar's reader, forked from its template or started directly."""
     found = []
     with suppress(psutil.NoSuchProcess):
         for child in reader.children():
-            # A template has the reader's command line from its first moment on; its own name it gets a little later.
+            # A template starts out with the reader's command line; it sets its own name a little later.
             found += [child] if _runs(child, _WORKER) else [each for each in child.children() if _runs_as_copy(each)]
     return found
 
@@ -43,18 +43,18 @@ def _runs_as_copy(process: psutil.Process) -> bool:
 
 def _runs(process: psutil.Process, module: str) -> bool:
     with suppress(psutil.NoSuchProcess):
-        return module in " ".join(process.cmdline())  # nothing is left of a zombie's
+        return module in " ".join(process.cmdline())  # a zombie has none left
     return False
 
 
 class Killer:
-    """Sends a signal to one process at a time, from a thread, until so many got it. A context manager.
+    """Context manager that signals one process at a time from a thread, a given number of times.
 
     Args:
-        victims: those that may be hit now.
-        times: after which it ends.
-        pause_s: the shortest and the longest time between two.
-        seed: of whom it hits, and when.
+        victims: returns the processes that may be hit now.
+        times: number of signals to send.
+        pause_s: shortest and longest time between two signals.
+        seed: determines which processes it hits, and when.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Killer:
 
     @property
     def done(self) -> bool:
-        """Whether it has hit as many as it was to."""
+        """Whether all signals have been sent."""
         return len(self.hit) >= self._times
 
     def wait_for(self, hits: int) -> None:
-        """Returns once so many were hit, or nobody is left: workers end when all there is has been read ahead."""
+        """Waits until so many were hit or no victim is left: workers exit once everything has been read ahead."""
         while len(self.hit) < hits and self._victims():
             time.sleep(0.005)
 

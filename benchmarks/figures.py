@@ -1,7 +1,7 @@
-"""From measured pairs to figures: medians, ranges, and ratios to the limit; pure functions over plain numbers.
+"""Computes medians, ranges and ratios to the limit from measured pairs; pure functions over plain numbers.
 
-In: `Pair` values, each one contender and the limit measured one right after the other. Out: `Summary`. Always holds: a
-ratio is that of one pair, so a machine that is slower for a while is slower for both.
+Turns `Pair` values, each a contender and the limit measured back to back, into a `Summary`. Ratios are always taken
+within one pair, so a temporary slowdown of the machine affects both sides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The median of some numbers, and how far they reach."""
+    """The median and range of some numbers."""
 
     median: float
     low: float
@@ -21,7 +21,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread | None:
-        """Of the numbers; ``None`` if there are none."""
+        """Returns the spread of the numbers; ``None`` if there are none."""
         known = list(values)
         if not known:
             return None
@@ -30,14 +30,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """One contender beside the limit.
+    """One measurement of a contender next to the limit.
 
     Attributes:
         rate: rows per second (for steps: seconds).
-        limit: of the limit, in the same row_group; 0 if it was not measured.
-        cpu_s: processor seconds of all the contender's processes, for ``rows`` rows.
-        read_bytes: for ``rows`` rows.
-        memory_bytes: of all its processes, after the measurement.
+        limit: the limit's rate in the same pair; 0 if it was not measured.
+        cpu_s: CPU seconds of all the contender's processes, for ``rows`` rows.
+        read_bytes: bytes read for ``rows`` rows.
+        memory_bytes: memory of all its processes after the measurement.
     """
 
     rate: float
@@ -50,14 +50,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What several pairs say.
+    """The figures of several pairs.
 
     Attributes:
         rate: rows per second, or seconds.
-        ratio: rate by limit, pair by pair; ``None`` without a limit.
-        cpu_s_per_1000: processor seconds for 1,000 rows.
-        read_bytes_per_row: through read calls.
-        memory_bytes: the largest seen.
+        ratio: rate divided by limit, pair by pair; ``None`` without a limit.
+        cpu_s_per_1000: CPU seconds per 1,000 rows.
+        read_bytes_per_row: bytes read through read calls.
+        memory_bytes: largest value seen.
     """
 
     rate: Spread
@@ -68,7 +68,7 @@ class Summary:
 
 
 def summary(pairs: Sequence[Pair]) -> Summary | None:
-    """The figures of a contender; ``None`` if nothing was measured."""
+    """Returns the figures of a contender; ``None`` if nothing was measured."""
     rate = Spread.of(pair.rate for pair in pairs)
     if rate is None:
         return None
@@ -83,7 +83,7 @@ def summary(pairs: Sequence[Pair]) -> Summary | None:
 
 
 def speed_up(figures: Sequence[tuple[int, float]]) -> list[tuple[int, float, float]]:
-    """From ``(cores, rows/s)``: ``(cores, times the speed of the fewest, share of linear)``, by cores."""
+    """Turns ``(cores, rows/s)`` into ``(cores, speedup over the fewest cores, share of linear)``, sorted by cores."""
     if not figures:
         return []
     ordered = sorted(figures)

@@ -1,7 +1,6 @@
-"""`HttpStore`: an fsspec file system over the slow store, as the client library of an object store would be.
+"""`HttpStore`: an fsspec file system over the slow store, like the client library of an object store.
 
-In: the store's URL. Out: files that are read by ranges, one request each. Pickles as its URL. Threads: any; each has a
-connection of its own that is kept alive.
+Files are read in ranges, one request per range. Pickles as its URL. Threads: any; each keeps its own connection alive.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 
 class HttpStore(AbstractFileSystem):
-    """Reads only.
+    """A read-only file system.
 
     Args:
-        url: of the store.
+        url: URL of the store.
     """
 
     protocol = "slowstore"
@@ -30,7 +29,7 @@ class HttpStore(AbstractFileSystem):
         self._connections = threading.local()
 
     def info(self, path: str, **_: object) -> dict[str, Any]:
-        """Size of one file; raises ``FileNotFoundError`` for anything else."""
+        """Returns the size of a file; raises ``FileNotFoundError`` for anything else."""
         path = self._strip_protocol(path)
         answer, _body = self._request("HEAD", path, {})
         if answer.status != http.client.OK or answer.getheader("Content-Length") is None:
@@ -43,19 +42,19 @@ class HttpStore(AbstractFileSystem):
         }
 
     def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:
-        """The file itself: whoever reads names the files."""
+        """Returns just the file itself: readers name their files."""
         found = self.info(path)
         return [found] if detail else [found["name"]]
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
-        """Some bytes of a file, in one request."""
+        """Reads a range of a file in one request."""
         size = self.info(path)["size"] if end is None or end < 0 or (start or 0) < 0 else None
         first = (start or 0) if (start or 0) >= 0 else (size or 0) + (start or 0)
         last = (size or 0) + (end or 0) if end is None or end < 0 else end
         return self.fetch(path, first, last)
 
     def fetch(self, path: str, start: int, end: int) -> bytes:
-        """Bytes ``start`` to ``end`` (exclusive)."""
+        """Returns bytes ``start`` to ``end`` (exclusive)."""
         if end <= start:
             return b""
         answer, body = self._request("GET", self._strip_protocol(path), {"Range": f"bytes={start}-{end - 1}"})
@@ -64,7 +63,7 @@ class HttpStore(AbstractFileSystem):
         return body
 
     def _open(self, path: str, mode: str = "rb", **options: object) -> _File:
-        # Parquet readers ask for what they need; a block read ahead behind it would be read in vain.
+        # Parquet readers request exactly what they need, so reading ahead would be wasted.
         return _File(self, path, mode, size=self.info(path)["size"], cache_type="none", **options)
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:

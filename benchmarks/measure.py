@@ -1,9 +1,9 @@
-"""The process of one contender: opens it, and measures a stretch of it whenever the parent says so.
+"""The process of one contender: opens it, and measures a stretch whenever the parent asks.
 
-In: the contender's module and a `Case` as arguments; commands as lines on standard input. Out: one JSON line for each,
-on what was standard output (libraries that print go to standard error). A measured stretch begins behind a stretch that
-does not count, so what a contender read ahead while it waited is used up. Runs in the environment of the contender:
-it needs numpy and psutil, and not parquetry.
+Takes the contender's module and a `Case` as arguments, and commands as lines on standard input. Answers each with one
+JSON line on the original standard output (libraries that print go to standard error). Each measured stretch follows an
+unmeasured one, which uses up what the contender read ahead while it waited. Runs in the contender's environment: it
+needs numpy and psutil, but not parquetry.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _REPEATS = 5
 _QUIET_S = 0.2
-_REPEATED = ("warm", "resume at 90 %")  # in turns; the median counts
+_REPEATED = ("warm", "resume at 90 %")  # interleaved; the median counts
 
 
 def main() -> None:
-    """Answers commands until there are no more."""
+    """Answers commands until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module")
     parser.add_argument("case")
@@ -49,7 +49,7 @@ def main() -> None:
         traceback.print_exc()
         _answer(answers, event="failed", message=f"{type(error).__name__}: {error}")
     answers.flush()
-    os._exit(0)  # threads and loader processes of peers do not always end by themselves
+    os._exit(0)  # peers' threads and loader processes do not always exit on their own
 
 
 def _serve(module_name: str, case_text: str, answers: TextIO) -> None:
@@ -62,7 +62,7 @@ def _serve(module_name: str, case_text: str, answers: TextIO) -> None:
         _answer(answers, event="ready", settings=settings)
         sys.stdin.readline()
         seconds = _steps(module, case)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # what has been freed since counts too
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # counts memory that has been freed since
         _answer(answers, event="steps", seconds=seconds, memory_bytes=max(peak, _memory()["memory_bytes"]))
         return
     began = time.perf_counter()
@@ -81,7 +81,7 @@ def _serve(module_name: str, case_text: str, answers: TextIO) -> None:
 
 
 def window(batches: Iterator[int], *, warm_s: float, window_s: float) -> dict[str, float]:
-    """Takes batches for a while that does not count, then for one that does; ends are on batch boundaries."""
+    """Takes batches for an unmeasured while, then for a measured one; both end on batch boundaries."""
     from .resources import usage
 
     _take(batches, warm_s)
@@ -109,13 +109,13 @@ def _take(batches: Iterator[int], seconds: float) -> tuple[int, int, float]:
 
 
 def _steps(module: ModuleType, case: Case) -> dict[str, float]:
-    """Seconds of each step that the module knows."""
+    """Returns the seconds of each step that the module supports."""
     steps = module.steps(case) if hasattr(module, "steps") else _peer_steps(module, case)
-    seconds = {name: [_timed(step)] for name, step in steps.items()}  # the first time, in order: cold comes first
+    seconds = {name: [_timed(step)] for name, step in steps.items()}  # first run in order: cold comes first
     for _ in range(_REPEATS):
         for name in [name for name in _REPEATED if name in steps]:
             seconds[name].append(_timed(steps[name]))
-    # The first warm start may still load something; and what prepares a step counts for nobody.
+    # The first warm start may still load something, so it is dropped. Steps that only prepare others are not reported.
     return {name: statistics.median(found[1:] or found) for name, found in seconds.items() if name[0] != "_"}
 
 
@@ -133,7 +133,7 @@ def _starter(module: ModuleType, case: Case) -> Callable[[], Any]:
     opened: list[Any] = []
 
     def start() -> None:
-        opened.clear()  # the one before is closed, as at the end of an epoch
+        opened.clear()  # closes the previous one, as at the end of an epoch
         batches = module.batches(case)
         next(batches)
         opened.append(batches)
@@ -142,7 +142,7 @@ def _starter(module: ModuleType, case: Case) -> Callable[[], Any]:
 
 
 def _timed(step: Callable[[], Any]) -> float:
-    time.sleep(_QUIET_S)  # what the step before had begun ahead is not for this one to bear
+    time.sleep(_QUIET_S)  # keeps leftover work of the previous step out of this one
     began = time.perf_counter()
     step()
     return time.perf_counter() - began

@@ -1,6 +1,6 @@
-"""Writes the format that only one peer can write, in that peer's environment: ``python -m benchmarks.prepare``.
+"""Writes a peer's own format, in that peer's environment: ``python -m benchmarks.prepare``.
 
-In: a contender's module and a data folder. Out: a folder in it, named after the module.
+Takes a contender's module and a data folder, and writes to a subfolder named after the module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def needs_preparing(contender: Contender, folder: Path) -> bool:
-    """Whether the contender is there, and a format of its own is not; imports no module, because that is slow."""
+    """Whether the contender is installed but its own format is not written; imports no module, which would be slow."""
     if not contender.python.exists() or (peer_folder(folder, contender.module) / "complete").exists():
         return False
     source = (Path(__file__).parent / "contenders" / f"{contender.module}.py").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def needs_preparing(contender: Contender, folder: Path) -> bool:
 
 
 def peer_folder(folder: Path, module_name: str) -> Path:
-    """Where a peer's own format lies."""
+    """Returns the folder of a peer's own format."""
     return folder / module_name
 
 

@@ -1,7 +1,7 @@
-"""Results as tables and as a picture: Markdown for people and the docs; matplotlib, if it is there, for the picture.
+"""Shows results as Markdown tables, for people and the docs, and as a picture if matplotlib is installed.
 
-In: the plain data of `benchmarks.run.measure`. Out: text. Always holds: a contender that was not measured is a blank
-cell, and why it failed stands below the table.
+Turns the plain data of `benchmarks.run.measure` into text. A contender that was not measured is always a blank cell,
+with the reason for a failure below the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAIR_FIELDS = ("rate", "limit", "rows", "cpu_s", "read_bytes", "memory_bytes")
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """All tables of a run."""
+    """Returns all tables of a run."""
     machine = results["machine"]
     cores = ", ".join(str(run["cores"]) for run in results["runs"])
     parts = [
@@ -41,12 +41,12 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def summary_of(entry: Mapping[str, Any]) -> Summary | None:
-    """The figures of one contender that was measured by rate."""
+    """Returns the figures of one contender that was measured by rate."""
     return summary([Pair(**{name: pair[name] for name in _PAIR_FIELDS}) for pair in entry.get("pairs", ())])
 
 
 def rate_table(workload: Workload, table: Mapping[str, Any]) -> str:
-    """One line for each contender, the limit first."""
+    """Returns one line per contender, the limit first."""
     heads = ["", workload.unit, "range", "of the limit", "range", "CPU s / 1000", "read B/row", "memory MiB", "first s"]
     lines = []
     found = {name: summary_of(entry) for name, entry in table.items()}
@@ -75,7 +75,7 @@ def _rate_cells(figures: Summary | None) -> list[str]:
 
 
 def step_table(workload: Workload, table: Mapping[str, Any]) -> str:
-    """One line for each contender, seconds of each step."""
+    """Returns one line per contender, with the seconds of each step."""
     heads = ["", *(f"{name}, s" for name in workload.measures), "memory MiB"]
     resumes = "resume at 90 %" in workload.measures
     heads += ["resume / warm"] if resumes else []
@@ -96,7 +96,7 @@ def step_table(workload: Workload, table: Mapping[str, Any]) -> str:
 
 
 def scaling_table(results: Mapping[str, Any]) -> str:
-    """Rates over numbers of processors: how many times the fewest, and the share of linear; the limit first."""
+    """Returns rates by number of processors: speedup over the fewest, and share of linear; the limit first."""
     rates: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for run in results["runs"]:
         for key, table in run["workloads"].items():
@@ -112,7 +112,7 @@ def scaling_table(results: Mapping[str, Any]) -> str:
 
 
 def settings_list(results: Mapping[str, Any]) -> str:
-    """What each contender was given."""
+    """Lists the settings of each contender."""
     given: dict[str, str] = {}
     for run in results["runs"]:
         for table in run["workloads"].values():
@@ -121,7 +121,7 @@ def settings_list(results: Mapping[str, Any]) -> str:
 
 
 def aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text."""
+    """Returns a Markdown table whose columns also line up as plain text."""
     full = [list(heads), *([*line, *[""] * (len(heads) - len(line))] for line in lines)]
     widths = [max(3, *(len(line[place]) for line in full)) for place in range(len(heads))]
     rows = [
@@ -131,7 +131,7 @@ def aligned(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def plot(results: Mapping[str, Any], path: Path) -> bool:
-    """Bars of the ratio to the limit, one panel for each workload; ``False`` where matplotlib is not installed."""
+    """Plots bars of the ratio to the limit, one panel per workload; ``False`` if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -164,7 +164,7 @@ def _failures(table: Mapping[str, Any]) -> list[str]:
 
 
 def _limit_of(table: Mapping[str, Any]) -> Spread | None:
-    """The limit's rates in all pairs of a table."""
+    """Returns the limit's rates over all pairs of a table."""
     return Spread.of(pair["limit"] for entry in table.values() for pair in entry.get("pairs", ()) if pair["limit"])
 
 

@@ -1,6 +1,6 @@
-"""What a process and all its descendants have used so far: processor time, bytes read, memory.
+"""Measures what a process and all its descendants have used so far: CPU time, bytes read, memory.
 
-In: the id of a process. Out: a `Usage`. Processes that end meanwhile count by what their parents have waited for.
+Takes a process id and returns a `Usage`. Processes that have ended count through the parents that waited for them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import psutil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Totals over a tree of processes.
+    """Totals over a process tree.
 
     Attributes:
         cpu_s: user and system time.
-        read_bytes: through read calls, from the page cache or not; pages of mapped files do not count.
-        memory_bytes: proportional set size, so that shared pages count once.
+        read_bytes: bytes from read calls, cached or not; pages of mapped files do not count.
+        memory_bytes: proportional set size, so shared pages count once.
     """
 
     cpu_s: float
@@ -27,11 +27,11 @@ class Usage:
 
 
 def usage(pid: int, *, with_memory: bool) -> Usage:
-    """The totals now; memory (which takes milliseconds to sum) only if asked for."""
+    """Returns the current totals; sums memory, which takes milliseconds, only on request."""
     cpu_s, read_bytes, memory_bytes = 0.0, 0, 0
     root = psutil.Process(pid)
     for process in [root, *root.children(recursive=True)]:
-        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+        with contextlib.suppress(psutil.Error):  # it has ended in the meantime
             times = process.cpu_times()
             cpu_s += times.user + times.system + times.children_user + times.children_system
             read_bytes += process.io_counters().read_chars

@@ -1,8 +1,8 @@
-"""Measures workloads by contenders against the machine's limit: ``python -m benchmarks.run`` (or ``make bench``).
+"""Measures contenders on workloads against the machine's limit: ``python -m benchmarks.run`` (or ``make bench``).
 
-Writes the data once, then, for each workload and each contender: starts the contender in a process of its own, in its
-own environment, and measures it several times, each time right beside the limit. Prints a table; writes JSON, Markdown
-and, if matplotlib is there, a plot to ``bench-results/``. Peers that are not installed are blank cells.
+Writes the data once. Then, for each workload, starts each contender in its own process and environment, and measures it
+several times, each time right next to the limit. Prints a table; writes JSON, Markdown and, if matplotlib is
+installed, a plot to ``bench-results/``. Peers that are not installed are blank cells.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SECONDS_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What one run measures, and where it keeps things."""
+    """What one run measures, and where it stores files."""
 
     workloads: tuple[Workload, ...]
     contenders: tuple[Contender, ...]
@@ -48,7 +48,7 @@ class Plan:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measures, prints, writes."""
+    """Measures, prints and writes the results."""
     options = _parser().parse_args(arguments)
     results_folder: Path = options.results
     results_folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def _plan(options: argparse.Namespace, scratch: Path) -> Plan:
 
 
 def _chosen(text: str, known: Iterable[str]) -> list[str]:
-    """The names of a list with commas. A letter stands for all workloads that begin with it and a hyphen, too."""
+    """Splits a comma-separated list of names. A letter also stands for all workloads named with it and a hyphen."""
     if text == "all":
         return list(known)
     chosen = []
@@ -114,7 +114,7 @@ def _chosen(text: str, known: Iterable[str]) -> list[str]:
 
 
 def measure(plan: Plan, *, log: Path) -> Iterator[dict[str, Any]]:
-    """The figures so far, after each workload, as plain data: what `report` shows, and what goes to JSON."""
+    """Yields the figures so far after each workload, as the plain data that `report` shows and JSON stores."""
     prepare(plan, log)
     runs: list[dict[str, Any]] = []
     for cores in plan.cores:
@@ -127,7 +127,7 @@ def measure(plan: Plan, *, log: Path) -> Iterator[dict[str, Any]]:
 
 
 def prepare(plan: Plan, log: Path) -> None:
-    """Writes what is not there yet, and reads it all once, so that it comes from memory for everyone."""
+    """Writes missing data, and reads all of it once so that every contender reads from memory."""
     for workload in plan.workloads:
         folder = plan.folder / workload.data
         _say(f"data for {workload.key}")
@@ -163,7 +163,7 @@ def _measure_workload(plan: Plan, case: Case, cores: int, log: Path) -> dict[str
             own = replace(case, scratch=_scratch(plan, limit, case))
             try:
                 beside = stack.enter_context(Child(limit, own, cores=cores, log=log))
-            except ContenderError as error:  # then there are rates and no ratios
+            except ContenderError as error:  # rates only, no ratios
                 _say(f"no limit for {case.workload.key}: {error}")
         table: dict[str, Any] = {}
         wanted = [one for one in plan.contenders if case.workload.key in one.workloads]
@@ -182,7 +182,7 @@ def _measure_workload(plan: Plan, case: Case, cores: int, log: Path) -> dict[str
 
 
 def _rates(plan: Plan, contender: Contender, case: Case, cores: int, log: Path, beside: Child | None) -> dict[str, Any]:
-    """Pairs of stretches; who comes first changes from round to round."""
+    """Measures pairs of stretches; the order alternates between rounds."""
     profile = plan.profile
     pairs = []
     with Child(contender, case, cores=cores, log=log) as child:
@@ -196,7 +196,7 @@ def _rates(plan: Plan, contender: Contender, case: Case, cores: int, log: Path, 
 
 
 def _steps(plan: Plan, contender: Contender, case: Case, cores: int, log: Path, beside: Child | None) -> dict[str, Any]:
-    """Seconds of single steps, each round in a process of its own."""
+    """Measures the seconds of single steps, each round in a new process."""
     del beside
     rounds = []
     for _ in range(min(plan.profile.rounds, SECONDS_ROUNDS)):
@@ -219,7 +219,7 @@ def _scratch(plan: Plan, contender: Contender, case: Case) -> Path:
 
 
 def _machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Describes the machine of the measurement."""
     found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     return {
         "processor": found.group(1) if found else platform.processor(),

@@ -1,4 +1,4 @@
-"""How well a shuffle mixes as a function of its buffer: prints the table of `docs/shuffle.md`.
+"""Prints how well a shuffle mixes for each buffer size: the table in `docs/shuffle.md`.
 
 Run: ``python benchmarks/shuffle_quality.py``. Needs no data: the order is a pure function.
 """

@@ -1,4 +1,4 @@
-"""A local HTTP server that is as slow as an object store: it waits before it answers, and sends at a limited pace.
+"""A local HTTP server that is as slow as an object store: it delays each answer and limits the transfer rate.
 
 Serves one folder, with range requests and plain listings. Prints its URL, then answers until it is killed.
 """
@@ -19,7 +19,7 @@ _PIECE_BYTES = 1 << 18
 
 
 def main() -> None:
-    """Serves for ever."""
+    """Serves forever."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--latency-s", type=float, default=0.03, help="before each answer (default: %(default)s)")
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def server(folder: Path, *, latency_s: float, bytes_per_s: float) -> ThreadingHTTPServer:
-    """A server on a free port of this machine."""
+    """Returns a server on a free local port."""
     handler = partial(_Handler, directory=str(folder), latency_s=latency_s, bytes_per_s=bytes_per_s)
     serving = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     serving.daemon_threads = True
@@ -47,7 +47,7 @@ class _Handler(SimpleHTTPRequestHandler):
         super().__init__(*args, **options)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
     def do_HEAD(self) -> None:  # the name that http.server calls
         time.sleep(self._latency_s)
@@ -91,12 +91,12 @@ class _Handler(SimpleHTTPRequestHandler):
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """First and last byte of a ``Range`` header (RFC 9110, section 14.2); ``None`` where there is none to honour."""
+    """Returns the first and last byte of a ``Range`` header (RFC 9110, section 14.2); ``None`` if it does not apply."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
     if match is None or not any(match.groups()):
         return None
     first, last = match.groups()
-    if not first:  # the last so many bytes
+    if not first:  # the last N bytes
         return max(0, size - int(last)), size - 1
     return int(first), min(size - 1, int(last)) if last else size - 1
 

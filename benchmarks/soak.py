@@ -1,8 +1,8 @@
-"""Kills the processes of a sidecar for a long time, and watches what that does: `make soak`.
+"""Keeps killing the processes of a sidecar for a long time and watches the effects: `make soak`.
 
-Each round reads a shuffled dataset that decode workers decode, by `Pipeline` and, where TensorFlow is installed, by
-`ParquetDataset`. Meanwhile a worker is killed every 0.01 to 0.35 s, and a reader every few seconds. The elements must
-be those of a quiet pass. Memory, descriptors and processes are those of this process and all its children.
+Each round reads a shuffled dataset through decode workers, with `Pipeline` and, if TensorFlow is installed, with
+`ParquetDataset`. Meanwhile it kills a worker every 0.01 to 0.35 s, and a reader every few seconds. The elements must
+equal those of an undisturbed pass. Memory, descriptors and processes include this process and all its children.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _soak(url: str, seconds: float, seed: int) -> None:
         killed[1] += len(of_readers.hit)
         own = psutil.Process()
         family = [own, *own.children(recursive=True)]
-        held = [_held(process) for process in family]  # after the round: nothing is killed any more
+        held = [_held(process) for process in family]  # after the round, when nothing is being killed
         print(
             number,
             face,
@@ -80,7 +80,7 @@ def _soak(url: str, seconds: float, seed: int) -> None:
 
 
 def _held(process: psutil.Process) -> tuple[int, int]:
-    """The descriptors and bytes of a process; none of one that has ended."""
+    """Returns the descriptors and bytes of a process; zeros if it has ended."""
     with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
         return process.num_fds(), process.memory_info().rss
     return 0, 0

@@ -1,7 +1,7 @@
-"""How long the first batch takes: cold, warm, and after resuming at several points of an epoch.
+"""Measures how long the first batch takes: cold, warm, and after resuming at several points of an epoch.
 
 Run: ``python benchmarks/start_and_resume.py``. Prints milliseconds until the first batch (medians of interleaved
-rounds) for both executors, and the ratio of a resumed start to a fresh one. Cold counts from after the imports:
+rounds) for both executors, and the ratio of a resumed start to a fresh one. A cold start counts from after the imports:
 planning, starting the sidecar, and the first batch of a new process.
 """
 
@@ -43,20 +43,20 @@ os._exit(0)
 
 
 def write(url: str) -> None:
-    """Writes the frames: smooth images, as cameras give."""
+    """Writes the frames: smooth images, like those of a camera."""
     ramp = np.add.outer(np.arange(96), np.arange(128))[:, :, None] + np.array([0, 40, 80])
     rows = ({"id": number, "image": ((ramp + number) % 256).astype(np.uint8)} for number in range(ROWS))
     write_dataset(url, SCHEMA, rows, row_group_rows=250)
 
 
 def cold_s(url: str, executor: str) -> float:
-    """Seconds to the first batch in a new process."""
+    """Returns the seconds to the first batch in a new process."""
     command = [sys.executable, "-c", _COLD, url, executor]
     return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 def first_batch_s(pipeline: Pipeline, state: dict[str, Any] | None) -> float:
-    """Seconds to the first batch of a new iterator, from a state if one is given."""
+    """Returns the seconds to the first batch of a new iterator, resumed from a state if given."""
     begin = time.perf_counter()
     iterator = iter(pipeline)
     if state is not None:
@@ -68,14 +68,14 @@ def first_batch_s(pipeline: Pipeline, state: dict[str, Any] | None) -> float:
 
 
 def states(pipeline: Pipeline) -> list[dict[str, Any]]:
-    """States at the wanted points of an epoch, without walking there."""
+    """Returns states at the chosen points of an epoch without iterating there."""
     begin = iter(pipeline).state_dict()
     steps = len(pipeline)
     return [{**begin, "consumed": int(position * steps)} for position in POSITIONS]
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the results."""
     with tempfile.TemporaryDirectory() as directory:
         url = str(Path(directory) / "frames")
         write(url)

@@ -1,7 +1,7 @@
-"""Single steps of work that hand-written loaders share: decoding, augmenting, reading row groups; numpy and Arrow only.
+"""Steps that hand-written loaders share: decoding, augmenting, reading row groups; numpy and Arrow only.
 
-Where a contender lets a user choose how JPEG is decoded, all use these functions, so loaders are compared and not
-decoders.
+Every contender that lets users choose the JPEG decoder uses these functions, so the benchmark compares loaders rather
+than decoders.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ NPY_HEADER_BYTES = 128
 
 
 def decode(encoded: bytes | np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """A JPEG as uint8 ``(H, W, 3)``, into a given buffer if there is one."""
+    """Decodes a JPEG to uint8 ``(H, W, 3)``, into a buffer if given."""
     image: np.ndarray = simplejpeg.decode_jpeg(encoded, "RGB", buffer=out)
     return image
 
 
 def as_bytes(cell: pa.Scalar) -> np.ndarray:
-    """The bytes of a binary Arrow scalar, without a copy."""
+    """Returns the bytes of a binary Arrow scalar without a copy."""
     return np.frombuffer(cell.as_buffer(), np.uint8)
 
 
 def augment(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A random resized crop, perhaps flipped, normalised: float32 ``(224, 224, 3)``; by OpenCV, or else by Pillow."""
+    """Random resized crop, random flip, normalize: float32 ``(224, 224, 3)``; with OpenCV, or else with Pillow."""
     area = pixels.shape[0] * pixels.shape[1] * random.uniform(0.08, 1.0)
     ratio = float(np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3))))
     width = min(pixels.shape[1], max(1, round((area * ratio) ** 0.5)))
@@ -63,34 +63,34 @@ def _resize(pixels: np.ndarray) -> np.ndarray:
 
 
 def image_row(key: str, encoded: bytes | np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """What the image workloads make of one JPEG."""
+    """Turns one JPEG into the row of an image workload."""
     pixels = decode(encoded)
     return augment(pixels, random) if key == "b" else pixels
 
 
 def points(stored: bytes | pa.Buffer) -> np.ndarray:
-    """The array of ``.npy`` bytes, without a copy."""
+    """Returns the array of ``.npy`` bytes without a copy."""
     return np.frombuffer(stored, np.float32, offset=NPY_HEADER_BYTES).reshape(LIDAR_SHAPE)
 
 
 def parquet_files(folder: Path) -> list[str]:
-    """The data files of a dataset."""
+    """Returns the data files of a dataset."""
     return sorted(str(path) for path in folder.rglob("*.parquet") if not path.name.startswith("_"))
 
 
 def row_groups(files: Sequence[str]) -> list[tuple[str, int]]:
-    """Every row group: its file and number."""
+    """Returns every row group as its file and number."""
     import pyarrow.parquet as pq
 
     return [(file, number) for file in files for number in range(pq.read_metadata(file).num_row_groups)]
 
 
 def permuted(items: Sequence[Any], epoch: int) -> Iterator[Any]:
-    """The items in the order of one epoch."""
+    """Returns the items in the order of one epoch."""
     for place in np.random.default_rng((SEED, epoch)).permutation(len(items)):
         yield items[place]
 
 
 def new_image_buffer(rows: int) -> np.ndarray:
-    """Memory for decoded images that has been written once, so that no page of it is new when it counts."""
+    """Returns memory for decoded images, written once so that measurements touch no fresh pages."""
     return np.ones((rows, *IMAGE_SHAPE), np.uint8)

@@ -1,8 +1,8 @@
-"""Looks at what a contender delivers, so that none gains by leaving work undone.
+"""Touches what a contender delivers, so that none gains by deferring work.
 
-In: a batch, a dict of arrays or tensors. Out: its rows. Of each field with several values per row, the last value of
-every row is read; of flat fields one in each batch, a different one each time. That costs microseconds, also where a
-table has many columns and its batches take little more.
+Takes a batch (a dict of arrays or tensors) and returns its row count. It reads the last value of every row for each
+field with several values per row, and one flat field per batch, a different one each time. That costs microseconds,
+even where a table has many columns and its batches take little more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TURNS = count()
 
 
 def rows_of(batch: Mapping[str, Any]) -> int:
-    """Reads some of the batch, and counts its rows."""
+    """Reads parts of the batch and counts its rows."""
     fields = list(batch.values())
     flat = [field for field in fields if not _touch_wide(field)]
     if flat:
@@ -26,7 +26,7 @@ def rows_of(batch: Mapping[str, Any]) -> int:
 
 
 def _touch_wide(field: Any) -> bool:
-    """Reads the last value of every row; ``False`` for a field that is flat (or a list)."""
+    """Reads the last value of every row; returns ``False`` for a flat field (or a list)."""
     dimensions = getattr(field, "ndim", 1)
     if dimensions == 1 or getattr(field, "is_nested", False):
         return False

@@ -1,7 +1,7 @@
-"""The native op against ``transport="arrow"``: the same batches, read in turn, as a ratio.
+"""Compares the native op with ``transport="arrow"``: the same batches, read in turn, as a ratio.
 
-``python benchmarks/transports.py`` needs TensorFlow 2.16 (tensorflow-io) or 2.17 (the stream read through pyarrow); it
-prints rows/s of both, and the median of the ratios of neighbouring runs, which noise of the machine moves less.
+``python benchmarks/transports.py`` needs TensorFlow 2.16 (tensorflow-io) or 2.17 (the stream read through pyarrow). It
+prints the rows/s of both, and the median ratio of neighboring runs, which is less sensitive to noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from parquetry.tf_plugin import ParquetDataset
 
 
 def write_images(url: str, rows: int) -> None:
-    """JPEG photographs, or what looks like them to a decoder."""
+    """Writes JPEG photographs, or images that look like them to a decoder."""
     fields = [
         UnischemaField("image", np.uint8, (375, 500, 3), CompressedImageCodec("jpeg")),
         UnischemaField("id", np.int64),
@@ -37,7 +37,7 @@ def write_images(url: str, rows: int) -> None:
 
 
 def write_numbers(url: str, rows: int) -> None:
-    """A warehouse table of eight columns."""
+    """Writes a warehouse table with eight columns."""
     fields = [UnischemaField(f"x{number}", np.float32) for number in range(8)]
     values = np.random.default_rng(0).random((rows, 8), dtype=np.float32)
     stream = ({f"x{number}": row[number] for number in range(8)} for row in values)
@@ -45,7 +45,7 @@ def write_numbers(url: str, rows: int) -> None:
 
 
 def rows_per_second(dataset: ParquetDataset, field: str) -> float:
-    """Of one iteration, first batch included."""
+    """Returns the rows per second of one iteration, first batch included."""
     began, rows = time.perf_counter(), 0
     for batch in dataset:
         rows += int(batch[field].shape[0])
@@ -53,10 +53,10 @@ def rows_per_second(dataset: ParquetDataset, field: str) -> float:
 
 
 def compare(url: str, field: str, batch: int, pairs: int) -> tuple[float, float, float]:
-    """Medians of both, and of the ratios."""
+    """Returns the medians of both rates and of their ratios."""
     native = ParquetDataset(url).shuffle(1_000, seed=1).batch(batch)
     arrow = ParquetDataset(url, transport="arrow").shuffle(1_000, seed=1).batch(batch)
-    for dataset in (native, arrow):  # starts processes, fills the page cache
+    for dataset in (native, arrow):  # start processes and fill the page cache
         rows_per_second(dataset, field)
     found = [(rows_per_second(native, field), rows_per_second(arrow, field)) for _ in range(pairs)]
     ratios = [stream / op for op, stream in found]

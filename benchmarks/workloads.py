@@ -1,7 +1,7 @@
-"""The workloads as values: what is read, in which batches, of how many rows.
+"""Defines the workloads: which data they read, in which batches, and how many rows.
 
-In: nothing. Out: `WORKLOADS` by key, `Case`, what one contender is told to do. Always holds: every contender of a
-workload gets the same rows in batches of the same size, and a share of the same data folder.
+`WORKLOADS` maps keys to workloads; a `Case` tells one contender what to do. Every contender of a workload gets the
+same rows in batches of the same size, from the same data folder.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from pathlib import Path
 IMAGE_SHAPE = (375, 500, 3)
 IMAGE_QUALITY = 85
 CROP = 224
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet, white = 1
+MEAN = (0.485, 0.456, 0.406)  # ImageNet's, with white = 1
 DEVIATION = (0.229, 0.224, 0.225)
 LIDAR_SHAPE = (20_000, 4)
-NUMBERS = tuple(f"x{number:02d}" for number in range(40))  # beside the label: 41 numeric columns
+NUMBERS = tuple(f"x{number:02d}" for number in range(40))  # 41 numeric columns with the label
 WINDOW = 10
 BLOCK_TOKENS = 2_049
-BUCKET_TOKENS = 32_768  # of a padded batch of like length
+BUCKET_TOKENS = 32_768  # in a padded batch of similar lengths
 RARE = 100  # one image in a hundred is an event
 SEED = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One task that every contender is given.
+    """One task for every contender.
 
     Attributes:
         key: its letter in tables and on the command line.
-        title: what is done, in words.
-        data: the folder of data that it reads; see `benchmarks.data`.
-        batch_size: rows (windows) in a batch.
-        buffer_rows: rows among which a shuffle mixes; 0 = natural order.
+        title: description of the task.
+        data: the data folder to read; see `benchmarks.data`.
+        batch_size: rows (windows) per batch.
+        buffer_rows: size of the shuffle buffer; 0 = natural order.
         kind: ``"rate"`` (rows per second, steady state), or ``"seconds"`` (how long single steps take).
-        unit: what a rate counts.
+        unit: unit of the rate.
         measures: for ``"seconds"``: the names of the steps.
-        first_pass: whether the first pass differs from later ones; it is then timed apart, and not in the rate.
+        first_pass: whether the first pass differs from later ones; it is then timed separately, not in the rate.
     """
 
     key: str
@@ -55,12 +55,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """How much data, and how long it is measured.
+    """How much data to use, and how long to measure.
 
     Attributes:
-        rows: of each data folder.
-        rounds: how often each contender is measured against the limit.
-        window_s: length of one measurement; it begins after ``warm_s`` of reading that does not count.
+        rows: rows in each data folder.
+        rounds: measurements of each contender against the limit.
+        window_s: length of one measurement, which starts after ``warm_s`` of unmeasured reading.
     """
 
     name: str
@@ -213,15 +213,15 @@ ROW_GROUP_ROWS = {"images": 64, "rare": 64, "lidar": 32, "table": 65_536, "texts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What one contender is told to do.
+    """Instructions for one contender.
 
     Attributes:
-        variant: which of the ways that the contender's module knows.
+        variant: which variant of the contender's module to run.
         data: the data folder of this workload.
-        scratch: a folder for this run alone.
-        workers: threads or processes to use: one for each processor.
-        passes: how often the data are read; ``None`` = for ever.
-        url: of the slow store, for the workload that has one.
+        scratch: a folder for this run only.
+        workers: threads or processes to use: one per processor.
+        passes: passes over the data; ``None`` = forever.
+        url: URL of the slow store, for workloads that use it.
     """
 
     workload: Workload
@@ -234,18 +234,18 @@ class Case:
     url: str = ""
 
     def epochs(self) -> Iterator[int]:
-        """The numbers of the passes."""
+        """Yields the numbers of the passes."""
         return iter(count()) if self.passes is None else iter(range(self.passes))
 
     @property
     def delivered(self) -> int:
-        """Rows that one pass delivers."""
+        """Number of rows that one pass delivers."""
         if self.workload.key == "g":
             return max(1, self.rows // RARE)
         return self.rows
 
     def to_json(self) -> str:
-        """As text, for the process of the contender."""
+        """Returns the case as text for the contender's process."""
         value = asdict(self) | {"workload": self.workload.key, "data": str(self.data), "scratch": str(self.scratch)}
         return json.dumps(value)
 

@@ -1,6 +1,7 @@
-"""From arrays to two trained models: writes Parquet, then trains Keras and torch from the same files.
+"""Writes arrays to Parquet, then trains a Keras model and a torch model from the same files.
 
-``make demo`` runs it. It needs the extras ``tensorflow``, ``torch`` and ``demo``, no network, and about a minute.
+Run it with ``make demo``. It needs the extras ``tensorflow``, ``torch`` and ``demo``, and takes about a minute. It
+does not use the network.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import sys
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's start-up notes would hide what the demo prints
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # TensorFlow's startup logs would bury the demo's output
 
 import demo_data
 import demo_keras
@@ -31,7 +32,7 @@ MAX_GAP_MS = 150
 
 
 def main() -> int:
-    """Runs the demo; 0 if both models learnt the digits and both frameworks saw the same windows."""
+    """Runs the demo; returns 0 if both models learned the digits and both frameworks saw the same windows."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--data", type=Path, default=Path("demo-data"), help="where the datasets go (default: %(default)s)"

@@ -1,7 +1,7 @@
-"""The demo's two datasets, made from what scikit-learn ships: handwritten digits, and a drive past two photographs.
+"""Writes the demo's two datasets from scikit-learn's sample data: handwritten digits, and drives past two photographs.
 
-In: an empty directory. Out: Parquet datasets in it. The digits are PNG images in partitions ``split=train`` and
-``split=test``; the drives are JPEG frames with time stamps, one partition for each photograph.
+The digits are PNG images in partitions ``split=train`` and ``split=test``. The drives are JPEG frames with
+timestamps, one partition per photograph.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DRIVES = Unischema(
 
 
 def write_digits(directory: Path) -> None:
-    """1,797 handwritten digits; every fifth is for the test."""
+    """Writes 1,797 handwritten digits; every fifth one goes to the test split."""
     images, labels = load_digits(return_X_y=True)
     pixels = (images.reshape(-1, 8, 8, 1) * 255 / 16).round().astype(np.uint8)
     rows = (
@@ -54,7 +54,7 @@ def write_digits(directory: Path) -> None:
 
 
 def write_drives(directory: Path) -> None:
-    """A camera that moves over each photograph, ten frames a second, with one pause."""
+    """Writes the frames of a camera that pans over each photograph at ten frames a second, with one pause."""
     photographs = load_sample_images()
     rows = (
         row

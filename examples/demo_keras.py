@@ -16,7 +16,7 @@ from parquetry.tf_plugin import ParquetDataset
 
 
 def to_xy(row: dict[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-    """What ``model.fit`` wants: inputs and targets."""
+    """Returns the inputs and targets that ``model.fit`` expects."""
     return tf.cast(row["image"], tf.float32) / 255.0, row["label"]
 
 
@@ -54,7 +54,7 @@ def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
 
 
 def first_windows(drives: Path, length: int, max_gap_ms: int) -> dict[str, np.ndarray]:
-    """The first batch of windows, as numpy."""
+    """Returns the first batch of windows as numpy arrays."""
     rows = ParquetDataset(drives).ngram(length=length, timestamp="time_ms", max_gap=max_gap_ms, group_by="drive")
     windows = rows.shuffle(32, seed=3).batch(8)
     return {name: tensor.numpy() for name, tensor in next(iter(windows)).items()}

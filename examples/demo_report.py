@@ -1,4 +1,4 @@
-"""What the demo prints at its end."""
+"""Prints the demo's results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One training run; ``rows_per_s`` without the first epoch, in which the frameworks warm up."""
+    """One training run; ``rows_per_s`` excludes the first epoch, in which the frameworks warm up."""
 
     name: str
     steps: int
@@ -20,7 +20,7 @@ class Result:
 
 
 def print_results(console: Console, results: Sequence[Result]) -> None:
-    """One line for each run."""
+    """Prints one line per run."""
     table = Table("training", title="The same files, both frameworks")
     for heading in ("steps", "rows/s trained", "test accuracy"):
         table.add_column(heading, justify="right")

@@ -19,7 +19,7 @@ from parquetry.torch_plugin import ParquetPipe
 def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
     """Trains a small convolutional network; returns its accuracy on the test rows."""
     torch.manual_seed(7)
-    torch.set_num_threads(1)  # for a model this small, more threads wait for each other
+    torch.set_num_threads(1)  # more threads would only wait for each other on a model this small
     rows = ParquetPipe(digits, fields=["image", "label"])
     split = pc.field("split")
     train = DataLoader(rows.where(split == "train").shuffle(1_000, seed=7).batch(batch_size), batch_size=None)
@@ -48,7 +48,7 @@ def train_on_digits(digits: Path, epochs: int, batch_size: int) -> Result:
 
 
 def first_windows(drives: Path, length: int, max_gap_ms: int) -> dict[str, Any]:
-    """The first batch of windows: tensors, and lists of strings."""
+    """Returns the first batch of windows: tensors, and lists of strings."""
     rows = ParquetPipe(drives).ngram(length=length, timestamp="time_ms", max_gap=max_gap_ms, group_by="drive")
     windows = rows.shuffle(32, seed=3).batch(8)
     return next(iter(DataLoader(windows, batch_size=None)))

@@ -1,4 +1,4 @@
-"""Filters of every kind, and ranks that take the same number of steps under them."""
+"""Filters by expression, by tuples and by function, and shards that take the same number of steps on every rank."""
 
 import tempfile
 

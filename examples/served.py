@@ -1,4 +1,4 @@
-"""One process reads and decodes; a TensorFlow and a PyTorch trainer, in processes of their own, take half each."""
+"""One process reads and decodes; a TensorFlow and a PyTorch trainer, each in its own process, take half the rows."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def train_with_tensorflow(address: str) -> None:
-    """The first half of every epoch."""
+    """Trains on the first half of every epoch."""
     import tensorflow as tf
 
     from parquetry.tf_plugin import ParquetDataset
@@ -35,7 +35,7 @@ def train_with_tensorflow(address: str) -> None:
 
 
 def train_with_torch(address: str) -> None:
-    """The second half of every epoch."""
+    """Trains on the second half of every epoch."""
     import torch
     from torch.utils.data import DataLoader
 

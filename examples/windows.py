@@ -15,7 +15,7 @@ schema = Unischema(
         UnischemaField("lidar", np.float32, (None, 3)),
     ],
 )
-# Two drives of eight rows, 100 ms apart, with three seconds of silence after the fourth.
+# Two drives of eight rows, 100 ms apart, with a three-second gap after the fourth.
 rows = [
     {
         "drive": drive,

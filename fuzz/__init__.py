@@ -1,1 +1,1 @@
-"""Fuzzing of every parser of ours, by ``make fuzz``: harnesses in `targets`, first inputs in ``corpus``."""
+"""Fuzzes every parser in the package with ``make fuzz``: harnesses in `targets`, seed inputs in ``corpus``."""

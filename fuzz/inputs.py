@@ -1,6 +1,6 @@
-"""The inputs of the fuzzer: a corpus for each target, which our own writers made, and seeded changes to it.
+"""The fuzzer's inputs: a corpus for each target, made by the package's own writers, and seeded mutations of it.
 
-``python -m fuzz.inputs`` writes the corpus again, for a format that has changed.
+``python -m fuzz.inputs`` rewrites the corpus after a format change.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ _PIECES = (
 
 
 def corpus_of(name: str) -> list[bytes]:
-    """The kept inputs of a target."""
+    """Returns the corpus of a target."""
     return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
 
 
 def changed(draw: random.Random, corpus: list[bytes]) -> bytes:
-    """One of the inputs with a few changes: bits, bytes, odd pieces, cuts, and parts of others."""
+    """Returns one of the inputs with a few mutations: bits, bytes, odd pieces, cuts, and parts of other inputs."""
     data = bytearray(draw.choice(corpus))
     for _ in range(draw.choice((1, 1, 2, 4, 12))):
         at = draw.randrange(len(data) + 1)
@@ -87,7 +87,7 @@ def changed(draw: random.Random, corpus: list[bytes]) -> bytes:
 
 
 def made(room: Path) -> dict[str, Sequence[bytes]]:
-    """The first inputs of each target, as our own writers make them in a directory."""
+    """Returns the seed inputs of each target, made in a directory by the package's own writers."""
     fields = [
         UnischemaField("id", np.int64),
         UnischemaField("text", np.str_, nullable=True),

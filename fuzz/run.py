@@ -1,8 +1,8 @@
-"""Fuzzes the targets for a while each, one after another: ``python -m fuzz.run --seconds 300 [TARGET ...]``.
+"""Fuzzes the targets in turn, for some time each: ``python -m fuzz.run --seconds 300 [TARGET ...]``.
 
-With atheris the runs are guided by coverage; without it they are seeded changes of the corpus. Each target runs in a
-process of its own, which may take 1 GiB more than it begins with, and 10 s for an input. What fails is written to
-``build/fuzz/TARGET``, and the exit status is 1.
+With atheris, coverage guides the runs; without it, they are seeded mutations of the corpus. Each target runs in its own
+process, which may use 1 GiB more memory than it starts with, and 10 s per input. Failing inputs are written to
+``build/fuzz/TARGET``, and the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def main() -> int:
 
 def _fuzz(name: str, seconds: float, seed: int) -> None:
     faulthandler.enable()
-    logging.disable()  # a damaged file is a warning
+    logging.disable()  # a damaged file causes a warning
     warnings.simplefilter("ignore")
     target = TARGETS[name]
     for data in corpus_of(name):
-        target(data)  # what is made once is made now
+        target(data)  # creates everything that is created once
     room = psutil.Process().memory_info().vms + _MEMORY_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
     found = _FOUND / name
@@ -78,7 +78,7 @@ def _fuzz(name: str, seconds: float, seed: int) -> None:
 def _guided(name: str, found: Path, seconds: float, seed: int) -> None:
     import atheris
 
-    for function in gc.get_objects():  # of this package alone: `instrument_all` takes minutes
+    for function in gc.get_objects():  # this package only: `instrument_all` takes minutes
         if isinstance(function, FunctionType) and str(function.__module__).startswith("parquetry."):
             atheris.instrument_func(function)
     corpus = found / "corpus"

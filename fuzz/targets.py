@@ -1,7 +1,7 @@
-"""One harness for each parser: bytes go in, and a value or an error that the parser's caller expects comes out.
+"""One harness per parser: it takes bytes, and must return a value or raise an error that the parser's caller expects.
 
-`TARGETS` has them by name. Any other exception is a finding, and so is a hang, or memory that the bytes only claim.
-What has a checksum gets the right one, so that inputs reach the parser behind it.
+`TARGETS` maps names to harnesses. Any other exception is a finding, and so is a hang, or memory allocated only because
+the bytes claim a size. Inputs with a checksum get the right one, so they reach the parser behind it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TARGETS: dict[str, Callable[[bytes], object]] = {}
 """Every harness by its name; each raises only for a finding."""
 
 FINGERPRINT = "FINGERPRINT"
-"""Stands in inputs for that of the dataset of `sample`, which is written anew each time."""
+"""Placeholder in inputs for that of `sample`'s dataset, which is rewritten each time."""
 
 
 def _target(*expected: type[BaseException]) -> Callable[[Callable[[bytes], object]], Callable[[bytes], object]]:
@@ -84,7 +84,7 @@ def _target(*expected: type[BaseException]) -> Callable[[Callable[[bytes], objec
 
 @contextmanager
 def _naming(file: str) -> Iterator[None]:
-    """An error of ours names the file."""
+    """Checks that the package's errors name the file."""
     try:
         yield
     except ParquetryError as error:
@@ -94,7 +94,7 @@ def _naming(file: str) -> Iterator[None]:
 
 @_target()
 def pages(data: bytes) -> None:
-    """The pages of a column chunk, which `find_values` leaves to Arrow where it does not understand them."""
+    """The pages of a column chunk; `find_values` leaves those it does not understand to Arrow."""
     if len(data) < 2:
         return
     head, chunk = data[0], np.frombuffer(data, np.uint8, offset=2)
@@ -115,7 +115,7 @@ def page_headers(data: bytes) -> None:
 
 @_target(ValueError)
 def footers(data: bytes) -> None:
-    """The check of a footer that pyarrow accepted: here that of a file with one column of each physical type."""
+    """The check of a footer that pyarrow accepted, from a file with one column of each physical type."""
     check_footer(data, _footer(), 1 << 20)
 
 
@@ -137,7 +137,7 @@ def pickles(data: bytes) -> None:
 
 @_target(SchemaError)
 def metadata(data: bytes) -> None:
-    """The JSON of a schema, and that the schema goes to JSON and back."""
+    """The JSON of a schema, including the round trip to JSON and back."""
     schema = schema_from_metadata({SCHEMA_KEY: data}, where="x.parquet")
     assert schema is not None
     assert Unischema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
@@ -145,7 +145,7 @@ def metadata(data: bytes) -> None:
 
 @_target(DatasetError)
 def index(data: bytes) -> None:
-    """The description of a row-group index, in an index file of two row groups."""
+    """The description of a row-group index, in an index file for two row groups."""
     described = b"%08x" % zlib.crc32(data) + data
     lines = pa.table([["a", "a"], [9, 9], [0, 0], [0, 1], [5, 5], [7, 7], ["", ""]], schema=BASE)
     path = _room() / "_row_groups.parquet"
@@ -159,7 +159,7 @@ def index(data: bytes) -> None:
 
 @_target(DatasetError)
 def cache_entries(data: bytes) -> None:
-    """The table of a cache entry; one that comes out can be read to its end."""
+    """The table of a cache entry; a parsed table can be read to its end."""
     body = data + b"key"
     entry = body + struct.pack("<QQQ8s", len(data), 3, zlib.crc32(body), b"PQRYCE\0\1")
     table = open_entry(pa.py_buffer(entry), "key", verify=True)
@@ -168,7 +168,7 @@ def cache_entries(data: bytes) -> None:
 
 @_target(*UNREADABLE)
 def selections(data: bytes) -> None:
-    """A kept selection of three row groups; one that comes out names rows that there are."""
+    """A stored selection of three row groups; a parsed selection only names existing rows."""
     found = read_selection(data, np.array([4, 4, 4]))
     row_groups, rows = found.rows.locate(found.cells(np.arange(found.num_items)).ravel())
     assert ((row_groups >= 0) & (row_groups < 3) & (rows >= 0) & (rows < 4)).all()
@@ -176,7 +176,7 @@ def selections(data: bytes) -> None:
 
 @_target(*UNREADABLE)
 def kept_rows(data: bytes) -> None:
-    """Kept rows that failed, and a kept vocabulary."""
+    """Stored failed rows, and a stored vocabulary."""
     for read in (read_bad_rows, read_vocabulary):
         try:
             read(data)
@@ -186,7 +186,7 @@ def kept_rows(data: bytes) -> None:
 
 @_target(StateError)
 def states(data: bytes) -> None:
-    """A saved state, as text or as what JSON makes of it."""
+    """A saved state, as text or as parsed JSON."""
     plan = sample().plan()
     parse_state(plan, data.decode("utf-8", "surrogateescape").replace(FINGERPRINT, plan.fingerprint))
 
@@ -204,7 +204,7 @@ def frames(data: bytes) -> None:
 
 @_target()
 def requests(data: bytes) -> None:
-    """A request to the Arrow server, whose answer is a value or an error that was meant."""
+    """A request to the Arrow server, which must answer with a value or an intended error."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.settimeout(60)
@@ -219,7 +219,7 @@ def requests(data: bytes) -> None:
 
 @_target(SidecarError)
 def messages(data: bytes) -> None:
-    """A packet of the sidecar's protocol, and its body as that of every type of message."""
+    """A packet of the sidecar's protocol, with its body parsed as every type of message."""
     for body in (protocol.Start, protocol.Started, protocol.RemoteError, protocol.BatchHeader):
         try:
             body.unpack(data[protocol.HEADER.size :])
@@ -230,7 +230,7 @@ def messages(data: bytes) -> None:
 
 @_target(SidecarError, ArithmeticError, LookupError, TypeError, ValueError)
 def slots(data: bytes) -> None:
-    """The tensor table of a batch; the client ends a sidecar for each of these errors."""
+    """The tensor table of a batch; the client ends a sidecar on each of these errors."""
     header = protocol.BatchHeader.unpack(data[:32])
     read_table(data[32:], header, sample().element.leaves)
 
@@ -277,7 +277,7 @@ def _footer() -> pq.FileMetaData:
 
 
 class _Served:
-    """What a request is answered from."""
+    """The server's source of answers."""
 
     token = None
 
@@ -287,10 +287,10 @@ class _Served:
         self.shared = SharedEpochs()
 
     def new_endpoint(self, send: Callable[..., None]) -> None:
-        """None: that listens."""
+        """Returns None."""
 
     def end_endpoint(self, endpoint: object) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""Small datasets whose every value is known: files, row groups, partitions and nulls exactly where a test wants them.
+"""Small datasets with known values, and files, row groups, partitions and nulls exactly where a test needs them.
 
-A dataset is a list of files, a file a list of row groups, a row group a list of rows. `build` writes them and gives back
-a `Built`, which holds the rows as a reader should hand them out, each with its file and row group.
+A dataset is a list of files, a file a list of row groups, a row group a list of rows. `build` writes them and returns a
+`Built`, which holds the rows as a reader should return them, each with its file and row group.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from parquetry.common.write.file_format import arrow_schema
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A row as it is stored: its values in plain Python form, and where it stands."""
+    """A stored row: its values in plain Python form, and its position."""
 
     values: dict[str, Any]
     file: str
@@ -42,7 +42,7 @@ class StoredRow:
 
 @dataclass(frozen=True, repr=False)
 class Built:
-    """A dataset on disk and what is in it, in storage order."""
+    """A dataset on disk and its rows, in storage order."""
 
     url: str
     schema: Unischema
@@ -56,25 +56,25 @@ class Built:
 
     @property
     def plain(self) -> list[dict[str, Any]]:
-        """The values of all rows."""
+        """Returns the values of all rows."""
         return [dict(row.values) for row in self.rows]
 
     def pipeline(self, *fields: str, workers: int = 2, **options: Any) -> Pipeline:
-        """A pipeline over it, in threads unless another executor is asked for."""
+        """Returns a pipeline over the dataset, in threads by default."""
         options = {"executor": "threads", **options}
         return Pipeline(self.url, list(fields) or None, workers=workers, **options)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of field, and a value of it for every number; ``nulls`` says for which numbers it is null."""
+    """A kind of field, with a value for every row number; ``nulls`` says for which numbers it is null."""
 
     field: UnischemaField
     value: Callable[[int], Any]
     nulls: Callable[[int], bool] = lambda number: False
 
     def of(self, number: int) -> Any:
-        """The value of row ``number``."""
+        """Returns the value of row ``number``."""
         return None if self.nulls(number) else self.value(number)
 
 
@@ -132,7 +132,7 @@ KINDS: dict[str, Kind] = {
             lambda n: n % 5 == 4,
         ),
         Kind(F("grid", np.int8, (None, 2), ListCodec()), lambda n: _ramp((n % 3, 2), np.int8, n)),
-        # Two lists of equal length, of up to nine values. Tokens of different rows differ.
+        # Two lists of equal length with up to nine values. Tokens of different rows differ.
         Kind(F("tokens", np.int32, (None,)), lambda n: [16 * (n + 1) + k for k in range(n * 7 % 10)]),
         Kind(F("marks", np.int16, (None,)), lambda n: [(n + 3 * k) % 7 for k in range(n * 7 % 10)]),
     ]
@@ -140,7 +140,7 @@ KINDS: dict[str, Kind] = {
 TOKEN_FIELDS = ("tokens", "marks")
 ALL_FIELDS = tuple(name for name in KINDS if name not in TOKEN_FIELDS)
 STRICT_FIELDS = tuple(name for name in ALL_FIELDS if not KINDS[name].field.nullable)
-"""Fields without nulls: what a framework without a form for nulls can read."""
+"""Fields without nulls, which frameworks that cannot represent nulls can read."""
 
 
 NARROWER: dict[str, pa.DataType] = {
@@ -156,11 +156,11 @@ NARROWER: dict[str, pa.DataType] = {
     "codes": pa.list_(pa.int8()),
     "tokens": pa.large_list(pa.int16()),
 }
-"""What files of an older version may store some fields as: narrower types, with the same values."""
+"""Narrower types in which older files may store some fields, with the same values."""
 
 
 def make_row(number: int, names: Sequence[str] = ALL_FIELDS) -> dict[str, Any]:
-    """Row ``number`` as it is given to a writer."""
+    """Returns row ``number`` in the form a writer takes."""
     return {name: KINDS[name].of(number) for name in names}
 
 
@@ -176,11 +176,11 @@ def build(
     """Writes rows 0, 1, 2, ... in storage order.
 
     Args:
-        files: for each file the rows of each of its row groups.
-        names: the fields, of `KINDS`.
-        partition: a field of text that is kept in the directories' names; its value must be one for each file.
-        change: what is done to each row before it is written.
-        narrow: the numbers of files that store the same values in the types of `NARROWER`.
+        files: for each file, the row counts of its row groups.
+        names: the fields, from `KINDS`.
+        partition: a text field stored in the directory names; it must have one value per file.
+        change: applied to each row before it is written.
+        narrow: numbers of the files that store the values in the types of `NARROWER`.
     """
     schema = Unischema("built", [KINDS[name].field for name in names])
     stored: list[StoredRow] = []
@@ -194,7 +194,7 @@ def build(
         if partition is not None:
             value = rows[0][partition] if rows else "none"
             rows = [{**row, partition: value} for row in rows]
-            # The number keeps the files in the order in which they are written.
+            # The number keeps the files in the order they are written.
             place = directory / f"{position:03d}" / f"{partition}={value}" / "part.parquet"
         without = () if partition is None else (partition,)
         write_groups(place, schema, rows, groups, without=without, types=NARROWER if position in narrow else {})
@@ -215,7 +215,7 @@ def write_groups(
     without: Sequence[str] = (),
     types: Mapping[str, pa.DataType] | None = None,
 ) -> None:
-    """One file with row groups of exactly these sizes (also of no rows); ``types``: other ones than the schema's."""
+    """Writes a file with row groups of exactly these sizes (zero too); ``types`` overrides the schema's types."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = encode_rows(schema, rows)
     stored = arrow_schema(schema, without=without)
@@ -232,14 +232,14 @@ def write_groups(
 
 
 def write_table(directory: Path, table: pa.Table, name: str = "part.parquet", **options: Any) -> str:
-    """A plain Parquet file as pyarrow writes it; gives the directory."""
+    """Writes a plain Parquet file with pyarrow; returns the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, directory / name, **options)
     return str(directory)
 
 
 def delivered(schema: Unischema, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in the plain form in which a reader hands it out: times as int64, decimals as text, arrays as lists."""
+    """Returns a row in the plain form a reader returns: times as int64, decimals as text, arrays as lists."""
     return {field.name: _delivered(field, row[field.name]) for field in schema}
 
 

@@ -1,7 +1,7 @@
-"""Random datasets and random chains of stages, for property tests of every face.
+"""Random datasets and random chains of stages for property tests of every face.
 
-A chain is a list of `oracle.Call` that a pipeline accepts, in any order; a dataset is small, and has every layout that
-once broke a loader: row groups of one row and of none, files without row groups, partitions, nulls.
+A chain is a list of `oracle.Call` that a pipeline accepts, in any order. A dataset is small, with every layout that has
+ever broken a loader: row groups of one row and of none, files without row groups, partitions, nulls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parquetry.common.errors import ParquetryError, PipelineError
 
 KEPT = ("id", "drive", "ts")
 LONG = 1_500
-"""Members of a list that is long: more than are compared one by one."""
+"""Members of a long list: more than are compared one by one."""
 ZEROS: dict[str, Any] = {"speed": 0.0, "flag": False, "label": "", "when": 0, "codes": [], "pair": [0, 0], "packed": []}
 FILLS: dict[str, Any] = {"speed": -1.5, "flag": True, "label": "none", "when": 7}
 VERBS = (
@@ -77,7 +77,7 @@ CASTS: dict[str, list[Any]] = {
     "segment_ids": [np.int64, "float32", "uint8"],
     "position_ids": [np.int16, "float64"],
 }
-"""Types that hold every value of a field, of which some cut off fractions."""
+"""Types that hold every value of a field; some truncate fractions."""
 VOCABULARIES: dict[str, list[Any]] = {
     "drive": ["d1", "d0"],
     "label": ["l1", "l4", "l2", *(f"l{n}" for n in range(900, 900 + 2 * LONG))],
@@ -101,9 +101,9 @@ LENGTHS: dict[str, tuple[int, Callable[[Any], int]]] = {
     "tokens": (9, len),
     "marks": (9, len),
 }
-"""How long rows are at most by a field, and what says it."""
+"""Fields that give a row's length, with the longest length."""
 PADDED = ("codes", "tags", "tokens", "marks")
-"""Lists that ``bucket`` can pad."""
+"""List fields that ``bucket`` can pad."""
 
 NUMBERS = st.sampled_from([int, np.int16, np.uint16, np.array])
 
@@ -125,7 +125,7 @@ def dataset(
     narrow: Collection[int] = (),
     change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Iterator[Built]:
-    """A dataset in a directory of its own; hypothesis runs many examples in one test."""
+    """Builds a dataset in a new directory; hypothesis runs many examples in one test."""
     directory = Path(tempfile.mkdtemp())
     try:
         ordered = [name for name in FIELDS if name in (*KEPT, *names)]
@@ -136,14 +136,14 @@ def dataset(
 
 @contextmanager
 def drawn_case(data: st.DataObject, cache: Path, verbs: Sequence[str] = VERBS) -> Iterator[tuple[Built, list[Call]]]:
-    """A dataset and a chain over it that has something to compose."""
+    """Draws a dataset and a chain over it with more than one thing to compose."""
     files = data.draw(layouts, "files")
     names = data.draw(fields, "fields")
     partition = data.draw(st.sampled_from([None, None, "drive"]), "partition")
     if partition:
         files = [[10, 0] for _ in files]
     calls = data.draw(chains([*KEPT, *names], str(cache), verbs), "calls")
-    # The contract suite has each stage alone, and a few tests with hardly any rows are enough.
+    # The contract suite covers each stage alone, and a few tests with hardly any rows are enough.
     assume(len(calls) >= 3 and (sum(map(sum, files)) > 5 or data.draw(st.integers(0, 3)) == 0))
     narrow = data.draw(st.sets(st.sampled_from(range(4)), max_size=3), "files of narrower types")
     with dataset(files, names, partition=partition, narrow=narrow) as built:
@@ -161,7 +161,7 @@ mixings = st.fixed_dictionaries(
 
 
 def drawn_mix(data: st.DataObject, source: Pipeline, calls: Sequence[Call]) -> Pipeline | None:
-    """A mix of what the first of some calls make of a source, with the others behind it; mostly none."""
+    """Draws a mix of a source after the first few calls, followed by the other calls; usually ``None``."""
     if data.draw(st.integers(0, 3), "mixed if 3") < 3:
         return None
     options = data.draw(mixings, "mix")
@@ -170,7 +170,7 @@ def drawn_mix(data: st.DataObject, source: Pipeline, calls: Sequence[Call]) -> P
             part = apply(source, calls[:cut])
             mixed: Pipeline = apply(mix([part, part.take(7)], **options), calls[cut:])
             _ = mixed.element
-        except ParquetryError:  # batches before it, or a window or a shuffle behind it
+        except ParquetryError:  # batches before it, or a window or a shuffle after it
             continue
         return mixed
     return None
@@ -189,7 +189,7 @@ def _double_tokens_plain(name: str) -> Callable[[dict[str, Any]], dict[str, Any]
 
 
 def _double_again() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """As `_double`, in memory of its own that it returns again and again."""
+    """Like `_double`, but returns the same memory over and over."""
     own: dict[tuple[int, ...], np.ndarray] = {}
 
     def double(row: dict[str, Any]) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _double_plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _double_or_null(row: dict[str, Any]) -> dict[str, Any]:
-    """As `_double`, with nulls in the form of a row, or of a batch: a mask over numbers that must not be seen."""
+    """Like `_double`, with nulls as in a row, or as in a batch: a mask over numbers that must not show through."""
     ids = np.asarray(row["id"])
     if ids.ndim == 0:
         return {**row, "double": [2 * ids, None, pd.NA][int(ids) % 3]}
@@ -285,7 +285,7 @@ def _cast(name: str, dtype: Any) -> Callable[[dict[Any, Any]], dict[Any, Any]]:
 
 
 class Chain:
-    """A chain in the making: draws calls that make sense for the fields that are left."""
+    """Builds a chain: draws calls that make sense for the remaining fields."""
 
     def __init__(self, draw: st.DrawFn, built_names: Sequence[str], cache: str) -> None:
         self.draw = draw
@@ -304,11 +304,11 @@ class Chain:
         self.drawn_anew: bool | None = None
 
     def now(self, stored: str) -> str:
-        """What a stored field is called now."""
+        """Returns the current name of a stored field."""
         return self.called.get(stored, stored)
 
     def was(self, name: str) -> str:
-        """What a field that is called so now is called in storage."""
+        """Returns the stored name of a field."""
         return next((stored for stored, called in self.called.items() if called == name), name)
 
     def where(self) -> Call:
@@ -426,11 +426,11 @@ class Chain:
         return call("pad", points, shape=(4, 3), model=_padded(points))
 
     def rename(self) -> Call:
-        others = [name for name in self.names if name != "id"]  # that of a block's tokens may change
+        others = [name for name in self.names if name != "id"]  # a block's tokens may change theirs
         chosen = self.draw(st.lists(st.sampled_from(others), unique=True, min_size=1, max_size=3)) if others else []
         assume(chosen)
         if len(chosen) > 1 and self.draw(st.booleans()):
-            new = dict(zip(chosen, [*chosen[1:], chosen[0]], strict=True))  # each has the name of another
+            new = dict(zip(chosen, [*chosen[1:], chosen[0]], strict=True))  # each takes another's name
         else:
             new = {n: n.removesuffix("_new") if n.endswith("_new") else f"{n}_new" for n in chosen}
         assume(not set(new.values()) & (set(self.names) - set(chosen)))
@@ -475,7 +475,7 @@ class Chain:
             ({"id": {number: number % 3 + 1 for number in range(400)}}, lambda row: row["id"] % 3 + 1),
         ]
         assume(self.drawn_anew is not False)
-        self.drawn_anew = True  # a shuffle that stays the same would keep the draws: a test of its own has that
+        self.drawn_anew = True  # a constant shuffle would repeat the draws: tested separately
         weights, model = self.draw(st.sampled_from(options))
         count = self.draw(st.sampled_from([None, 1, 6, 17]))
         return call("weigh", weights, count, seed=self.draw(st.integers(0, 3)), model=model)
@@ -505,13 +505,13 @@ class Chain:
         return self._blocks("pack_rows", options)
 
     def takes_blocks(self, calls: Sequence[Call]) -> bool:
-        """Whether the tokens are there, and nothing has worked on values: stored rows are joined."""
+        """Whether the tokens are available and no stage has changed values: only stored rows can be joined."""
         values = {"transform", "nulls", "pad", "cast", "encode", "as_tuple"}
         worked = any(each.verb in values and each.args[0] != "drop" for each in calls)
         return self.now("tokens") in self.names and not worked
 
     def _for_tokens(self, number: int, other: int) -> Any:
-        """A number for all fields that are joined, or one for each."""
+        """Draws one number for all joined fields, or one per field."""
         both = {self.now("tokens"): number, self.now("marks"): other}
         return self.draw(st.sampled_from([number, both])) if set(both) <= set(self.names) else number
 
@@ -589,7 +589,7 @@ class Chain:
 
 
 def _in_second_half(row: dict[str, Any]) -> bool:
-    """SplitMix64 of the number, with the seed 0."""
+    """Returns the SplitMix64 of the number, with seed 0."""
     word = (1 << 64) - 1
     mixed = (row["id"] + 0x9E3779B97F4A7C15) & word
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & word
@@ -603,7 +603,7 @@ def _slow(row: dict[str, Any]) -> bool:
 
 @st.composite
 def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Sequence[str] = VERBS) -> list[Call]:
-    """Calls that a pipeline accepts, in any order."""
+    """Draws calls that a pipeline accepts, in any order."""
     chain = Chain(draw, built_names, cache)
     calls: list[Call] = []
     pipeline = Pipeline("nowhere")
@@ -619,7 +619,7 @@ def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Seque
         made = replace(getattr(chain, verb)(), number=draw(NUMBERS))
         try:
             pipeline = made.on(pipeline)
-        except PipelineError:  # a second window, or a filter on a field that was changed
+        except PipelineError:  # a second window, or a filter on a changed field
             vars(chain).update(before)
             continue
         calls.append(made)

@@ -1,4 +1,4 @@
-"""What every test needs: shared helpers on the path, a cache directory of its own, and reproducible property tests."""
+"""Setup for every test: shared helpers on the path, a separate cache directory, and reproducible property tests."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Test modules are imported by path (importmode=importlib), so what they share must be importable by name.
+# Test modules are imported by path (importmode=importlib), so shared helpers must be importable by name.
 sys.path.insert(0, str(Path(__file__).parent))
 
-# The same examples on every machine and in every run; a deadline would turn a busy machine into a failure.
+# The same examples on every machine and in every run; a deadline would fail on a busy machine.
 COMMON = {"deadline": None, "database": None, "suppress_health_check": list(HealthCheck)}
 settings.register_profile("reproducible", derandomize=True, **COMMON)
 settings.register_profile(
     "search", derandomize=False, **COMMON
-)  # for --hypothesis-profile=search: other examples each time
+)  # for --hypothesis-profile=search: new examples each time
 settings.load_profile("reproducible")
 
 
 def pytest_collection_finish() -> None:
-    """What importing every test and both frameworks made stays for good: `gc.collect` need not look through it."""
+    """Keeps `gc.collect` from scanning the permanent objects that imports of tests and frameworks created."""
     gc.collect()
     gc.freeze()
 
 
-# Loader workers are forked, so they write their stacks there too.
+# Loader workers are forked, so they dump their stacks there too.
 _stacks = tempfile.TemporaryFile("w+")  # noqa: SIM115  # as long as the process
 faulthandler.register(signal.SIGUSR1, file=_stacks)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that took too long shows what the processes forked from this one were doing."""
+    """Shows what forked processes were doing when a test times out."""
     report = yield
     if call.excinfo is not None and "Timeout" in str(call.excinfo.value):
         for child in _forked_children():
@@ -56,7 +56,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 
 def _forked_children() -> list[psutil.Process]:
-    """Children that run the command of this process."""
+    """Returns the children that run this process's command."""
     this = psutil.Process()
     found = []
     for child in this.children():
@@ -68,13 +68,13 @@ def _forked_children() -> list[psutil.Process]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call() -> None:
-    """A sidecar opens requests of one environment, in which pytest would name each test."""
+    """A sidecar serves one environment, and pytest would put each test's name into it."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Selections that other runs kept must not decide a test."""
+    """Keeps cached selections of other runs from affecting a test."""
     before = os.environ.get("PARQUETRY_CACHE_DIR")
     os.environ["PARQUETRY_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
     yield
@@ -86,13 +86,13 @@ def _own_cache_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture
 def new_sidecars(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Sidecars of other tests do not serve this one, because its environment is another."""
+    """Gives the test a different environment, so sidecars of other tests do not serve it."""
     monkeypatch.setenv("PARQUETRY_TEST", request.node.nodeid)
 
 
 @pytest.fixture(autouse=True)
 def _no_reading_thread_is_left() -> Iterator[None]:
-    """An iterator that nobody holds ends its threads, however it ended."""
+    """Checks that an unreferenced iterator stops its threads, however it ended."""
     before = _reading_threads()
     yield
     left = _ended(_reading_threads() - before, 0.02)
@@ -102,7 +102,7 @@ def _no_reading_thread_is_left() -> Iterator[None]:
 
 
 def _ended(threads: set[threading.Thread], within_s: float) -> set[threading.Thread]:
-    """Those of the threads that have not ended after a while."""
+    """Returns the threads that are still alive after a while."""
     until = time.monotonic() + within_s
     for thread in threads:
         thread.join(max(0, until - time.monotonic()))

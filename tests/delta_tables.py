@@ -1,4 +1,4 @@
-"""Delta tables written by hand, for what deltalake's writer cannot write: deletion vectors, column mapping."""
+"""Writes Delta tables by hand, with features that deltalake cannot write: deletion vectors, column mapping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAGIC = struct.pack("<I", 1681511377)
 
 
 def z85(data: bytes) -> str:
-    """Four bytes as five letters, the highest first."""
+    """Encodes four bytes as five letters, highest first."""
     text = ""
     for (number,) in struct.iter_unpack(">I", data + b"\0" * (-len(data) % 4)):
         text += "".join(_Z85[number // 85**power % 85] for power in (4, 3, 2, 1, 0))
@@ -26,7 +26,7 @@ def z85(data: bytes) -> str:
 
 
 def roaring32(numbers: Sequence[int], runs: bool) -> bytes:
-    """A 32-bit roaring bitmap; with ``runs`` every container is a list of runs."""
+    """Encodes a 32-bit roaring bitmap; with ``runs``, every container is a list of runs."""
     by_key: dict[int, list[int]] = {}
     for number in sorted(numbers):
         by_key.setdefault(number >> 16, []).append(number & 0xFFFF)
@@ -58,7 +58,7 @@ def _container(lows: list[int], runs: bool) -> bytes:
 
 
 def bitmap(numbers: Iterable[int], runs: bool = False) -> bytes:
-    """A deletion vector: the magic number and a 64-bit roaring bitmap."""
+    """Encodes a deletion vector: the magic number and a 64-bit roaring bitmap."""
     by_high: dict[int, list[int]] = {}
     for number in numbers:
         by_high.setdefault(number >> 32, []).append(number & 0xFFFFFFFF)
@@ -67,19 +67,19 @@ def bitmap(numbers: Iterable[int], runs: bool = False) -> bytes:
 
 
 def framed(data: bytes) -> bytes:
-    """A deletion vector as it stands in a file."""
+    """Encodes a deletion vector for a file."""
     return struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
 
 
 def inline_vector(numbers: Iterable[int]) -> dict[str, Any]:
-    """The descriptor of a vector in the log itself."""
+    """Returns the descriptor of a vector stored in the log itself."""
     numbers = list(numbers)
     data = bitmap(numbers)
     return {"storageType": "i", "pathOrInlineDv": z85(data), "sizeInBytes": len(data), "cardinality": len(numbers)}
 
 
 def file_vector(table: Path, numbers: Iterable[int], name: bytes, runs: bool = False) -> dict[str, Any]:
-    """Writes a vector to a file, behind another one, and gives its descriptor; ``name`` is a UUID's 16 bytes."""
+    """Writes a vector to a file, after another one, and returns its descriptor; ``name`` is a UUID's 16 bytes."""
     import uuid
 
     numbers = list(numbers)
@@ -96,17 +96,17 @@ def file_vector(table: Path, numbers: Iterable[int], name: bytes, runs: bool = F
 
 
 def field(name: str, kind: Any, **metadata: Any) -> dict[str, Any]:
-    """A field of a Delta schema."""
+    """Returns a field of a Delta schema."""
     return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
 
 def mapped(name: str, kind: Any, number: int, physical: str) -> dict[str, Any]:
-    """A field with column mapping."""
+    """Returns a field with column mapping."""
     return field(name, kind, **{"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical})
 
 
 def protocol(features: Sequence[str]) -> dict[str, Any]:
-    """The action that says what a reader must know."""
+    """Returns the action that lists required reader features."""
     known = list(features)
     return {
         "protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": known, "writerFeatures": known}
@@ -116,7 +116,7 @@ def protocol(features: Sequence[str]) -> dict[str, Any]:
 def metadata(
     fields: Sequence[dict[str, Any]], partition_by: Sequence[str] = (), **configuration: str
 ) -> dict[str, Any]:
-    """The action with the schema."""
+    """Returns the action with the schema."""
     return {
         "metaData": {
             "id": "7a1e0c2a-0000-4000-8000-000000000001",
@@ -130,7 +130,7 @@ def metadata(
 
 
 def add(table: Path, name: str, data: pa.Table | None, values: dict[str, str | None] | None = None, **more: Any) -> Any:
-    """Writes a data file (or leaves it, without data) and gives the action that adds it."""
+    """Writes a data file (skipped without data) and returns the action that adds it."""
     if data is not None:
         pq.write_table(data, table / name, row_group_size=4)
     rows = pq.read_metadata(table / name).num_rows
@@ -147,7 +147,7 @@ def add(table: Path, name: str, data: pa.Table | None, values: dict[str, str | N
 
 
 def remove(action: dict[str, Any]) -> dict[str, Any]:
-    """The action that takes an added file away again."""
+    """Returns the action that removes an added file."""
     added = action["add"]
     gone = {"path": added["path"], "deletionTimestamp": 2, "dataChange": True}
     vector = added.get("deletionVector")
@@ -155,7 +155,7 @@ def remove(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def commit(table: Path, version: int, *actions: dict[str, Any]) -> None:
-    """Writes one version."""
+    """Writes one version of the log."""
     log = table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
     (log / f"{version:020d}.json").write_text("\n".join(json.dumps(action) for action in actions))

@@ -35,7 +35,7 @@ SCHEMA = Unischema(
 
 
 def row(number: int) -> dict[str, Any]:
-    """Row ``number``."""
+    """Returns row ``number``."""
     return {
         "id": number,
         "drive": f"d{number // 20}",
@@ -59,5 +59,5 @@ def write_drive(directory: Path) -> str:
 
 
 def ids(pipeline: Pipeline) -> list[int]:
-    """The ids of all elements, flat."""
+    """Returns the ids of all elements in a flat list."""
     return [int(number) for element in pipeline for number in np.atleast_1d(element["id"]).reshape(-1)]

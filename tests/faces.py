@@ -1,4 +1,4 @@
-"""The faces of one pipeline: each runs it its own way and gives the same plain Python elements."""
+"""The faces of a pipeline: each runs it in its own way and returns the same plain Python elements."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from parquetry.common.schema.element import Element, OutputField, flatten, nest
 
 
 class Face(Protocol):
-    """A way to read a pipeline. One whose class has verbs of its own has ``over(url)``, and ``resumed(pipeline, steps)``:
-    what an iterator gives that goes on from the state of one stopped after ``steps`` elements.
+    """A way to read a pipeline. A face whose class has its own verbs also has ``over(url)``, and
+    ``resumed(pipeline, steps)``: the elements of an iterator resumed from the state after ``steps`` elements.
 
     Attributes:
-        name: for test ids.
-        nulls: whether it has a form for nulls.
+        name: name in test ids.
+        nulls: whether it can represent nulls.
     """
 
     name: str
     nulls: bool
 
     def elements(self, pipeline: Pipeline, iteration: int = 0) -> list[Any]:
-        """What the ``iteration``-th iterator gives, as plain Python: rows are dicts, batches lists of rows."""
+        """Returns the ``iteration``-th iterator's elements in plain Python: rows as dicts, batches as lists of rows."""
 
     def passes(self, pipeline: Pipeline) -> Callable[[], Iterator[Any]]:
-        """What begins the next pass over one dataset, in the framework's own form; the first is epoch 0."""
+        """Returns what starts the next pass over one dataset, in the framework's form; the first is epoch 0."""
 
 
 class NumpyFace:
@@ -237,7 +237,7 @@ class MapFace:
 
 
 def _begin(rows: Any, passes: int) -> None:
-    """Begins passes whose elements nobody wants; a row of theirs may be null where those of the next are not."""
+    """Starts passes and discards their elements; their rows may be null where those of the next pass are not."""
     for _ in range(passes):
         with suppress(Exception):
             next(iter(rows), None)
@@ -247,17 +247,17 @@ THREADS = NumpyFace("threads")
 SIDECAR = NumpyFace("sidecar")
 
 TORCH_WARNINGS = (
-    # From Python 3.12 on every fork of a process with threads warns; loaders fork by default, torch's own threads suffice.
+    # Since Python 3.12, forking a process with threads warns; loaders fork by default, and torch's threads suffice.
     r"ignore:This process .* is multi-threaded, use of fork\(\) may lead to deadlocks:DeprecationWarning",
-    # Fewer processors than loader workers: true on small machines, and of no interest here.
+    # Fewer processors than loader workers: true on small machines, and irrelevant here.
     "ignore:This DataLoader will create .* worker processes in total:UserWarning",
-    # torchdata 0.11 calls a function of torch's that torch 2.13 deprecates.
+    # torchdata 0.11 calls a torch function that torch 2.13 deprecates.
     "ignore:'set_vital' is deprecated:UserWarning:torchdata",
 )
 
 
 def installed_faces() -> list[Face]:
-    """Every face whose framework is installed."""
+    """Returns every face whose framework is installed."""
     faces: list[Face] = [THREADS, SIDECAR]
     for face, framework in ((TensorFlowFace(), "tensorflow"), (TorchFace(), "torch")):
         if importlib.util.find_spec(framework) is not None:
@@ -266,7 +266,7 @@ def installed_faces() -> list[Face]:
 
 
 def import_framework(name: str) -> Any:
-    """A framework, whose own import may warn; skips the test if it is not installed."""
+    """Imports a framework, whose import may warn; skips the test if it is not installed."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     with warnings.catch_warnings():
@@ -275,7 +275,7 @@ def import_framework(name: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Any value of any face in plain Python; NaN as the text ``nan``, so that it equals itself."""
+    """Converts any value of any face to plain Python; NaN becomes the text ``nan``, so it equals itself."""
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, np.ma.MaskedArray):
@@ -300,7 +300,7 @@ def plain(value: Any) -> Any:
 
 
 def plain_element(element: Element, value: Any, look: Any = None) -> Any:
-    """An element of any face in plain Python: a row is a dict, a batch a list of rows."""
+    """Converts an element of any face to plain Python: a row is a dict, a batch is a list of rows."""
     columns = []
     for output, part in zip(element.outputs, _values(element, value), strict=True):
         if look is not None:
@@ -312,14 +312,14 @@ def plain_element(element: Element, value: Any, look: Any = None) -> Any:
 
 
 def _values(element: Element, value: Any) -> list[Any]:
-    """One value for each output; holds a tuple to the form that the element promises."""
+    """Returns one value per output; checks a tuple against the form the element promises."""
     found: dict[int, Any] = {}
 
     def take_apart(form: Any, part: Any) -> None:
         if not isinstance(form, tuple):
             found[form] = part
         elif form[0] == "tuple":
-            assert isinstance(part, tuple | list)  # torch's loader makes lists of tuples
+            assert isinstance(part, tuple | list)  # torch's loader turns tuples into lists
             assert len(part) == len(form) - 1
             for inner, item in zip(form[1:], part, strict=True):
                 take_apart(inner, item)
@@ -335,14 +335,14 @@ def _values(element: Element, value: Any) -> list[Any]:
 
 
 def _text(value: Any) -> Any:
-    """TensorFlow has one type for text and bytes."""
+    """Decodes text: TensorFlow has one type for text and bytes."""
     if isinstance(value, list):
         return [_text(part) for part in value]
     return value.decode() if isinstance(value, bytes) else value
 
 
 def _check_numpy(output: OutputField, value: Any, batched: bool) -> None:
-    """What the element promises about dtype and shape holds for every value."""
+    """Checks the dtype and shape that the element promises against every value."""
     for leaf in _leaves(value):
         assert leaf.dtype == output.numpy_dtype or output.kind != "dense", (
             f"{output.name}: promised {output.numpy_dtype}, got {leaf.dtype}"
@@ -361,7 +361,7 @@ def _check_numpy(output: OutputField, value: Any, batched: bool) -> None:
 
 
 def _check_dtype(output: OutputField, value: Any, batched: bool) -> None:
-    """A framework's values have the dtype that the element promises."""
+    """Checks that a framework's values have the dtype the element promises."""
     if output.kind == "dense" and not isinstance(value, list):
         values = getattr(value, "flat_values", value)  # of a tf.RaggedTensor
         values = values.values() if getattr(values, "is_nested", False) else values
@@ -375,7 +375,7 @@ _NULL = "expected a value, found null, which a tensor cannot hold"
 
 
 def outcome(run: Callable[[], list[Any]]) -> Any:
-    """What came out, or ``"empty"`` or ``"null"``: the errors that every face raises for the same reason."""
+    """Returns the result, or ``"empty"`` or ``"null"`` for errors that every face raises for the same reason."""
     try:
         return run()
     except Exception as error:
@@ -393,9 +393,9 @@ def holds_null(value: Any) -> bool:
 
 
 def run_on_faces(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None:
-    """Draws a dataset, a chain, one of the faces and an epoch, and holds the face to what threads give.
+    """Draws a dataset, a chain, a face and an epoch, and compares the face with the result of threads.
 
-    Threads are held to the oracle in `tests/common`. A face with verbs of its own must make the same pipeline of them.
+    `tests/common` compares threads with the oracle. A face with its own verbs must build the same pipeline from them.
     """
     with drawn_case(data, cache) as (built, calls):
         face = data.draw(st.sampled_from(faces), "face")
@@ -411,7 +411,7 @@ def run_on_faces(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None
             return
         if not face.nulls and holds_null(expected):
             expected = "null"
-        # torch waits seconds for the workers of a loader that an error broke off; that has tests of its own.
+        # After an error, torch waits seconds for the loader's workers; separate tests cover that.
         assume(not (isinstance(expected, str) and isinstance(face, TorchFace | MapFace) and face.workers))
         pipeline = pipeline.with_options(memory_limit=data.draw(st.sampled_from([None, 1]), "memory_limit"))
         found = outcome(lambda: face.elements(pipeline, iteration))
@@ -419,7 +419,7 @@ def run_on_faces(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None
 
 
 def run_resumed(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None:
-    """Draws a chain that a face is stopped in: from its state, the rest of what threads give comes."""
+    """Draws a chain and stops a face in it: the resumed iterator must return the rest of the elements of threads."""
     with drawn_case(data, cache) as (built, calls):
         face = data.draw(st.sampled_from(faces), "face")
         pipeline = drawn_mix(data, built.pipeline(workers=1), calls) or apply(built.pipeline(workers=1), calls)
@@ -432,7 +432,7 @@ def run_resumed(data: st.DataObject, cache: Path, faces: Sequence[Any]) -> None:
 
 
 def _mixes_keys(element: Element) -> bool:
-    """Whether a dict has fields beside the offsets of windows."""
+    """Whether a dict has fields next to the offsets of windows."""
     return element.form is None and len({type(output.path[0]) for output in element.outputs}) > 1
 
 

@@ -1,4 +1,4 @@
-"""Iceberg tables in a catalog of SQLite, and the delete files that pyiceberg's writer cannot write."""
+"""Iceberg tables in an SQLite catalog, and delete files that pyiceberg cannot write."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from pyiceberg.typedef import Record
 
 
 def catalog_in(path: Path) -> SqlCatalog:
-    """A catalog whose tables lie under ``path``."""
+    """Returns a catalog with its tables under ``path``."""
     catalog = SqlCatalog("local", **options_of(path))
     catalog.create_namespace("n")
     return catalog
 
 
 def options_of(path: Path) -> dict[str, str]:
-    """What a catalog of `catalog_in` is loaded by."""
+    """Returns the properties that load a catalog of `catalog_in`."""
     return {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}/warehouse"}
 
 
 def data_files(table: Table) -> list[str]:
-    """Locations of the data files, sorted by their first id."""
+    """Returns the locations of the data files, sorted by first id."""
     tasks = {task.file.file_path for task in table.scan().plan_files()}
     return sorted(tasks, key=lambda path: pq.read_table(path.removeprefix("file://")).column(0)[0].as_py())
 
@@ -70,7 +70,7 @@ def position_deletes(
 def equality_deletes(
     table: Table, name: str, data: pa.Table, ids: Mapping[str, int], *, partition: Record | None = None
 ) -> DataFile:
-    """Writes a file of values; rows that have all of them are deleted."""
+    """Writes a file of values; rows that match all of them are deleted."""
     fields = [field.with_metadata({"PARQUET:field_id": str(ids[field.name])}) for field in data.schema]
     content = DataFileContent.EQUALITY_DELETES
     made = data.cast(pa.schema(fields))
@@ -80,7 +80,7 @@ def equality_deletes(
 
 
 def deletion_vectors(table: Table, name: str, rows: Mapping[str, Iterable[int]]) -> DataFile:
-    """Writes a Puffin file with one deletion vector for each data file."""
+    """Writes a Puffin file with one deletion vector per data file."""
     blobs, body = [], b"PFA1"
     for location, numbers in rows.items():
         numbers = list(numbers)
@@ -138,7 +138,7 @@ def _described(
 
 
 def commit_deletes(table: Table, *files: DataFile, spec_id: int | None = None) -> Table:
-    """A new snapshot with the files of the current one and these delete files."""
+    """Adds a snapshot with the files of the current one and these delete files."""
     before = table.current_snapshot()
     assert before is not None
     snapshot_id, sequence = before.snapshot_id + 1, table.metadata.last_sequence_number + 1

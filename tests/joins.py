@@ -1,8 +1,8 @@
-"""What ``concat``, ``pack_rows`` and ``bucket`` make of rows, said with lists: for the oracle.
+"""A list-based model of ``concat``, ``pack_rows`` and ``bucket``, for the oracle.
 
-An item has a key that says what is in it: the tokens of a block, the ids of the rows of a batch. `item_of` says what an
-item with a key looks like, and `check_epoch` what must be true of the keys of all items of an epoch. Tokens are those
-of `builders`: row ``n`` has ``16 * (n + 1) + k`` in place ``k``; separators and padding are below 16.
+An item's key identifies its contents: the tokens of a block, or the ids of the rows of a batch. `item_of` builds the
+item for a key, and `check_epoch` checks the keys of all items of an epoch. Tokens are those of `builders`: row ``n``
+has ``16 * (n + 1) + k`` in place ``k``; separators and padding are below 16.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SEPARATOR = -1
 
 @dataclass
 class Joined:
-    """What is joined.
+    """The rows to join, and how.
 
     Attributes:
         verb: one of `JOINS`.
-        args, options: those of the call.
-        rows: in storage order, as they are before the call, each with the length that ``bucket`` looks at.
-        change: what later stages make of a row of an item.
-        key_name: what the field of tokens, or that of ids, is called at the end.
+        args, options: arguments of the call.
+        rows: rows before the call, in storage order, each with the length that ``bucket`` uses.
+        change: applies later stages to a row of an item.
+        key_name: final name of the token field or the id field.
         shuffled: whether there is a shuffle.
     """
 
@@ -40,19 +40,19 @@ class Joined:
     shuffled: bool
 
     def key_of(self, item: Any) -> Any:
-        """The key that an item of the engine's claims to have; its values are another question."""
+        """Returns the key that an engine item claims; its values are checked elsewhere."""
         if self.verb == "bucket":
             return tuple(row[self.key_name] for row in item)
         return tuple(map(int, item[self.key_name]))
 
     def item_of(self, key: Any) -> Any:
-        """The item that has a key: a row, or the rows of a batch."""
+        """Returns the item for a key: a row, or the rows of a batch."""
         if self.verb == "bucket":
             return [self.change(row) for row in self._padded(key)]
         return self.change(self._block(key))
 
     def check_epoch(self, keys: Sequence[Any], streams: int) -> None:
-        """The items of an epoch, in their order on all ranks together, are what the rows give."""
+        """Checks the items of an epoch, in their order across all ranks, against the rows."""
         checks = {"concat": self._check_concat, "pack_rows": self._check_pack, "bucket": self._check_bucket}
         checks[self.verb](keys, streams)
 
@@ -71,7 +71,7 @@ class Joined:
         return value[name] if isinstance(value, dict) else value
 
     def _block(self, tokens: Sequence[int]) -> Row:
-        """Each token stands for its row and its place there, and so for the values of all fields in that place."""
+        """Builds a block; each token identifies its row and place, and so the values of all fields in that place."""
         first, names = self.args[1], self.args[1:]
         at = {token: (row, k) for row, _ in self.rows for k, token in enumerate(row[first])}
         item: Row = {}
@@ -87,7 +87,7 @@ class Joined:
         return item
 
     def _segments(self, tokens: Sequence[int]) -> list[tuple[int, list[int]]]:
-        """The parts of a block that come from different rows, numbered from 1; a separator belongs to the row before."""
+        """Returns the parts of a block by row, numbered from 1; a separator belongs to the preceding row."""
         ends = {document[-1] for document in self._documents if document}
         parts: list[list[int]] = []
         for left, right in itertools.pairwise([None, *tokens]):
@@ -101,7 +101,7 @@ class Joined:
         return list(enumerate(parts, 1))
 
     def _check_concat(self, items: Sequence[tuple[int, ...]], streams: int) -> None:
-        """Rows end to end, cut at every ``length``; where two streams meet, a row is cut and has a part in each."""
+        """Checks concatenated rows, cut at every ``length``; a row where two streams meet has a part in each."""
         length, separator = self.args[0], self._separator(self.args[1])
         between = [] if separator is None else [SEPARATOR]
         rows = self._documents
@@ -122,7 +122,7 @@ class Joined:
         starts = {row[0] for row in rows if row}
         for stream in range(streams):
             own = [t for t in itertools.chain.from_iterable(items[stream::streams]) if t != self._padding(self.args[1])]
-            inside = 0  # rows that begin or end within
+            inside = 0  # rows that begin or end inside
             for left, right in itertools.pairwise(own):
                 if SEPARATOR in (left, right) or right == left + 1:
                     continue
@@ -130,7 +130,7 @@ class Joined:
             assert inside <= (2 if streams > 1 else 0), f"stream {stream} is not rows end to end: {own}"
 
     def _check_pack(self, items: Sequence[tuple[int, ...]], streams: int) -> None:
-        """Each row, or each piece of a long one, comes whole, once, in one item."""
+        """Checks that each row, or each piece of a long row, is whole in exactly one item."""
         length = self.args[0]
         cut = self.options.get("overlong", "cut") == "cut"
         pieces = [
@@ -154,7 +154,7 @@ class Joined:
     def _boundaries(self) -> list[int]:
         if self.options.get("buckets"):
             count, lengths = self.options["buckets"], sorted(length for _, length in self.rows)
-            # As many rows in each: at every n-th part, the length of the row that stands there, or of the next.
+            # Equal row counts: at every n-th part, the length of the row there, or of the next.
             return [lengths[-(-(len(lengths) - 1) * k // count)] for k in range(1, count)] if lengths else []
         return list(self.args[1])
 
@@ -162,12 +162,12 @@ class Joined:
         return sum(length > boundary for boundary in self._boundaries)
 
     def _size(self, bucket: int) -> int:
-        """Rows of a full batch of a bucket."""
+        """Returns the number of rows in a full batch of a bucket."""
         if self.options.get("batch_sizes"):
             return int(self.options["batch_sizes"][bucket])
         if self.options.get("max_tokens"):
             greatest = [*self._boundaries, max(length for _, length in self.rows)][bucket]
-            if bucket and self.args[1:]:  # the last bucket is as long as its longest row, or as the boundary before
+            if bucket and self.args[1:]:  # the last bucket is as long as its longest row, or the boundary before
                 greatest = max(greatest, self._boundaries[bucket - 1])
             return max(self.options["max_tokens"] // max(greatest, 1), 1)
         return int(self.options["batch_size"])
@@ -188,7 +188,7 @@ class Joined:
         return rows
 
     def _check_bucket(self, batches: Sequence[tuple[int, ...]], streams: int) -> None:
-        """Each row once, with rows of its bucket; as few batches as that takes, where one group has all rows."""
+        """Checks that each row comes once, with rows of its bucket, in the fewest batches if one group has all rows."""
         bucket_of = {row["id"]: self._bucket(length) for row, length in self.rows}
         assert Counter(itertools.chain.from_iterable(batches)) == Counter(bucket_of.keys())
         for batch in batches:

@@ -1,4 +1,4 @@
-"""An fsspec store that says as much of its files as a test wants."""
+"""An fsspec store that reports as much about its files as a test asks for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFile
 
 
 class Store(AbstractFileSystem):
-    """Files in memory; says of each only what ``says`` makes of its content and of how often it was written."""
+    """Files in memory; reports only what ``says`` derives from a file's content and write count."""
 
     cachable = False
     protocol = "store"

@@ -1,4 +1,4 @@
-"""Property tests for every face: elements that fail, files that change between epochs."""
+"""Property tests for every face: failing elements, and files that change between epochs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ ALL_VIEWS = ("shuffle", "shard", "batch", "where", "take", "skip", "repeat")
 
 
 class FileChangedError(Exception):
-    """A face said that a file is not the one that was planned."""
+    """A face reported that a file differs from the planned one."""
 
 
 def run_failing(data: st.DataObject, faces: Sequence[Face]) -> None:
-    """Draws a face and a chain over rows of which some fail: what does not fail is given, in its place."""
+    """Draws a face and a chain over rows, some of which fail: the others must come out in their places."""
     with dataset(data.draw(layouts, "files")) as built:
         views = data.draw(chains(KEPT, "x", ALL_VIEWS), "calls")
         bad = data.draw(st.sets(st.integers(0, max(len(built.rows) - 1, 0)), max_size=4), "rows that fail")
@@ -51,8 +51,8 @@ def run_failing(data: st.DataObject, faces: Sequence[Face]) -> None:
 
 
 def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
-    """Draws a face and a chain over rows of which some fail: with ``on_error="skip"`` the others come in full batches,
-    in every epoch, and from every state.
+    """Draws a face and a chain over rows, some of which fail: with ``on_error="skip"``, the others must come in full
+    batches, in every epoch and from every state.
     """
     with dataset(data.draw(layouts, "files")) as built:
         drawn = data.draw(chains(KEPT, "x", ALL_VIEWS), "calls")
@@ -92,13 +92,13 @@ def run_skipping(data: st.DataObject, faces: Sequence[Face]) -> None:
 
 
 def _lanes(rows: list[int], size: int, workers: int) -> list[list[int]]:
-    """The rows of each loader worker: every so many batches."""
+    """Splits the rows among loader workers, batch by batch in turn."""
     batches = [rows[first : first + size] for first in range(0, len(rows), size)]
     return [[row for batch in batches[worker::workers] for row in batch] for worker in range(workers)]
 
 
 def _without(rows: list[int], bad: set[int], size: int, *, whole: bool, fills: bool) -> list[list[int]] | None:
-    """Batches of the rows that are not bad; ``fills``: as many as there would be with them, the first ones again."""
+    """Batches the good rows; ``fills`` repeats the first ones to replace the bad ones."""
     good = [row for row in rows if row not in bad]
     if fills and rows:
         if not good:
@@ -110,7 +110,7 @@ def _without(rows: list[int], bad: set[int], size: int, *, whole: bool, fills: b
 
 
 def run_changed(data: st.DataObject, faces: Sequence[Face]) -> None:
-    """Draws a face whose files change between two epochs: it says so, or gives what was planned; a new one reads them."""
+    """Draws a face whose files change between epochs: it reports them or yields the plan; a new face reads them."""
     change = data.draw(st.sampled_from(["added", "replaced", "written over", "identical"]), "change")
     face = data.draw(st.sampled_from(faces), "face")
     with dataset(data.draw(layouts, "files")) as built, dataset([[4, 2]], change=_later) as later:
@@ -135,24 +135,24 @@ def run_changed(data: st.DataObject, faces: Sequence[Face]) -> None:
         _put(path if change == "identical" else Path(later.rows[0].file), path, over=change == "written over")
 
         found: Any = None
-        with suppress(FileChangedError):  # the rows of the plan, or this, and nothing in between
+        with suppress(FileChangedError):  # either the planned rows or this, nothing in between
             found = given(pipeline, kept())
         assert found in (None, before[1])
         read = {number for element in before[1] for number in element or ()}
-        ahead = face.name in ("sidecar", "tensorflow", "tensorflow-numpy")  # reads the next epoch before it is asked
+        ahead = face.name in ("sidecar", "tensorflow", "tensorflow-numpy")  # reads the next epoch ahead of time
         assert found is None or ahead or not read & {row.values["id"] for row in gone}
         check(replace(built, rows=tuple(rows)), views, THREADS.elements)
         anew = apply(built.pipeline(workers=1), views)
-        with suppress(EmptySelectionError):  # which `check` has seen
+        with suppress(EmptySelectionError):  # already seen by `check`
             expected = given(anew, iter(anew))
             assert given(anew, face.passes(apply(built.pipeline(workers=1), views))()) == expected
 
 
 def given(pipeline: Pipeline, iterator: Iterator[Any]) -> list[list[int] | None]:
-    """The ids of each element; ``None`` for one that failed.
+    """Yields the ids of each element; ``None`` for a failed element.
 
     Raises:
-        FileChangedError: a file is not the one that was planned.
+        FileChangedError: a file differs from the planned one.
     """
     found: list[list[int] | None] = []
     while True:
@@ -175,7 +175,7 @@ def _later(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put(source: Path, path: Path, *, over: bool) -> None:
-    """The file's content in the place of another: in the file that is there, or in a new one of its name."""
+    """Replaces a file's content with another's, in place or as a new file with the same name."""
     place = path if over else path.with_name("_new")
     place.write_bytes(source.read_bytes())
     os.replace(place, path)

@@ -1,9 +1,9 @@
-"""What every stage means, said once more with lists of dicts: the oracle that the engine is held against.
+"""The oracle for the engine: a second implementation of every stage, with lists of dicts.
 
-Nothing here is shared with the code under test but the names of the verbs. A pipeline is a list of `Call`; `items`
-evaluates its ``where``, ``ngram``, ``select`` and ``transform`` in storage order, and `check` walks the views (``shard``,
-``shuffle``, ``take``, ``skip``, ``repeat``, ``batch``) and says for each what must be true of the rows that come out.
-What ``concat``, ``pack_rows`` and ``bucket`` make of rows is said in `joins`.
+It shares only the names of the verbs with the code under test. A pipeline is a list of `Call`; `items` evaluates its
+``where``, ``ngram``, ``select`` and ``transform`` in storage order, and `check` walks the views (``shard``,
+``shuffle``, ``take``, ``skip``, ``repeat``, ``batch``) and checks the resulting rows of each. `joins` models
+``concat``, ``pack_rows`` and ``bucket``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ WEIGHTS = ("weigh", "balance")
 
 @dataclass(frozen=True)
 class Call:
-    """One verb with its arguments; ``model`` is the expression or function among them in plain Python, ``number`` the
-    form in which the real thing gets the integers among them.
+    """One verb with its arguments; ``model`` is the plain Python version of an expression or function among them, and
+    ``number`` the type in which the real verb gets the integers among them.
     """
 
     verb: str
@@ -43,7 +43,7 @@ class Call:
     number: Callable[[int], Any] = int
 
     def on(self, pipeline: Any) -> Any:
-        """The real thing; works on every face that has the verbs."""
+        """Calls the real verb; works on every face that has the verbs."""
         options = {name: self._given(v) for name, v in self.options.items() if not name.startswith("model_")}
         return getattr(pipeline, self.verb)(*map(self._given, self.args), **options)
 
@@ -60,7 +60,7 @@ class Call:
 
     @property
     def count(self) -> Any:
-        """The first argument."""
+        """Returns the first argument."""
         return self.args[0] if self.args else None
 
 
@@ -70,30 +70,30 @@ def examples(count: int) -> settings:
 
 
 def call(verb: str, *args: Any, model: Callable[[Row], Any] | None = None, **options: Any) -> Call:
-    """A `Call`."""
+    """Returns a `Call`."""
     return Call(verb, args, options, model)
 
 
 def apply(pipeline: Any, calls: Sequence[Call]) -> Any:
-    """The pipeline with all calls made on it."""
+    """Applies all calls to the pipeline."""
     for each in calls:
         pipeline = each.on(pipeline)
     return pipeline
 
 
-# --- which items there are, in storage order ---
+# --- the items, in storage order ---
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """A stored row, and what became of it."""
+    """A stored row, and its current form."""
 
     stored: StoredRow
     value: Row
 
 
 def items(built: Built, calls: Sequence[Call]) -> list[Row]:
-    """The items that ``calls`` (no views but natural ``take`` and ``skip``) give, in storage order."""
+    """Returns the items of ``calls`` (no views except natural ``take`` and ``skip``) in storage order."""
     return [pair.value for pair in _pairs(built, calls)]
 
 
@@ -101,7 +101,7 @@ def _pairs(built: Built, calls: Sequence[Call]) -> list[_Pair]:
     rows = [_Pair(row, dict(row.values)) for row in built.rows]
     windows: list[_Pair] | None = None
     names = list(built.schema.fields)
-    stored: dict[str, str] = {}  # what fields with new names are called in storage
+    stored: dict[str, str] = {}  # stored names of renamed fields
     for each in calls:
         if each.verb == "where":
             assert each.model is not None
@@ -132,7 +132,7 @@ def _pairs(built: Built, calls: Sequence[Call]) -> list[_Pair]:
 
 
 def _change(each: Call) -> Callable[[Row], Row]:
-    """What a stage does to the fields of a row."""
+    """Returns a stage's change to the fields of a row."""
     if each.verb in ("cache", *WEIGHTS):
         return lambda row: row
     changes = {"select": _selected, "nulls": _without_nulls, "rename": _renamed}
@@ -167,7 +167,7 @@ def _renamed(each: Call) -> Callable[[Row], Row]:
 
 
 def _in_storage(each: Call, stored: dict[str, str]) -> Call:
-    """A call of ``ngram`` with the stored names of what it looks at."""
+    """Returns a call of ``ngram`` with the stored names of the fields it uses."""
     options = dict(each.options)
     keys = options.get("group_by") or []
     options["group_by"] = [stored.get(name, name) for name in ([keys] if isinstance(keys, str) else keys)]
@@ -182,7 +182,7 @@ def _selected(each: Call) -> Callable[[Row], Row]:
     def change(row: Row) -> Row:
         left = {}
         for name, value in row.items():
-            if isinstance(value, dict):  # a window with fields for each offset
+            if isinstance(value, dict):  # a window with fields per offset
                 part = {inner: v for inner, v in value.items() if keeps(inner)}
                 left.update({name: part} if part else {})
             elif keeps(name):
@@ -243,19 +243,19 @@ def _window_value(window: Sequence[_Pair], options: dict[str, Any], args: Sequen
 
 
 def key_of(row: Row) -> Any:
-    """What names an item: the ``id`` of its first row."""
+    """Returns the key of an item: the ``id`` of its first row."""
     offsets = [key for key in row if isinstance(key, int)]
     first = row[min(offsets)] if offsets else row
     value = first["id"]
     return value[0] if isinstance(value, list) else value
 
 
-# --- in which order, how often, and in what groups ---
+# --- their order, repetition and grouping ---
 
 
 @dataclass
 class Checked:
-    """What `check` needs: the dataset, the face's way to run a pipeline, and the items by key."""
+    """State of `check`: the dataset, the face's way to run a pipeline, and the items by key."""
 
     built: Built
     run: Callable[[Pipeline, int], list[Any]]
@@ -266,7 +266,7 @@ class Checked:
     joined: Joined | None = None
 
     def keys(self, views: Sequence[Call], iteration: int, *, calls: Sequence[Call] | None = None) -> list[Any]:
-        """The keys that the engine gives, batches as tuples; every row is held to the item that it claims to be."""
+        """Returns the engine's keys, batches as tuples; compares every row with the item it claims to be."""
         pipeline = apply(self.pipeline, self._calls(views) if calls is None else calls)
         try:
             found = self.run(pipeline, iteration)
@@ -281,7 +281,7 @@ class Checked:
         ]
 
     def _calls(self, views: Sequence[Call]) -> list[Call]:
-        """All calls, the views last; what joins rows takes them in the order of a shuffle, which stands before it."""
+        """Returns all calls, views last; joins take rows in shuffled order, so a shuffle goes before them."""
         join = next((number for number, each in enumerate(self.fixed) if each.verb in JOINS), len(self.fixed))
         order = next((number for number, view in enumerate(views, 1) if view.verb == "shuffle"), 0)
         return [*self.fixed[:join], *views[:order], *self.fixed[join:], *views[order:]]
@@ -300,14 +300,14 @@ class Checked:
 
 
 def assert_row(found: Row, expected: Row) -> None:
-    """Both rows are equal; says which field is not."""
+    """Asserts that both rows are equal; reports the field that differs."""
     assert found.keys() == expected.keys(), f"expected the fields {list(expected)}, got {list(found)}"
     for name, value in expected.items():
         assert collapsed(found[name]) == collapsed(value), f"{name!r}: expected {value}, got {found[name]}"
 
 
 def collapsed(value: Any) -> Any:
-    """A list of nothing but nulls as one null: a masked array does not tell them apart."""
+    """Turns a list of only nulls into one null: a masked array does not tell them apart."""
     if isinstance(value, dict):
         return {name: collapsed(part) for name, part in value.items()}
     if not isinstance(value, list):
@@ -324,12 +324,12 @@ def check(
     iteration: int = 0,
     **options: Any,
 ) -> list[Any]:
-    """Holds a pipeline to the oracle; gives the keys of what came out, batches as tuples.
+    """Checks a pipeline against the oracle; returns the keys of its elements, batches as tuples.
 
     Args:
-        calls: the verbs in any order that the pipeline accepts.
-        run: the plain elements of the ``iteration``-th iterator of a pipeline; a batch is a list of rows.
-        options: of the pipeline.
+        calls: verbs in any order that the pipeline accepts.
+        run: returns the plain elements of a pipeline's ``iteration``-th iterator; a batch is a list of rows.
+        options: options of the pipeline.
     """
     fixed, views = split(calls)
     if any(each.verb in JOINS for each in fixed):
@@ -352,7 +352,7 @@ def check(
 
 
 def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
-    """The calls that say which items there are, and the views; filters commute with the views that may precede them."""
+    """Splits calls into those that define the items, and views; filters commute with the views allowed before them."""
     fixed: list[Call] = []
     views: list[Call] = []
     for each in calls:
@@ -363,7 +363,7 @@ def split(calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
 
 
 def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteration: int) -> list[Any]:
-    """The keys that must come out. Where a stage may choose an order, the engine's own is taken, and checked."""
+    """Returns the expected keys. Where a stage may choose the order, uses the engine's order and checks it."""
     if not views:
         weights = weights_among(this.fixed)
         return natural if weights is None else _drawn(this, natural, weights, iteration)
@@ -397,12 +397,12 @@ def _expected(this: Checked, natural: list[Any], views: Sequence[Call], iteratio
 
 
 def weights_among(calls: Sequence[Call]) -> Call | None:
-    """The call of ``weigh`` or ``balance``, if there is one."""
+    """Returns the call of ``weigh`` or ``balance``, if any."""
     return next((each for each in calls if each.verb in WEIGHTS), None)
 
 
 def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> list[Any]:
-    """The rows of an epoch, each as often as its share says, rounded down or up, in storage order."""
+    """Returns the rows of an epoch in storage order, each as often as its share, rounded down or up."""
     assert weigh.model is not None
     found = this.keys([], iteration)
     stored = {row.values["id"]: row.values for row in this.built.rows}
@@ -424,9 +424,9 @@ def _drawn(this: Checked, natural: list[Any], weigh: Call, iteration: int) -> li
 def _check_joined(
     built: Built, calls: Sequence[Call], run: Callable[[Pipeline, int], list[Any]], iteration: int, pipeline: Pipeline
 ) -> list[Any]:
-    """As `check`, where items are made of several rows: which ones follows from the order of the rows.
+    """Like `check`, for items made of several rows, which depend on the order of the rows.
 
-    The items of an epoch, all ranks together, are the engine's, and checked; the views of them are lists.
+    Takes the engine's items of an epoch over all ranks and checks them; models their views with lists.
     """
     fixed, views = split(calls)
     at = next(number for number, each in enumerate(fixed) if each.verb in JOINS)
@@ -460,10 +460,10 @@ def _check_joined(
 
 
 def _viewed(this: Checked, views: Sequence[Call], every: Sequence[Call], iteration: int) -> list[Any]:
-    """The keys of what ``views``, the first of ``every``, give."""
+    """Returns the keys after ``views``, the first of ``every``."""
     shard = next((view for view in every if view.verb == "shard"), call("shard", 1, 0, even="none"))
     before_it = {view.verb for view in itertools.takewhile(lambda view: view is not shard, every)}
-    cut = before_it & {"take", "skip"}  # must not depend on how many ranks there are
+    cut = before_it & {"take", "skip"}  # must not depend on the number of ranks
     streams = shard.options.get("canonical_shards") or (1 if cut else shard.count)
     even = "none" if before_it & {"take", "skip", "repeat"} else shard.options.get("even", "pad")
     if not views:
@@ -495,13 +495,13 @@ def check_mixed(
     calls: Sequence[Call],
     iteration: int,
 ) -> list[Any]:
-    """The elements that ``calls`` on a mix must give: its rows are the engine's, held to those of its sources.
+    """Returns the expected elements of ``calls`` on a mix; takes the engine's rows and checks them against the sources.
 
     Args:
-        run: the rows of the mix alone in an iteration.
-        sources: the rows of each source in an iteration.
-        source_of: the number of the source that a row of the mix is from.
-        stop: as the mix has it.
+        run: returns the rows of the mix alone in an iteration.
+        sources: return the rows of each source in an iteration.
+        source_of: returns the number of a row's source.
+        stop: the mix's ``stop``.
     """
     if not calls:
         rows, whole = run(iteration), [source(iteration) for source in sources]
@@ -531,7 +531,7 @@ def check_mixed(
 
 
 def evened(items: Sequence[Any], parts: int, even: str, again: Sequence[Any]) -> list[Any]:
-    """The items, as many as can be dealt to ``parts``: what lacks is taken from ``again``, or what is left is dropped."""
+    """Returns as many items as ``parts`` can share evenly: fills up from ``again``, or drops the rest."""
     count = len(items)
     if even == "drop":
         return list(items[: count // parts * parts])
@@ -556,7 +556,7 @@ def _check_shuffle(
         (shard.options.get("canonical_shards") or 0) % shard.count or "repeat" in verbs[: verbs.index("shard")]
     )
     if shard is not None and dealt:
-        # A rank has no streams of its own to keep to: the ranks deal the shuffled rows among them.
+        # Ranks have no streams of their own here: they deal the shuffled rows among themselves.
         for even in ("none", shard.options.get("even", "pad")):
             parts = [
                 this.keys([*(_on_rank(view, rank, even) for view in before), last], 0) for rank in range(shard.count)
@@ -567,12 +567,12 @@ def _check_shuffle(
                 assert together == Counter(key for k in range(passes) for key in _expected(this, natural, [], k))
         return
     size = len(inner) // passes if passes else 0
-    for k in range(passes):  # a shuffle over repeat() shuffles inside each pass
+    for k in range(passes):  # a shuffle after repeat() shuffles within each pass
         one, other = found[k * size : (k + 1) * size], inner[k * size : (k + 1) * size]
         even = next((each.options.get("even", "pad") for each in before if each.verb == "shard"), "none")
-        if even == "pad":  # which rows are repeated to fill up is the epoch's choice
+        if even == "pad":  # the epoch chooses the rows that are repeated to fill up
             assert set(one) == set(other)
-        elif even == "drop":  # and so is which rows are left out
+        elif even == "drop":  # and the rows that are dropped
             whole = [
                 call("shard", *each.args, **{**each.options, "even": "none"}) if each.verb == "shard" else each
                 for each in before
@@ -595,7 +595,7 @@ def _check_shard(this: Checked, before: list[Call], last: Call, inner: list[Any]
     lengths = {len(part) for part in parts}
     together = Counter(key for part in parts for key in part)
     cut = any(each.verb in ("take", "skip") for each in before) and last.options.get("canonical_shards")
-    if cut:  # the canonical order is another one: what is cut off differs
+    if cut:  # the canonical order differs, and so do the dropped rows
         assert together.keys() <= this.by_key.keys()
     elif even == "pad":
         assert together.keys() == set(inner)

@@ -1,4 +1,4 @@
-"""The files that the pages speak of, small: photos, drives, tables, token lists, folders of pictures, archives."""
+"""Small versions of the files in the docs pages: photos, drives, tables, token lists, image folders, archives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JPEG = CompressedImageCodec("jpeg")
 
 
 def write_all(directory: Path) -> None:
-    """Writes every file under ``directory``, in a second or less."""
+    """Writes all the files under ``directory``, in a second or less."""
     rng = np.random.default_rng(7)
     _tables(directory, rng)
     _pictures(directory, rng)

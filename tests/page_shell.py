@@ -1,4 +1,4 @@
-"""Runs the shell blocks of a page: ``parquetry`` in this process; what would install, build or measure must exist."""
+"""Runs the shell blocks of a page: ``parquetry`` in this process; install, build and benchmark commands must exist."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 FINDS_PROBLEMS = {"lint", "verify", "doctor"}
-"""Commands that exit with 1, where something is wrong with the data or with this machine."""
+"""Commands that exit with 1 if something is wrong with the data or this machine."""
 SHORTER = {"bench": ["--seconds", "0.05"], "doctor": ["--help"]}
-"""What their own tests run in full: one measures for seconds, one imports both frameworks in new processes."""
+"""Quick arguments for commands with full tests elsewhere: one measures for seconds, one imports both frameworks."""
 
 
 def run(example: Example) -> None:
-    """Runs each line of a shell block, in the working directory."""
+    """Runs each line of a shell block in the working directory."""
     for line in example.parsed.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
@@ -63,7 +63,7 @@ def _run_parquetry(arguments: list[str]) -> None:
     stopped = threading.Event()
     stopped.set()
     with pytest.MonkeyPatch.context() as patch:
-        # A server starts, says where it listens, and stops.
+        # A server starts, reports its address, and stops.
         patch.setattr(serving, "threading", SimpleNamespace(Event=lambda: stopped))
         patch.setattr(serving, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=0, SIGINT=0))
         result = CliRunner().invoke(app, arguments, prog_name="parquetry")

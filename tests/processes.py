@@ -1,4 +1,4 @@
-"""Processes that tests start, and waiting for the end of those that are not their children."""
+"""Starts processes for tests, and waits for the end of processes that are not children."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-WITHIN_S = 20.0  # two seconds are promised; a busy machine gets more, but less than the time that sidecars may idle
-PATIENCE_S = 300.0  # what takes longer hangs, on a busy machine too
+WITHIN_S = 20.0  # two seconds are promised; a busy machine gets more, but less than sidecars may idle
+PATIENCE_S = 300.0  # anything slower has hung, even on a busy machine
 
 
 def gone(pids: list[int], within_s: float) -> list[int]:
-    """The processes that have not ended after a while; waits without polling."""
+    """Returns the processes still running after a while; waits without polling."""
     left = {}
     for pid in pids:
         try:
@@ -38,7 +38,7 @@ def gone(pids: list[int], within_s: float) -> list[int]:
 
 
 def open_files(part: str) -> list[str]:
-    """What this process has open whose name holds ``part``; descriptors of other tests come and go."""
+    """Returns this process's open files whose names contain ``part``; descriptors of other tests come and go."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the listing's own, or another thread's
@@ -47,7 +47,7 @@ def open_files(part: str) -> list[str]:
 
 
 def settled(count: Callable[[], int], most: int) -> int:
-    """A count once it is at most ``most``: what threads leave behind goes when they have ended."""
+    """Waits until a count is at most ``most`` and returns it: threads release resources when they end."""
     end = time.monotonic() + WITHIN_S
     while (found := count()) > most and time.monotonic() < end:
         time.sleep(0.01)
@@ -55,13 +55,13 @@ def settled(count: Callable[[], int], most: int) -> int:
 
 
 class Trainer:
-    """A process that runs a script and tells of itself through a FIFO, whose path is the script's first argument."""
+    """A process that runs a script and reports through a FIFO, whose path is the script's first argument."""
 
     def __init__(self, source: str, directory: Path, *arguments: str) -> None:
         fifo, script, self._errors = directory / "fifo", directory / "train.py", directory / "errors"
         os.mkfifo(fifo)
         script.write_text(source)
-        self._told = os.open(fifo, os.O_RDWR)  # for writing too: there is no end of file between two writers
+        self._told = os.open(fifo, os.O_RDWR)  # also for writing, so there is no end of file between two writers
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, str(script), str(fifo), *arguments],
@@ -79,7 +79,7 @@ class Trainer:
         os.close(self._told)
 
     def told(self) -> list[int]:
-        """The processes that the script's next line names, without that of the script."""
+        """Returns the processes named in the script's next line, except the script's own."""
         ended = os.pidfd_open(self.process.pid)
         try:
             ready, _, _ = select.select([self._told, ended], [], [], PATIENCE_S)
@@ -89,9 +89,9 @@ class Trainer:
         return [int(number) for number in os.read(self._told, 100).split() if int(number) != self.process.pid]
 
     def output(self) -> str:
-        """What it has printed, once it has ended."""
+        """Waits for the script to end and returns its output."""
         return self.process.communicate(timeout=PATIENCE_S)[0]
 
     def errors(self) -> str:
-        """What it has written to standard error so far."""
+        """Returns its standard error so far."""
         return self._errors.read_text()

@@ -1,4 +1,4 @@
-"""Pipelines for the tests that stop and go on, and what may become of a state; the same for every face."""
+"""Pipelines for tests that stop and resume, and ways a state may be damaged; the same for every face."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SIMPLE_CHAINS: list[Callable[[Pipeline], Pipeline]] = [
     lambda p: p.shuffle(4, 2).repeat().batch(2),
     lambda p: p.take(9).shuffle(3, 1).skip(2),
 ]
-"""Over twenty rows with a field ``id``."""
+"""Chains over twenty rows with a field ``id``."""
 
 _WRONG = st.one_of(
     st.none(),
@@ -71,7 +71,7 @@ _WRONG = st.one_of(
 
 @st.composite
 def corrupted(draw: st.DrawFn, state: dict[str, Any]) -> Any:
-    """A state with one field changed, left out or added, or its text cut, or any bytes."""
+    """Draws a state with one field changed, removed or added, or its text cut, or arbitrary bytes."""
     how = draw(st.sampled_from(["change", "change", "drop", "add", "cut", "bytes"]))
     if how == "cut":
         return json.dumps(state)[: draw(st.integers(0, 60))]
@@ -83,7 +83,7 @@ def corrupted(draw: st.DrawFn, state: dict[str, Any]) -> Any:
 
 
 def is_at_its_end(pipeline: Pipeline, state: Any) -> bool:
-    """Whether a state that was taken leaves nothing of the pipeline, or may leave nothing."""
+    """Whether an accepted state leaves, or may leave, nothing of the pipeline."""
     found, plan = read_state(state), pipeline.plan()
     length = plan.elements_from(found.start) if found.batch_size == plan.element.batch_size else None
     return length is None or found.consumed >= length - 2

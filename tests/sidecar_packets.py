@@ -1,7 +1,7 @@
-"""Packets of the sidecar's protocol, for tests of both clients: good ones as bytes that never change, and bad ones.
+"""Packets of the sidecar protocol for tests of both clients: good ones as bytes that never change, and bad ones.
 
-Run as ``python sidecar_packets.py --fd N``, this is a sidecar that answers OPEN with the packets which its request
-lists, whatever they are.
+Run as ``python sidecar_packets.py --fd N``, this is a sidecar that answers OPEN with whatever packets the request
+lists.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ ENTRY = struct.Struct("<HHHHQQ8qQ")
 
 
 def golden() -> dict[str, bytes]:
-    """The packets of version 2 by name, as every build of either side must write and read them."""
+    """Returns the packets of version 2 by name; every build of either side must write and read them."""
     lines = [line.split() for line in GOLDEN.read_text().splitlines() if line and not line.startswith("#")]
     return {name: bytes.fromhex("".join(parts)) for name, *parts in lines}
 
 
 def packet(kind: int, body: bytes = b"", **changes: int) -> bytes:
-    """A packet with a good header, unless ``changes`` spoil it."""
+    """Returns a packet with a good header, unless ``changes`` break it."""
     header = {"magic": 0x59525150, "version": 2, "type": kind, "generation": 1 if kind > 101 else 0}
     header |= {"a": 0, "b": 0, "body_bytes": len(body), "descriptors": 0, **changes}
     return struct.pack("<IHHQQQII", *header.values()) + body
 
 
 def entry(**changes: Any) -> bytes:
-    """A tensor's entry: four int64 at byte 0 of a slot, unless ``changes`` say otherwise."""
+    """Returns a tensor entry: four int64 at byte 0 of a slot, unless ``changes`` override it."""
     values = {"field": 0, "role": 0, "dtype": 5, "ndim": 1, "offset": 0, "bytes": 32, "dims": (4,), **changes}
     dims = (*values.pop("dims"), *[0] * 8)[:8]
     return ENTRY.pack(*values.values(), *dims, 0)
@@ -45,7 +45,7 @@ SLOT = (packet(103, b=SLOT_BYTES, descriptors=1), b"")
 
 
 def _batch(table: bytes = b"", **changes: int) -> list[Any]:
-    """A slot whose memory holds ``table`` at byte 64, and its batch."""
+    """Returns a slot with ``table`` at byte 64 of its memory, and its batch."""
     header = {"slot_bytes": SLOT_BYTES, "table_offset": 64, "first": 0, "tensors": len(table) // ENTRY.size, "rows": 1}
     return [OPENED, STARTED, (SLOT[0], table), packet(104, struct.pack("<QQQII", *(header | changes).values()))]
 
@@ -86,11 +86,11 @@ BROKEN: dict[str, list[Answer]] = {
     "a tensor of an unknown dtype": _batch(entry(dtype=77)),
     "a tensor of an unknown role": _batch(entry(role=6)),
 }  # fmt: skip
-"""Answers to OPEN (a packet, or a packet with the content of its memory) that end in one clear error."""
+"""Returns answers to OPEN (a packet, or a packet with its memory's content) that each cause one clear error."""
 
 
 def request(answers: list[Answer]) -> str:
-    """The request for this sidecar."""
+    """Returns the request for this sidecar."""
     pairs = [(item, None) if isinstance(item, bytes) else item for item in answers]
     return json.dumps([[packet.hex(), None if memory is None else memory.hex()] for packet, memory in pairs])
 
@@ -103,7 +103,7 @@ def _memory(content: bytes) -> int:
 
 
 def main() -> None:
-    """Sends what the request says, and waits for the end."""
+    """Sends what the request lists, and waits for the end."""
     connection = socket.socket(fileno=int(sys.argv[sys.argv.index("--fd") + 1]))
     _, (descriptor,), _, _ = socket.recv_fds(connection, 1 << 16, 1)
     for answer, memory in json.loads(os.pread(descriptor, 1 << 20, 0)):

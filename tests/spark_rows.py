@@ -1,4 +1,4 @@
-"""Rows with every kind of field that Spark and parquetry exchange; executors import this module too."""
+"""Rows with every kind of field that Spark and parquetry exchange; executors also import this module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = Unischema(
 
 
 def make_row(i: int) -> dict[str, Any]:
-    """Row ``i``."""
+    """Returns row ``i``."""
     return {
         "id": i,
         "small": (200 + i) % 256,
@@ -59,7 +59,7 @@ def make_row(i: int) -> dict[str, Any]:
 
 
 def assert_same_rows(got: Any, wanted: Any) -> None:
-    """Two iterables of row dicts hold the same values."""
+    """Asserts that two iterables of row dicts hold the same values."""
     got, wanted = list(got), list(wanted)
     assert len(got) == len(wanted)
     for left, right in zip(got, wanted, strict=True):
@@ -73,5 +73,5 @@ def assert_same_rows(got: Any, wanted: Any) -> None:
 
 
 def by_id(rows: Any) -> list[dict[str, Any]]:
-    """The rows in the order of ``id``."""
+    """Returns the rows sorted by ``id``."""
     return sorted(rows, key=lambda row: int(row["id"]))

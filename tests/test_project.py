@@ -1,4 +1,4 @@
-"""The project as a whole: its public names, its import rules, its pins, and what no file of it may say."""
+"""The project as a whole: public names, import rules, pins, and text that no file may contain."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ FRAMEWORKS = {"tf_plugin": {"tensorflow", "keras"}, "torch_plugin": {"torch", "t
 
 
 def installed(package: str) -> bool:
-    """Whether the frameworks of a package are there."""
+    """Whether the frameworks of a package are installed."""
     return all(find_spec(name) for name in FRAMEWORKS.get(package, ()))
 
 
 @functools.cache
 def sources(folder: str) -> list[tuple[Path, ast.Module]]:
-    """Every module under a folder of the repository, parsed."""
+    """Parses every module under a folder of the repository."""
     return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def absolute_imports(tree: ast.Module) -> Iterator[str]:
-    """Dotted names of all absolute imports, those inside functions too."""
+    """Returns the dotted names of all absolute imports, including those inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -60,7 +60,7 @@ def absolute_imports(tree: ast.Module) -> Iterator[str]:
 
 
 def relative_imports(path: Path, tree: ast.Module) -> Iterator[Path]:
-    """What relative imports name, as paths without suffix."""
+    """Returns the targets of relative imports, as paths without suffix."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = path.parents[node.level - 1]
@@ -71,7 +71,7 @@ def relative_imports(path: Path, tree: ast.Module) -> Iterator[Path]:
 
 
 def imported_files(path: Path, tree: ast.Module) -> Iterator[Path]:
-    """The modules that relative imports name, wherever they stand; names that a package passes on are left out."""
+    """Returns the modules named by relative imports anywhere, without names that a package re-exports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
@@ -160,7 +160,7 @@ def test_a_missing_framework_names_its_extra_and_a_broken_one_its_own_error(
         pytest.skip("torch is not installed")
 
     class Finder(MetaPathFinder):
-        """Finds the framework, in place of every other finder, and fails."""
+        """Finds the framework before any other finder, and fails."""
 
         def find_spec(self, name: str, *_: object) -> None:
             if name.partition(".")[0] == absent:
@@ -207,7 +207,7 @@ def test_a_package_imports_no_framework_but_its_own(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_files_import_each_other(package: str) -> None:
-    """Lazy and type-only imports count: whoever reads a file must be able to read what it builds on first."""
+    """Lazy and type-only imports count: readers must be able to read a file's foundations first."""
     imported = {path: set(imported_files(path, tree)) - {path} for path, tree in sources(package)}
     TopologicalSorter(imported).prepare()
 
@@ -218,7 +218,7 @@ def test_imports_are_relative_inside_a_package_and_absolute_across(package: str)
     for path, tree in sources(package):
         for name in absolute_imports(tree):
             top, _, rest = name.partition(".")
-            bare = top in PACKAGES  # a module called "common" exists in the repository only
+            bare = top in PACKAGES  # a module called "common" exists only in the repository
             foreign = top == "parquetry" and rest.split(".")[0] != "common"
             if bare or foreign or name.startswith(f"parquetry.{package}"):
                 wrong.append(f"{path.relative_to(ROOT)}: {name}")
@@ -272,7 +272,7 @@ print(tried)
 
 
 def test_every_direct_dependency_is_pinned() -> None:
-    files = sorted(ROOT.glob("constraints*.txt"))  # one for each environment of CI
+    files = sorted(ROOT.glob("constraints*.txt"))  # one per CI environment
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     pinned = {canonical(line.split("==")[0]) for line in lines if "==" in line}
     direct = {canonical(re.split(r"[^\w.-]", text)[0]) for text in requires("parquetry") or []}
@@ -294,7 +294,7 @@ def test_no_file_names_a_package_host_or_a_path_of_one_machine() -> None:
 
 
 def tracked_files() -> list[Path]:
-    """The repository's own files, as git knows them; skips where there is no git checkout."""
+    """Returns the files tracked by git; skips outside a git checkout."""
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -304,5 +304,5 @@ def tracked_files() -> list[Path]:
 
 
 def canonical(name: str) -> str:
-    """A distribution's name as package indexes compare it (PEP 503)."""
+    """Normalizes a distribution's name as package indexes do (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).strip().lower()

@@ -1,4 +1,4 @@
-"""Every verb on every face: one method, one docstring, one example that runs."""
+"""Checks every verb on every face: one method, one docstring, one working example."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from parquetry.common.pipeline.verbs import Verbs
 from parquetry.common.stages.base import kinds
 
 METHODS = {"where_column": "where", "where_function": "where", "shard_row_groups": "shard"}
-"""Kinds of stages that share a method with another one."""
+"""Kinds of stages that share a method with another kind."""
 SHORTHANDS = {"balance", "fixed", "hash_split"}
-"""Methods that make a stage of another verb."""
+"""Methods that create another verb's stage."""
 VERBS = sorted({METHODS.get(kind, kind) for kind in kinds()} | SHORTHANDS)
 FACES: dict[str, tuple[str, set[str]]] = {
     "Pipeline": ("common", set()),
@@ -34,12 +34,12 @@ FACES: dict[str, tuple[str, set[str]]] = {
     "ParquetPipe": ("torch_plugin", {"shard", "shuffle", "batch", "concat"}),  # or torch's own DataPipe
     "ParquetDataset": ("tf_plugin", {"shard", "shuffle", "batch", "cache", "repeat", "take", "skip"}),  # or tf.data's
 }
-"""Each face with its package, and the verbs that have another meaning, too, in its framework."""
+"""Each face with its package, and the verbs that also have another meaning in its framework."""
 FRAMEWORKS = {"common": "numpy", "tf_plugin": "tensorflow", "torch_plugin": "torch"}
 
 
 def face_named(name: str) -> Any:
-    """The class; skips where its framework is not installed."""
+    """Returns the class; skips if its framework is not installed."""
     package = FACES[name][0]
     if find_spec(FRAMEWORKS[package]) is None:
         pytest.skip("its framework is not installed")
@@ -84,7 +84,7 @@ def test_every_verb_that_tf_data_lacks_is_a_function_for_apply() -> None:
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the examples in docstrings may name."""
+    """Names available to docstring examples."""
     directory = Path(tmp_path_factory.mktemp("verbs"))
     drive = Pipeline(write_drive(directory))
     tokens = pa.array([[n] * (n % 4) for n in range(40)], pa.list_(pa.int32()))

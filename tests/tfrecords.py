@@ -1,4 +1,4 @@
-"""TFRecord files as TensorFlow writes them, encoded by hand."""
+"""TFRecord files in TensorFlow's format, encoded by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def message(number: int, content: bytes) -> bytes:
 
 
 def feature(values: Sequence[Any], *, packed: bool = True) -> bytes:
-    """A ``tf.train.Feature``; its kind is that of the values."""
+    """Encodes a ``tf.train.Feature`` of the values' kind."""
     if isinstance(values[0], bytes):
         return message(1, b"".join(message(1, value) for value in values))
     if isinstance(values[0], float):

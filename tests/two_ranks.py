@@ -1,4 +1,4 @@
-"""Runs a function in the two processes of a gloo group, as a launcher would start them."""
+"""Runs a function in the two processes of a gloo group, started as by a launcher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANKS = 2
 
 
 def in_two_ranks(function: Callable[..., Any], *args: Any) -> list[Any]:
-    """What the function returns in each rank; it can be saved by ``torch.save``."""
+    """Returns each rank's result, which ``torch.save`` must be able to save."""
     with tempfile.TemporaryDirectory() as directory:
         mp.start_processes(_rank, args=(directory, function, args), nprocs=RANKS, start_method="fork")
         return [torch.load(Path(directory, str(rank)), weights_only=False) for rank in range(RANKS)]

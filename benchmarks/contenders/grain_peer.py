@@ -1,4 +1,4 @@
-"""Grain: a `MapDataset` over files, decoded in its read threads; token lists packed out of Parquet in a thread."""
+"""Grain: a `MapDataset` over files, decoded in its read threads; token lists from Parquet, packed in a thread."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     return map(rows_of, iter(_packed(case) if case.workload.key == "k" else _dataset(case)))
 
 
 def resume_steps(case: Case) -> Callable[[], Any]:
-    """A first batch from the state after 90 % of a pass."""
+    """Returns a function that takes a first batch from the state after 90 % of a pass."""
     rows = iter(_dataset(case))
     for _ in range(int(0.9 * case.rows / case.workload.batch_size)):
         next(rows)
@@ -68,7 +68,7 @@ def _dataset(case: Case) -> Any:
 
 
 def _packed(case: Case) -> Any:
-    """Token lists end to end, cut into blocks; it gives positions and segments too."""
+    """Concatenates token lists and cuts them into blocks; also produces positions and segments."""
     parts = grain.experimental
     dataset = parts.RepeatIterDataset(parts.ParquetIterDataset(parquet_files(case.data / "parquet")), case.passes)
     dataset = parts.WindowShuffleIterDataset(dataset, window_size=case.workload.buffer_rows, seed=SEED)

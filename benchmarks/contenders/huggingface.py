@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     return map(rows_of, _loader(case, _dataset(case).repeat(case.passes)))
 
 
@@ -40,7 +40,7 @@ def _dataset(case: Case) -> Any:
 
 
 def _group_texts(rows: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
-    """Documents end to end, cut into blocks, as in Hugging Face's examples for language models."""
+    """Concatenates documents and cuts them into blocks, as in Hugging Face's language-model examples."""
     joined = list(chain.from_iterable(rows["tokens"]))
     whole = len(joined) // BLOCK_TOKENS * BLOCK_TOKENS
     return {"tokens": [joined[at : at + BLOCK_TOKENS] for at in range(0, whole, BLOCK_TOKENS)]}

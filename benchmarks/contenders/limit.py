@@ -1,7 +1,7 @@
-"""The machine's own limit for each workload: the least work that any loader has to do, a thread for each processor.
+"""The machine's limit for each workload: the least work any loader must do, with one thread per processor.
 
-JPEG: the decoder alone, bytes in memory, buffers reused. Arrays: row groups read, copied once. Tables: row groups read.
-Nothing is shuffled, batched or handed over.
+JPEG: only the decoder, with bytes in memory and reused buffers. Arrays: row groups are read and copied once. Tables:
+row groups are read. Nothing is shuffled, batched or handed over.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Step = Callable[[], int]
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of one step after the other, whichever thread made it."""
+    """Yields the row count of each step as it finishes, on whichever thread."""
     made: queue.Queue[int | BaseException] = queue.Queue(maxsize=case.workers)
 
     def run(thread: int) -> None:
@@ -53,7 +53,7 @@ def batches(case: Case) -> Iterator[int]:
 
 
 def steps(case: Case) -> dict[str, Callable[[], Any]]:
-    """Single steps, for the workloads that time them."""
+    """Returns single steps, for the workloads that time them."""
     if case.workload.key == "i":
         return {"plan": lambda: pq.read_table(case.data / "parquet" / "_row_groups.parquet")}
 
@@ -96,7 +96,7 @@ def _decode_step(case: Case, thread: int) -> _Step:
 
 
 def _filter_step(case: Case, thread: int) -> _Step:
-    """Reads the images of the row groups that have events, decodes the events; which ones is known beforehand."""
+    """Reads the images of the row groups that contain events (known beforehand), and decodes the events."""
     each = ROW_GROUP_ROWS["rare"]
     wanted = np.flatnonzero(events(case.rows))
     groups = row_groups(parquet_files(case.data / "parquet"))
@@ -139,7 +139,7 @@ def _copy_step(case: Case, thread: int) -> _Step:
         for chunk in column.chunks:
             content, ends = _cells(chunk)
             for end in ends:
-                flat[row] = content[end - size : end]  # the values stand at the end of .npy bytes
+                flat[row] = content[end - size : end]  # the values are at the end of the .npy bytes
                 row += 1
         return row
 
@@ -147,9 +147,9 @@ def _copy_step(case: Case, thread: int) -> _Step:
 
 
 def _cells(chunk: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of a binary array, and where each cell ends."""
+    """Returns the bytes of a binary array and the end offset of each cell."""
     buffers = chunk.buffers()
-    if len(buffers) == 2:  # of fixed size
+    if len(buffers) == 2:  # fixed size
         width = chunk.type.byte_width
         return np.frombuffer(buffers[1], np.uint8), (np.arange(len(chunk)) + 1 + chunk.offset) * width
     wide = np.int64 if "large" in str(chunk.type) else np.int32

@@ -1,4 +1,4 @@
-"""LitData: its own optimised chunks, written beforehand, or Parquet through its index."""
+"""LitData: its own optimized chunks, written beforehand, or Parquet through its index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def prepare(folder: Path, target: Path) -> None:
-    """The same rows in chunks, and the same files with an index."""
+    """Writes the same rows as chunks, and an index of the same files."""
     if folder.name == "documents":
         _prepare_tokens(folder, target)
         return
@@ -46,7 +46,7 @@ def prepare(folder: Path, target: Path) -> None:
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     folder = peer_folder(case.data, "litdata_peer")
     if case.variant == "tokens":
         yield from _token_batches(case, folder)
@@ -59,7 +59,7 @@ def batches(case: Case) -> Iterator[int]:
         shuffle=case.workload.buffer_rows > 0,
         seed=SEED,
     )
-    dataset.key = case.workload.key  # of the object, so that spawned workers have it
+    dataset.key = case.workload.key  # on the object, so spawned workers have it
     loader = StreamingDataLoader(
         dataset,
         batch_size=case.workload.batch_size,

@@ -31,14 +31,14 @@ _COLUMNS = {
 
 
 def prepare(folder: Path, target: Path) -> None:
-    """The same rows as MDS."""
+    """Writes the same rows as MDS."""
     with MDSWriter(out=str(target), columns=_COLUMNS[folder.name], size_limit=1 << 26) as writer:
         for row in _rows(folder):
             writer.write(row)
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     clean_stale_shared_memory()
     loader = _loader(case, _dataset(case))
     for _ in case.epochs():
@@ -46,7 +46,7 @@ def batches(case: Case) -> Iterator[int]:
 
 
 def resume_steps(case: Case) -> Callable[[], Any]:
-    """A first batch from the state after 90 % of a pass."""
+    """Returns a function that takes a first batch from the state after 90 % of a pass."""
     dataset = _dataset(case)
     state = dataset.state_dict(int(0.9 * case.rows), True)
 

@@ -17,14 +17,14 @@ SETTINGS = {"threads": 'executor="threads"', "sidecar": 'executor="sidecar"'}
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     pipeline = pipeline_of(case, workers=case.workers, executor=case.variant)
     for _ in passes_of(case):
         yield from map(rows_of, iter(pipeline))
 
 
 def steps(case: Case) -> dict[str, Callable[[], Any]]:
-    """Starts, and planning."""
+    """Returns the steps to time: starts and planning."""
     if case.workload.key == "i":
         return {"plan": lambda: _plan(pipeline_of(case))}
     pipeline = pipeline_of(case, workers=case.workers, executor=case.variant)
@@ -34,11 +34,11 @@ def steps(case: Case) -> dict[str, Callable[[], Any]]:
 def start_steps(
     pipeline: Pipeline, make: Callable[[], Any], first: Callable[[Any, dict[str, Any] | None], None]
 ) -> dict[str, Callable[[], Any]]:
-    """The steps of starting one face of a pipeline.
+    """Returns the steps to time for starting one face of a pipeline.
 
     Args:
-        make: makes the face (a pipeline, a dataset, a pipe).
-        first: takes the first element of a new iterator of it, from a state if there is one.
+        make: builds the face (a pipeline, a dataset, a pipe).
+        first: takes the first element from a new iterator, resumed from a state if there is one.
     """
     faces: list[Any] = []
     states: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ def _open(pipeline: Pipeline, state: dict[str, Any] | None) -> None:
 
 
 def _plan(pipeline: Pipeline) -> None:
-    """The exact length, and which items make up a batch in the middle of the shuffled epoch."""
+    """Computes the exact length, and the items of a batch in the middle of the shuffled epoch."""
     middle = len(pipeline) // 2
     items = np.arange(middle * 64, middle * 64 + 64)
     pipeline.plan().draws(0, np.zeros_like(items), items)

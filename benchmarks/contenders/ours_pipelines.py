@@ -1,4 +1,4 @@
-"""The pipeline of each workload: what every face of parquetry is given."""
+"""The pipeline of each workload, shared by every face of parquetry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..workloads import BLOCK_TOKENS, BUCKET_TOKENS, CROP, DEVIATION, MEAN, NUMB
 
 
 def pipeline_of(case: Case, **options: Any) -> Pipeline:
-    """The chain of verbs, endless or of as many passes as the case says."""
+    """Returns the chain of verbs, endless or with as many passes as the case asks for."""
     workload = case.workload
     pipeline = _source(case, options)
     if workload.key.startswith("f"):
@@ -44,7 +44,7 @@ def pipeline_of(case: Case, **options: Any) -> Pipeline:
 
 
 def passes_of(case: Case) -> Iterator[int]:
-    """How often to iterate the pipeline: where little is left of a pass, each is one of its own and reads anew."""
+    """Returns how often to iterate the pipeline: short filtered passes are separate iterations that read again."""
     return case.epochs() if case.workload.key == "g" else iter([0])
 
 

@@ -19,14 +19,14 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch, or of each call of the graph."""
+    """Yields the row count of each batch, or of each graph call."""
     dataset = ParquetDataset.from_pipeline(pipeline_of(case, workers=case.workers))
     for _ in passes_of(case):
         yield from eager(dataset) if case.variant == "eager" else graph(dataset)
 
 
 def steps(case: Case) -> dict[str, Callable[[], Any]]:
-    """Starts."""
+    """Returns the steps to time: starts."""
     pipeline = pipeline_of(case, workers=case.workers)
     return start_steps(pipeline, lambda: ParquetDataset.from_pipeline(pipeline), _first)
 

@@ -1,4 +1,4 @@
-"""parquetry's `ParquetPipe`, by itself and in a `DataLoader`, and `ParquetNode`."""
+"""parquetry's `ParquetPipe`, alone and in a `DataLoader`, and `ParquetNode`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     face = _face(case, pipeline_of(case))
     for _ in passes_of(case):
         yield from map(rows_of, _iterator(case, face))
 
 
 def steps(case: Case) -> dict[str, Callable[[], Any]]:
-    """Starts."""
+    """Returns the steps to time: starts."""
     from .ours_numpy import start_steps
 
     def first(face: ParquetNode | ParquetPipe, state: dict[str, Any] | None) -> None:

@@ -1,4 +1,4 @@
-"""Petastorm 0.12.1 on the same Parquet files: its reader, its torch loaders, its tf.data bridge."""
+"""Petastorm 0.12.1 on the same Parquet files: its reader, its torch loaders and its tf.data bridge."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     if case.variant == "reader":
         return map(rows_of, _batched_rows(case))
     if case.variant == "torch":
@@ -48,7 +48,7 @@ def _reader(case: Case, **options: object) -> Any:
     if key.startswith("d"):
         return make_batch_reader(f"file://{folder}", **common)
     if case.workload.data in ("images", "rare"):
-        names = ["id", "event", "image"] if key == "g" else ["id", "image"]  # it must have what the predicate reads
+        names = ["id", "event", "image"] if key == "g" else ["id", "image"]  # the predicate needs its fields
         common.setdefault("schema_fields", names)
     if key == "b":
         image = UnischemaField("image", np.float32, (CROP, CROP, 3), None, False)

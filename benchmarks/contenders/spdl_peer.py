@@ -1,4 +1,4 @@
-"""SPDL: a pipeline of threads over files, or over Parquet row groups for tables."""
+"""SPDL: a threaded pipeline over files, or over Parquet row groups for tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     builder = PipelineBuilder().add_source(_items(case))
     if case.workload.key == "d":
         builder = builder.pipe(_TableBatches(case), concurrency=case.workers).disaggregate()

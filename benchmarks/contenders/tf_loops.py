@@ -1,4 +1,4 @@
-"""Takes batches from a `tf.data.Dataset`, one by one in Python or many at a time inside a graph, and looks at each."""
+"""Takes batches from a `tf.data.Dataset`, one by one in Python or many at a time in a graph, and touches each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-BATCHES_PER_CALL = 8  # of the graph loop, as Keras takes several steps with steps_per_execution
+BATCHES_PER_CALL = 8  # per graph call, like steps_per_execution in Keras
 
 
 def eager(dataset: tf.data.Dataset) -> Iterator[int]:
-    """Rows of each batch, taken in Python."""
+    """Yields the row count of each batch, taken in Python."""
     for turn, batch in enumerate(dataset):
         for value in _wanted(batch, turn):
             _look_now(value)
@@ -20,7 +20,7 @@ def eager(dataset: tf.data.Dataset) -> Iterator[int]:
 
 
 def graph(dataset: tf.data.Dataset, batches_per_call: int = BATCHES_PER_CALL) -> Iterator[int]:
-    """Rows of several batches at a time, taken inside a ``tf.function``."""
+    """Yields the row count of several batches at a time, taken inside a ``tf.function``."""
 
     @tf.function
     def some(iterator: Iterator[object]) -> Any:
@@ -38,7 +38,7 @@ def graph(dataset: tf.data.Dataset, batches_per_call: int = BATCHES_PER_CALL) ->
 
 
 def _look_now(value: tf.Tensor | tf.RaggedTensor) -> None:
-    """As `benchmarks.touch` does, through a view of the memory: an op called from Python takes longer than a batch."""
+    """Like `benchmarks.touch`, through a memory view: calling an op from Python takes longer than a batch."""
     numbers = value.flat_values if isinstance(value, tf.RaggedTensor) else value
     if numbers.dtype == tf.string:
         look(value)
@@ -52,7 +52,7 @@ def _rows_now(batch: object) -> int:
 
 
 def look(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-    """The same by TensorFlow's own ops."""
+    """Like `benchmarks.touch`, with TensorFlow ops."""
     if isinstance(value, tf.RaggedTensor):
         value = value.flat_values
     rank = len(value.shape)
@@ -63,7 +63,7 @@ def look(value: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
 
 
 def _wanted(batch: object, turn: int) -> list[tf.Tensor | tf.RaggedTensor]:
-    """Every field with several values per row, and one of the flat ones."""
+    """Returns every field with several values per row, and one of the flat ones."""
     fields = tf.nest.flatten(batch)
     wide = [isinstance(field, tf.RaggedTensor) or len(field.shape) > 1 for field in fields]
     flat = [field for field, is_wide in zip(fields, wide, strict=True) if not is_wide]

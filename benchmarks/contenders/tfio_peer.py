@@ -1,4 +1,4 @@
-"""tensorflow-io: Parquet read by its own tf.data op."""
+"""tensorflow-io: Parquet read with its own tf.data op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = {"": "IODataset.from_parquet of each file in turn, tf.data's shuffle 
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     spec = {"label": tf.int64, **dict.fromkeys(NUMBERS, tf.float32)}
     files = [tfio.IODataset.from_parquet(file, columns=spec) for file in parquet_files(case.data / "parquet")]
     rows = files[0]

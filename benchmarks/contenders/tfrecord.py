@@ -1,4 +1,4 @@
-"""TFRecord files of ``tf.train.Example``, read and decoded by tf.data alone."""
+"""TFRecord files of ``tf.train.Example``, read and decoded with plain tf.data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FILES = 4
 
 
 def prepare(folder: Path, target: Path) -> None:
-    """The same rows as ``tf.train.Example``."""
+    """Writes the same rows as ``tf.train.Example``."""
     name = "parquet-ndarray" if folder.name == "lidar" else "parquet"
     share = -(-sum(pq.read_metadata(file).num_rows for file in parquet_files(folder / name)) // _FILES)
     rows = _EXAMPLES[folder.name](folder)
@@ -81,7 +81,7 @@ _EXAMPLES = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     dataset = _DATASETS[case.workload.key](case).prefetch(2)
     return eager(dataset) if case.variant == "eager" else graph(dataset)
 

@@ -1,4 +1,4 @@
-"""torch's `DataLoader` over files, as a tutorial would have it, at its best."""
+"""torch's `DataLoader` over files, as in a good tutorial, well tuned."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Files(Dataset[Any]):
 
 
 class _Repeated(torch.utils.data.Sampler[int]):
-    """One epoch after the other, so that no epoch waits for the end of the one before."""
+    """Yields epochs back to back, so no epoch waits for the previous one to end."""
 
     def __init__(self, case: Case, dataset: _Files) -> None:
         shuffled = case.workload.buffer_rows > 0
@@ -54,7 +54,7 @@ class _Repeated(torch.utils.data.Sampler[int]):
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     torch.manual_seed(SEED)
     dataset = _Files(case)
     loader = DataLoader(

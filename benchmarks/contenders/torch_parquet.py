@@ -1,7 +1,7 @@
-"""A hand-written `IterableDataset` on Parquet: what a careful engineer writes in an afternoon.
+"""A hand-written `IterableDataset` over Parquet: what a careful engineer writes in an afternoon.
 
-Workers share the row groups, shuffle them, keep a shuffle buffer of encoded rows (tables: a permutation of several row
-groups), and decode with the same decoder as everyone.
+Workers split the row groups, shuffle them, keep a shuffle buffer of encoded rows (for tables: permute several row
+groups together), and use the same decoder as everyone else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Rows(IterableDataset[Any]):
         return self._array_batches()
 
     def _tables(self, columns: list[str], epoch: int) -> Iterator[pa.Table]:
-        """This worker's row groups of one epoch."""
+        """Returns this worker's row groups for one epoch."""
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info else (0, 1)
         own = self._groups[worker::workers]
@@ -89,7 +89,7 @@ class _Rows(IterableDataset[Any]):
                 yield from zip(table.column("id").to_pylist(), values, strict=True)
 
     def _shuffled(self, rows: Iterator[Any], random: np.random.Generator) -> Iterator[Any]:
-        """A shuffle buffer, shared out over the workers."""
+        """A shuffle buffer, divided among the workers."""
         info = get_worker_info()
         size = self._case.workload.buffer_rows // (info.num_workers if info else 1)
         buffer: list[Any] = []
@@ -106,7 +106,7 @@ class _Rows(IterableDataset[Any]):
         yield from (buffer[place] for place in random.permutation(len(buffer)))
 
     def _shuffled_tables(self, columns: list[str]) -> Iterator[pa.Table]:
-        """Some row groups together, their rows permuted."""
+        """Joins some row groups and permutes their rows."""
         info = get_worker_info()
         wanted = self._case.workload.buffer_rows // (info.num_workers if info else 1)
         random = np.random.default_rng(SEED)
@@ -128,7 +128,7 @@ class _Rows(IterableDataset[Any]):
             if packed:
                 columns = {"label": columns["label"], "x": np.stack([columns[name] for name in NUMBERS], axis=1)}
             for begin in range(0, len(table), size):
-                # From NumPy slices, so that only a batch travels and not the whole storage behind it.
+                # From NumPy slices, so only the batch is sent, not the whole storage behind it.
                 yield {name: torch.from_numpy(column[begin : begin + size].copy()) for name, column in columns.items()}
 
     def _text_batches(self) -> Iterator[dict[str, Any]]:
@@ -144,7 +144,7 @@ class _Rows(IterableDataset[Any]):
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     loader = DataLoader(_Rows(case), batch_size=None, num_workers=case.workers, prefetch_factor=4)
     return map(rows_of, loader)
 

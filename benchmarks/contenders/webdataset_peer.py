@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def batches(case: Case) -> Iterator[int]:
-    """Rows of each batch."""
+    """Yields the row count of each batch."""
     loader = wds.WebLoader(_dataset(case), batch_size=None, num_workers=case.workers, prefetch_factor=4)
     return map(rows_of, loader)
 
@@ -57,5 +57,5 @@ class _Rows:
         return {"id": number, "image": image_row(self._key, sample["jpg"], self._random)}
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        names = [name for name in rows[0] if not name.startswith("__")]  # what WebDataset adds by itself
+        names = [name for name in rows[0] if not name.startswith("__")]  # added by WebDataset
         return {name: torch.from_numpy(np.stack([row[name] for row in rows])) for name in names}

@@ -13,7 +13,7 @@ from parquetry import ParquetIterable
 
 
 class Training:
-    """What a checkpoint holds. With several ranks, name the loader's entry after the rank."""
+    """The state to save in a checkpoint. With several ranks, name the loader's entry after the rank."""
 
     def __init__(self, url: str) -> None:
         self.loader = StatefulDataLoader(ParquetIterable(url).shuffle(200, seed=7).batch(50), batch_size=None)
@@ -21,7 +21,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.parameters())
 
     def step(self, batch: dict[str, torch.Tensor]) -> float:
-        """Trains on a batch."""
+        """Trains on one batch."""
         loss = torch.nn.functional.cross_entropy(self.model(batch["image"] / 255), batch["label"])
         self.optimizer.zero_grad()
         loss.backward()
@@ -52,7 +52,7 @@ for number, batch in enumerate(training.loader, 1):
 resumed = Training(url)
 resumed.step(
     next(iter(resumed.loader))
-)  # the optimizer has no state before its first step, and `dcp.load` fills states
+)  # the optimizer has no state before its first step, and `dcp.load` only fills existing state
 dcp.load({"training": resumed}, checkpoint_id=checkpoint)
 losses = [resumed.step(batch) for batch in resumed.loader]
 print(f"{len(losses)} batches were left, loss {losses[-1]:.3f}")

@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: it batches the rows itself, so the dataset is given without `batch`."""
+"""The Hugging Face Trainer. It batches the rows itself, so the dataset has no `batch`."""
 
 import tempfile
 
@@ -10,7 +10,7 @@ from parquetry import ParquetIterable
 
 
 class Classifier(torch.nn.Module):
-    """One linear layer, which gives its loss as the Trainer wants it."""
+    """One linear layer that returns its loss in the form the Trainer expects."""
 
     def __init__(self) -> None:
         super().__init__()

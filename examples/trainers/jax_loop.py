@@ -1,4 +1,4 @@
-"""JAX by hand: a `Pipeline` gives numpy batches, which `jax.jit` takes as they are."""
+"""A hand-written JAX loop: a `Pipeline` yields numpy batches, which `jax.jit` accepts as they are."""
 
 import tempfile
 

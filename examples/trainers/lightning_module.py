@@ -1,4 +1,4 @@
-"""Lightning: a data module over a `ParquetIterable`, with the sampler of the trainer switched off."""
+"""Lightning: a data module over a `ParquetIterable`, with the trainer's own sampler turned off."""
 
 import tempfile
 
@@ -11,7 +11,7 @@ from parquetry import ParquetIterable
 
 
 class Tiles(lightning.LightningDataModule):
-    """Each rank and each loader worker gets its own part, and every epoch has a new order."""
+    """Gives each rank and each loader worker its own rows, in a new order every epoch."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Classifier(lightning.LightningModule):
 trainer = lightning.Trainer(
     max_epochs=3,
     accelerator="cpu",
-    use_distributed_sampler=False,  # the dataset deals its rows to ranks by itself
+    use_distributed_sampler=False,  # the dataset already shards its rows across ranks
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,

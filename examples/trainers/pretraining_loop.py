@@ -1,4 +1,4 @@
-"""Pretraining on several ranks: a device mesh, FSDP, gradient accumulation, and checkpoints that hold the loader.
+"""Pretraining on several ranks: a device mesh, FSDP, gradient accumulation, and checkpoints that include the loader.
 
 Two processes on this machine train a small language model, stop after 6 steps, and continue from the checkpoint. On a
 cluster, torchrun starts the ranks.
@@ -23,11 +23,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from parquetry import ParquetIterable
 
 RANKS, LENGTH, VOCABULARY = 2, 32, 50
-ACCUMULATED = 2  # batches in a step
+ACCUMULATED = 2  # batches per step
 
 
 def write_corpus(url: str) -> str:
-    """Writes 2,000 documents, which count upwards from a random token."""
+    """Writes 2,000 documents, each counting up from a random token."""
     random = np.random.default_rng(0)
     starts, lengths = random.integers(VOCABULARY, size=2_000), random.integers(5, 60, size=2_000)
     documents = [(start + np.arange(length)) % VOCABULARY for start, length in zip(starts, lengths, strict=True)]
@@ -49,7 +49,7 @@ class Training:
         self.steps = 0
 
     def step(self, batches: list[dict[str, torch.Tensor]]) -> float:
-        """One optimizer step over some batches; returns the mean loss of this rank."""
+        """Takes one optimizer step over some batches; returns the mean loss on this rank."""
         total = 0.0
         for batch in batches:
             tokens = batch["tokens"].long()
@@ -64,7 +64,7 @@ class Training:
         return total
 
     def state_dict(self) -> dict[str, Any]:
-        """For `dcp.save` and `dcp.load`; the loader's part is this rank's own."""
+        """For `dcp.save` and `dcp.load`; each rank has its own loader state."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         own = {"loader": pickle.dumps(self.loader.state_dict()), "steps": self.steps}
         return {"model": model, "optimizer": optimizer, f"rank {dist.get_rank()}": own}
@@ -78,7 +78,7 @@ class Training:
 
 
 def train(url: str, checkpoint: str, until: int | None) -> None:
-    """Trains one epoch, or up to a step, from the checkpoint if there is one; then saves another."""
+    """Trains to the end of the epoch, or to step `until` and saves a checkpoint; resumes from one if it exists."""
     mesh = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("dp",))
     training = Training(url, mesh)
     if os.path.exists(f"{checkpoint}/.metadata"):
@@ -96,7 +96,7 @@ def train(url: str, checkpoint: str, until: int | None) -> None:
 
 
 def rank(number: int, meeting_point: str, url: str, checkpoint: str, until: int | None) -> None:
-    """One process. With torchrun, `dist.init_process_group()` needs no arguments."""
+    """Runs one rank. With torchrun, `dist.init_process_group()` needs no arguments."""
     dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=number, world_size=RANKS)
     try:
         train(url, checkpoint, until)

@@ -1,4 +1,4 @@
-"""Ray Data: features of filtered rows, computed by the workers of a cluster and written as Parquet."""
+"""Ray Data: a cluster's workers compute features from filtered rows and write them to Parquet."""
 
 import tempfile
 from typing import Any
@@ -12,7 +12,7 @@ from parquetry.common.ray_data import ParquetrySource
 
 
 def add_brightness(batch: dict[str, Any]) -> dict[str, Any]:
-    """Replaces the images of a batch by their mean."""
+    """Replaces the images of a batch with their means."""
     return {"label": batch["label"], "brightness": batch["image"].mean(axis=(1, 2, 3))}
 
 

@@ -1,4 +1,4 @@
-"""Ray Train: two workers read one dataset, each its own part, and checkpoint the loader with the model."""
+"""Ray Train: two workers each read their part of one dataset, and checkpoint the loader with the model."""
 
 import tempfile
 from typing import Any
@@ -13,11 +13,11 @@ from parquetry import ParquetIterable
 
 
 def train_on_a_worker(config: dict[str, Any]) -> None:
-    """What each worker runs, in a process group that Ray has made."""
+    """Runs on each worker, in a process group that Ray has set up."""
     tiles = ParquetIterable(config["url"]).shuffle(200, seed=7).batch(50)  # this rank's part
     model = prepare_model(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16 * 16 * 3, 2)))
     optimizer = torch.optim.Adam(model.parameters())
-    if checkpoint := train.get_checkpoint():  # Ray has started this worker again
+    if checkpoint := train.get_checkpoint():  # Ray has restarted this worker
         with checkpoint.as_directory() as folder:
             state = torch.load(f"{folder}/state.pt")
             model.load_state_dict(state["model"])

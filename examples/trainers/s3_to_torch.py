@@ -1,6 +1,6 @@
-"""Training straight from S3, here from a local server that stands in for it.
+"""Trains straight from S3, with a local server standing in for it here.
 
-With the real one, leave `endpoint` out. Credentials come from the environment, as for any other program.
+With the real S3, omit `endpoint`. Credentials come from the environment, as for any other program.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A training loop of your own in TensorFlow, compiled with `tf.function`, that goes on where it was stopped."""
+"""A custom TensorFlow training loop, compiled with `tf.function`, that resumes where it stopped."""
 
 import json
 import tempfile
@@ -34,7 +34,7 @@ for _ in range(7):
     step(next(iterator))
 state = json.dumps(dataset.state_dict(7))
 
-# Later, in another process: first the 13 batches that are left of that epoch, then the next one.
+# Later, in another process: first the remaining 13 batches of that epoch, then the next epoch.
 resumed = ParquetDataset(url).shuffle(200, seed=7).batch(50).load_state_dict(state)
 for epoch in (1, 2):
     losses = [step(batch) for batch in resumed]

@@ -1,4 +1,4 @@
-"""The dataset of the examples beside it: 1,000 tiles that are red (label 0) or green (label 1)."""
+"""The dataset for the examples in this folder: 1,000 tiles, either red (label 0) or green (label 1)."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ TILES = Unischema(
 
 
 def write_tiles(url: str) -> str:
-    """Writes the tiles, and returns the URL."""
+    """Writes the tiles and returns the URL."""
     images = [np.full((16, 16, 3), np.eye(3)[label] * 200, np.uint8) for label in range(2)]
     write_dataset(url, TILES, [{"image": images[n % 2], "label": n % 2} for n in range(1_000)], row_group_rows=100)
     return url

@@ -1,4 +1,4 @@
-"""What goes wrong says so once, clearly, and with its place; and every error crosses processes unchanged."""
+"""Every failure raises one clear error with its location, and every error crosses processes unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def plain(directory: Path, **columns: Any) -> Pipeline:
-    """A pipeline over a plain Parquet file with two row groups."""
+    """Returns a pipeline over a plain Parquet file with two row groups."""
     table = pa.table(columns)
     return Pipeline(write_table(directory, table, row_group_size=max(1, len(table) // 2)), executor="threads")
 
@@ -220,7 +220,7 @@ def test_an_expression_on_a_coded_field_is_refused_with_the_way_out(built: Built
         PipelineError, match=rf"field '{name}' is stored encoded .*Use where\(function, fields=\['{name}'\]\)"
     ):
         next(iter(built.pipeline().where(pc.field(name) != b"")))
-    assert len(built.pipeline("id").where(pc.field(name).is_valid())) > 0  # whether there is a value can be told
+    assert len(built.pipeline("id").where(pc.field(name).is_valid())) > 0  # whether there is a value is known
 
 
 def test_an_expression_of_another_type_is_refused(built: Built) -> None:
@@ -426,7 +426,7 @@ def test_removing_every_field_is_refused(built: Built) -> None:
         built.pipeline("id").transform(dict, remove=[".*"]).element  # noqa: B018
 
 
-# --- stored data that does not fit ---
+# --- mismatched stored data ---
 
 
 def test_writing_another_dtype_is_refused_with_the_row(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A forked child finds cached properties and locks usable, whatever threads of its parent did at that moment."""
+"""A forked child can use cached properties and locks, whatever its parent's threads were doing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Slow:
-    """Its value is ready once it is let go."""
+    """Its value is ready once it is released."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -36,7 +36,7 @@ class Slow:
 
 
 def exit_code_of_child(work: Callable[[], bool]) -> int:
-    """0 if a forked child finds ``work`` true; one that hangs is ended by a signal."""
+    """Returns 0 if ``work`` is true in a forked child; a signal kills a child that hangs."""
     child = os.fork()
     if child == 0:
         signal.alarm(20)
@@ -136,7 +136,7 @@ def test_a_fork_waits_for_threads_that_read_and_holds_up_others(monkeypatch: pyt
         with reading():
             begun.set()
             assert go.wait(60)
-            with reading():  # inside another one, while the fork waits
+            with reading():  # nested in another one while the fork waits
                 order.append("read")
 
     def read_later() -> None:

@@ -1,4 +1,4 @@
-"""The progress bar: never in the way of the items, and only there when they take long."""
+"""The progress bar: never interferes with the items, and only appears when they are slow."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_quick_work_gives_its_items_and_shows_nothing(capsys: pytest.CaptureFixt
     before = threading.active_count()
     assert list(progress(iter("abc"), "reading", 3, unit="file")) == ["a", "b", "c"]
     assert capsys.readouterr().err == ""
-    assert threading.active_count() <= before  # fewer where one of an earlier test ends
+    assert threading.active_count() <= before  # fewer if one of an earlier test ends
 
 
 def test_slow_work_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

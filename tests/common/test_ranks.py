@@ -1,4 +1,4 @@
-"""Ranks from the environment of launchers."""
+"""Ranks from launchers' environment variables."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_shard_without_arguments_is_the_launchers_rank(
     ("shard", "environment", "warns"),
     [
         ((4, 3), {}, False),
-        ((2, 1), {}, False),  # two ranks hold one model
+        ((2, 1), {}, False),  # two ranks share one model
         ((1, 0), {}, False),
         ((2, 1), {"LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}, True),  # each machine would read everything
         ((2, 1), {"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "3"}, False),

@@ -1,4 +1,4 @@
-"""`assert_resumable` passes iterators that keep their promise, and names the step where one breaks it."""
+"""`assert_resumable` accepts correct iterators, and names the step where one is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks of our errors: the caller's frames and the message, with nothing of parquetry's between."""
+"""Tracebacks of parquetry's errors: the caller's frames and the message, without parquetry's frames between."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def drive(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 
 def files_of(error: BaseException) -> list[str]:
-    """The files of the frames of a traceback, from the outermost to the one that raised."""
+    """Returns the files of a traceback's frames, from the outermost to the one that raised."""
     return [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
 
 

@@ -1,4 +1,4 @@
-"""Both frameworks' own warnings, and time limits that hold inside TensorFlow."""
+"""Filters both frameworks' warnings, and sets time limits that work inside TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent == HERE:
             for warning in TORCH_WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
-            item.add_marker(pytest.mark.timeout(method="thread"))  # TensorFlow serves no signal where it hangs
+            item.add_marker(pytest.mark.timeout(method="thread"))  # a hanging TensorFlow handles no signals

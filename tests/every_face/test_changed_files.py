@@ -1,4 +1,4 @@
-"""The next pass over a dataset is held to the files that were planned, in every face."""
+"""In every face, the next pass over a dataset must find the planned files."""
 
 from __future__ import annotations
 

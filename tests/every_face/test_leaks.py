@@ -1,4 +1,4 @@
-"""Many short epochs leave no process, descriptor, thread, or memory behind."""
+"""Many short epochs leave no process, descriptor, thread or memory behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parquetry.common.transport.sidecar.client import IDLE
 
 MIB = 1 << 20
 KEPT = {"parquetry-stderr", "parquetry-store"}
-"""Threads that live on: one with its sidecar, one with the thread that reads from a store."""
+"""Threads that stay alive: one with its sidecar, one with the thread that reads from a store."""
 CHEAP, COSTLY = ("id", "small", "vector", "label"), ("id", "image", "points", "tags")
 
 
@@ -114,26 +114,26 @@ def test_short_epochs_leave_nothing_behind(
     if not importlib.util.find_spec(needs):
         pytest.skip(f"needs {needs}")
     import_framework(needs)
-    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")  # nothing ends because it was idle while it is counted
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")  # no idle process ends during the count
     IDLE.close()  # sidecars of other tests
     elements, process = make(built), psutil.Process()
-    for number in range(max(3, epochs // 10)):  # what is made once, and kept
+    for number in range(max(3, epochs // 10)):  # created once and kept
         _epoch(elements, whole=number % 3 != 1)
     before = _counts(process)
     for number in range(epochs):
-        _epoch(elements, whole=number % 3 != 1 or number == epochs - 1)  # a loader keeps one that is not
+        _epoch(elements, whole=number % 3 != 1 or number == epochs - 1)  # a loader keeps one that is not persistent
     after = _counts(process)
     assert after["processes"] <= before["processes"]
-    # One epoch may have some more slots or blocks in use at the moment of counting; many may not add up.
+    # An epoch may use a few more slots or blocks at the moment of counting; they must not accumulate.
     assert after["descriptors"] <= before["descriptors"] + 2
-    assert after["threads"] <= before["threads"] + (4 if needs == "tensorflow" else 2)  # of TensorFlow's pools
+    assert after["threads"] <= before["threads"] + (4 if needs == "tensorflow" else 2)  # in TensorFlow's pools
     assert after["bytes"] - before["bytes"] < 12 * MIB
     assert after["descriptors of processes"] <= before["descriptors of processes"] + 8
     assert after["bytes of processes"] - before["bytes of processes"] < 24 * MIB
 
 
 def _epoch(elements: Any, *, whole: bool) -> None:
-    """A pass over all elements, or one that is broken off."""
+    """Runs a full pass, or one that stops early."""
     iterator = iter(elements)
     next(iterator)
     if whole:
@@ -143,7 +143,7 @@ def _epoch(elements: Any, *, whole: bool) -> None:
 
 def _counts(process: psutil.Process) -> dict[str, int]:
     gc.collect()
-    for thread in threading.enumerate():  # threads of an iteration that was closed end by themselves
+    for thread in threading.enumerate():  # threads of a closed iteration end on their own
         if thread.name.startswith("parquetry") and thread.name not in KEPT:
             thread.join(PATIENCE_S)
     children = process.children(recursive=True)

@@ -1,4 +1,4 @@
-"""A trainer's life in every face: what ends leaves nothing behind, what is held stays valid, what failed begins again."""
+"""A trainer's lifecycle in every face: ends leave nothing behind, held values stay valid, failures can restart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEEDS = {"tensorflow": "tensorflow", "ParquetIterable": "torch", "ParquetPipe": 
 
 
 def faces(*chosen: Any) -> Any:
-    """Parametrises ``face`` over those whose framework is installed."""
+    """Parametrizes ``face`` over the faces whose framework is installed."""
     there = [face for face in chosen if importlib.util.find_spec(NEEDS.get(face.name.partition("-")[0], "numpy"))]
     return pytest.mark.parametrize("face", there, ids=lambda face: face.name)
 
@@ -135,19 +135,19 @@ def _check_end(script: Path, url: str, how: str, temporary: Path, *, of_torch: b
         _, errors = trainer.communicate(timeout=PATIENCE_S)
     finally:
         trainer.kill()
-    # A reader and two workers, or two workers of a loader, which look every 5 s whether their parent lives.
+    # A reader and two workers, or two loader workers, which check every 5 s whether their parent is alive.
     assert len(children) >= (2 if of_torch else 3), errors
     assert gone(children, (2 if of_torch else 1) * WITHIN_S) == []
     assert ("the training loop failed" in errors) == (how == "raise")
     assert "sidecar" not in errors
-    left = {path.name for path in temporary.rglob("*") if "autograph" not in path.name}  # TensorFlow's own, of `map`
+    left = {path.name for path in temporary.rglob("*") if "autograph" not in path.name}  # TensorFlow's own, from `map`
     assert not any("parquetry" in name for name in left)
     assert of_torch or left <= {"__pycache__"}
 
 
-# --- what is held ---
+# --- held values ---
 
-CHEAP = ("id", "small", "vector", "drive")  # decoded in threads of a sidecar's reader
+CHEAP = ("id", "small", "vector", "drive")  # decoded in the threads of a sidecar's reader
 COSTLY = ("id", "image", "points", "tags")  # decoded in its worker processes
 
 
@@ -158,8 +158,8 @@ def test_elements_that_are_held_stay_valid_and_stall_nothing(built: Built, face:
     expected = THREADS.elements(pipeline)
     begin = face.passes(pipeline)
     hoard = list(begin())
-    assert len(hoard) > 100  # many more than there are slots
-    for _ in begin():  # others come and go, while all are held
+    assert len(hoard) > 100  # far more than there are slots
+    for _ in begin():  # others come and go while all are held
         pass
     del begin
     gc.collect()
@@ -182,7 +182,7 @@ def test_rows_outlive_their_iterator_and_dataset(built: Built, face: Any) -> Non
     assert [(row["id"], row["vector"]) for row in rows] == wanted
 
 
-# --- several iterators, and such as were broken off ---
+# --- several iterators, and abandoned ones ---
 
 
 @faces(*EVERY)
@@ -217,7 +217,7 @@ def test_threads_may_iterate_one_dataset_at_the_same_time(built: Built, face: An
     assert found == [list(range(100))] * 4
 
 
-# --- what fails ---
+# --- failures ---
 
 
 @faces(THREADS, *ONE_OF_EACH, TorchFace(1))
@@ -261,7 +261,7 @@ def test_the_death_of_the_sidecar_is_an_error_with_its_status(built: Built, face
             pass
     assert type(caught.value).__name__ in ("SidecarError", "InternalError")
     assert gone(children, WITHIN_S) == []
-    first = [row["id"] for row in plain_element(pipeline.element, held)]  # what the user holds stays
+    first = [row["id"] for row in plain_element(pipeline.element, held)]  # the user's values remain
     with pytest.raises(StopIteration):
         next(iterator)
     assert ids(pipeline, itertools.islice(begin(), 1)) == first  # another one starts

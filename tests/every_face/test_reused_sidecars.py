@@ -1,4 +1,4 @@
-"""A sidecar that idles opens another request, where a new process would be like it was."""
+"""An idle sidecar opens another request if a new process would be the same."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_other_requests_start_no_process_once_enough_are_idle(pipeline: Pipeline
         assert face.elements(batches, 1) == THREADS.elements(batches, 1)
         if readers().keys() <= before.keys():
             return
-        # tf.data deletes an iterator a little later, so its sidecar may not be idle yet when the next request comes
+        # tf.data deletes an iterator a little later, so its sidecar may not be idle at the next request
     pytest.fail("each request started a process")
 
 
@@ -143,7 +143,7 @@ def test_memory_of_free_slots_goes_back_with_the_request(tmp_path: Path, face: A
 
 
 def _slot_bytes(pid: int) -> int:
-    """The size of all slots of a reader."""
+    """Returns the size of all slots of a reader."""
     total = 0
     for link in Path(f"/proc/{pid}/fd").iterdir():
         if "parquetry-slot" in os.readlink(link):

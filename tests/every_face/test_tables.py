@@ -1,4 +1,4 @@
-"""Tables and data frames in every face: the same rows as `Pipeline` gives, which `tests/common/layout/tables` holds."""
+"""Tables and data frames in every face: the same rows as from `Pipeline`, tested in `tests/common/layout/tables`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 from parquetry.common import Pipeline
 from parquetry.common.pipeline.sources import Sources
 
-FACES = installed_faces()[1:]  # threads are held to the tables' own packages
+FACES = installed_faces()[1:]  # threads are compared with the tables' own packages
 LOADERS = [TorchFace(2)] if any(isinstance(face, TorchFace) for face in FACES) else []
 
 
@@ -79,7 +79,7 @@ def test_a_folder_of_images(tmp_path: Path, face: Any) -> None:
 
 
 def face_classes() -> list[Any]:
-    """The class of each installed face, which has the constructors of `Pipeline`."""
+    """Returns the class of each installed face; all have the constructors of `Pipeline`."""
     found: list[Any] = []
     for framework, package, names in (
         ("tensorflow", "tf_plugin", ["ParquetDataset"]),

@@ -1,4 +1,4 @@
-"""Values that claim more than they hold, or hold more than anyone wants: refused before memory is set aside."""
+"""Values that claim more than they hold, or hold too much, are refused before memory is allocated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from parquetry.common.schema.npy import npy_header
 
 
 def stored(path: Path, field: UnischemaField, *values: bytes) -> Path:
-    """A file with these bytes as the values of the field."""
+    """Writes a file with these bytes as the values of the field."""
     metadata = schema_to_metadata(Unischema("bombs", [field]))
     schema = pa.schema([pa.field("x", pa.binary(), nullable=False)], metadata=metadata)
     pq.write_table(pa.table([pa.array(values, pa.binary())], schema=schema), path)
@@ -54,7 +54,7 @@ def png(width: int, height: int) -> bytes:
 
 
 def claiming(file_format: str, width: int, height: int) -> bytes:
-    """A file of 8 x 8 pixels whose header claims others."""
+    """Returns an 8 x 8 pixel file whose header claims another size."""
     stream = io.BytesIO()
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(stream, file_format, lossless=True)
     data = bytearray(stream.getvalue())

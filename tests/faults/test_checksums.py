@@ -1,4 +1,4 @@
-"""Page checksums: written by every writer, compared by every reader, and a mismatch is one error that names the place."""
+"""Page checksums: every writer writes them, every reader checks them, and a mismatch is one error with its location."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = Unischema(
     [
         UnischemaField("id", np.int64),
         UnischemaField("points", np.float32, (2_000, 4), TensorCodec()),  # stays in its file
-        UnischemaField("array", np.float32, (2_000, 4), NdarrayCodec()),  # behind a header there
+        UnischemaField("array", np.float32, (2_000, 4), NdarrayCodec()),  # after a header there
         UnischemaField("image", np.uint8, (40, 40, 3), CompressedImageCodec("png")),  # read as a chunk
         UnischemaField("tokens", np.int32, (None,)),
     ],
@@ -69,14 +69,14 @@ def leaf(file: Path, name: str) -> Any:
 
 
 def span(file: Path, name: str) -> tuple[int, int]:
-    """The bytes of a column chunk in its file."""
+    """Returns the byte range of a column chunk in its file."""
     chunk = leaf(file, name)
     begin = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
     return begin, begin + chunk.total_compressed_size
 
 
 def page_ends(file: Path, name: str) -> list[int]:
-    """Where the pages of a column end in its file; each has a checksum."""
+    """Returns the end offsets of a column's pages in its file; each page has a checksum."""
     begin, end = span(file, name)
     chunk = memoryview(file.read_bytes())[begin:end]
     ends, position = [], 0
@@ -88,7 +88,7 @@ def page_ends(file: Path, name: str) -> list[int]:
 
 
 def damaged(url: Path, target: Path, name: str, page: int = 0) -> Path:
-    """A copy with one bit flipped in the body of a page of the column."""
+    """Makes a copy with one bit flipped in the body of a page of the column."""
     target.mkdir()
     source = only_file(url)
     content = bytearray(source.read_bytes())

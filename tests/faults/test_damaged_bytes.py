@@ -1,4 +1,4 @@
-"""Files with damaged bytes, of every codec: the exact rows, or an error of ours that names the file."""
+"""Damaged files of every codec: they yield the exact rows, or one of parquetry's errors that names the file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> bool:
 
 
 def mutated(content: bytes, chance: random.Random, *, footer: bool) -> bytes:
-    """One flipped bit, most often; else one byte, four bytes, or some bytes left out."""
+    """Usually flips one bit; otherwise changes one byte or four, or removes some bytes."""
     changed = bytearray(content)
     begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     place = chance.randrange(begin, len(content)) if footer else chance.randrange(4, begin)

@@ -1,4 +1,4 @@
-"""Footers with a flipped bit: an error that names the file, or pyarrow can be asked for everything; no process ends."""
+"""Footers with a flipped bit cause an error that names the file, or pyarrow can read them; no process dies."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_no_footer_that_passes_ends_the_process(file: Path) -> None:
 
 
 def test_footers_of_other_writers_pass() -> None:
-    """Every stored dataset of the tests: Petastorm's and Spark's among them."""
+    """Returns every stored dataset of the tests, including Petastorm's and Spark's."""
     files = sorted((Path(__file__).parents[1] / "data").rglob("*.parquet"))
     assert files
     for path in files:

@@ -1,4 +1,4 @@
-"""Too few files, threads or too little memory in a sidecar is an error in the trainer that says which limit, and what to do."""
+"""Running out of files, threads or memory in a sidecar is an error in the trainer that names the limit and a fix."""
 
 from __future__ import annotations
 

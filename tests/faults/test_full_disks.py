@@ -1,7 +1,7 @@
-"""A disk that fills up gives an error or a warning with the path, and nothing unfinished stays.
+"""A full disk causes an error or a warning with the path, and leaves nothing unfinished behind.
 
-Here no file of this process may grow beyond a few kilobytes (``RLIMIT_FSIZE``), which fails writes as a full disk does,
-in the middle of a file, and needs no rights.
+These tests limit this process's files to a few kilobytes (``RLIMIT_FSIZE``). Writes then fail in the middle of a file,
+as on a full disk, and no privileges are needed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def cache_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def unfinished(directory: Path) -> list[str]:
-    """What is hidden below a directory; the job of a copy stays, because calling it again goes on with it."""
+    """Returns the hidden files under a directory, except a copy's job, which another call continues."""
     return [
         path.name
         for path in directory.rglob(".*")
@@ -94,7 +94,7 @@ def test_a_dataset_that_does_not_fit_is_an_error_with_its_path(
         write(stored, out)
     assert unfinished(tmp_path) == []
     assert not list(tmp_path.rglob("*.parquet"))
-    write(stored, out)  # and there it can be written, once there is room
+    write(stored, out)  # once there is space, it can be written there
     assert list(out.glob("*.parquet"))
 
 

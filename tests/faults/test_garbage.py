@@ -1,4 +1,4 @@
-"""1,500 connections that send garbage leave a server as it was: its answers, memory, threads and descriptors."""
+"""1,500 connections that send garbage do not change a server's answers, memory, threads or descriptors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_garbage_leaves_a_server_as_it_was(tmp_path: Path) -> None:
     built = build(tmp_path, [[20]], names=("id",))
     with serve(built.pipeline("id").batch(4)) as server:
         draw = random.Random(7)
-        _send(server, draw, frames=20)  # what is made once is made now
+        _send(server, draw, frames=20)  # creates everything that is created once
         assert len(list(Pipeline(address=server.address))) == 5
         _until_nobody()
         process = psutil.Process()
         descriptors, threads, blocks = process.num_fds(), threading.active_count(), sys.getallocatedblocks()
         _send(server, draw, frames=_FRAMES)
-        assert sys.getallocatedblocks() - blocks < _FRAMES  # less than one object for each
+        assert sys.getallocatedblocks() - blocks < _FRAMES  # less than one object per connection
         assert settled(process.num_fds, descriptors) <= descriptors
         assert settled(threading.active_count, threads) <= threads
         assert len(list(Pipeline(address=server.address))) == 5

@@ -1,4 +1,4 @@
-"""Processes that are killed while an epoch is read: the same elements come in the same order, and nothing is left behind."""
+"""Killing processes during an epoch: the same elements come in the same order, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def test_workers_that_are_killed_all_the_time_change_nothing(built: Built, face:
             found.append(ids(pipeline, element))
             killer.wait_for(min(3, 4 * number // len(expected)))
     assert found == expected
-    assert reader.children() == [template]  # no zombie, nor among its own
+    assert reader.children() == [template]  # no zombies, not even among its own
     assert len(template.children()) <= 2
-    assert reader.num_fds() <= descriptors + 8  # blocks that are in use at the moment of counting
+    assert reader.num_fds() <= descriptors + 8  # blocks in use at the moment of counting
 
 
 def test_a_job_that_ends_its_workers_is_an_error_while_others_are_killed(built: Built) -> None:
@@ -106,7 +106,7 @@ def test_readers_that_are_killed_are_replaced_at_the_next_element(built: Built, 
                 killed.add(reader.pid)
     assert found == expected
     assert len(killed) == 2
-    assert [ids(pipeline, element) for element in held] == expected  # what the user holds stays
+    assert [ids(pipeline, element) for element in held] == expected  # the user's values remain
     counted = begin.__self__ if face.name == "tensorflow" else iterator  # by the dataset
     assert counted.stats().restarts == 2
 
@@ -142,7 +142,7 @@ def test_a_reader_that_dies_at_one_element_again_and_again_is_an_error(built: Bu
 
 
 def python_that_dies(monkeypatch: pytest.MonkeyPatch, path: Path, deaths: int) -> Path:
-    """Sidecars are started by a program that is killed so many times before it is Python; it leaves a file each time."""
+    """Sidecars start through a program that is killed this many times before it runs Python; each leaves a file."""
     starts, program = path / "starts", path / "python"
     starts.mkdir()
     lines = [
@@ -228,7 +228,7 @@ def test_rows_left_out_are_counted_once_by_readers_that_take_over(
     stats = iterator.stats()
     assert found == list(range(0, 600, 2))
     assert stats.skipped_transform == 300
-    assert stats.restarts <= 2  # a reader that had given everything needs no other
+    assert stats.restarts <= 2  # a reader that has delivered everything needs no replacement
     assert len(set(stats.skipped)) == len(stats.skipped) == 100
     IDLE.close()
     assert "This epoch left out 300 rows that failed" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every parser of ours on changed inputs: a value, or an error that its caller expects. `make fuzz` is the long run."""
+"""Every parser on mutated inputs returns a value or raises an error its caller expects. `make fuzz` runs longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INPUTS = {"index": 60, "requests": 100, "pages": 300, "selections": 150}
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    logging.disable()  # a damaged file is a warning
+    logging.disable()  # a damaged file causes a warning
     yield
     logging.disable(logging.NOTSET)
 

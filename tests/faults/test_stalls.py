@@ -1,4 +1,4 @@
-"""Processes that stop in the middle of an epoch: whoever waits says so, and with a limit they are replaced."""
+"""Processes that stall during an epoch: the waiting side reports it, and replaces them if there is a limit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def repeated(built: Built, **options: Any) -> Pipeline:
 
 
 def begun(pipeline: Pipeline) -> tuple[Any, list[int], psutil.Process]:
-    """An iterator, the ids of its first element, and its reader; those of other tests may be idle."""
+    """Returns an iterator, the ids of its first element, and its reader; readers of other tests may be idle."""
     others = readers()
     iterator = iter(pipeline)
     first = next(iterator)["id"].tolist()
@@ -63,7 +63,7 @@ def stop(process: psutil.Process) -> None:
 @pytest.mark.parametrize("stopped", ["worker", "reader"])
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 def test_a_process_that_is_stopped_is_replaced(built: Built, face: Any, stopped: str) -> None:
-    pipeline = repeated(built, stall_timeout=0.5 if stopped == "worker" else 0.6)  # so that no other sidecar fits
+    pipeline = repeated(built, stall_timeout=0.5 if stopped == "worker" else 0.6)  # so no other sidecar fits
     expected = [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
     others = readers()
     begin = face.passes(pipeline)
@@ -98,7 +98,7 @@ def test_whoever_waits_says_so_and_goes_on(
     waking = _wake_after(worker.pid, 3)
     found += [batch["id"].tolist() for batch in iterator]
     waking.join()
-    IDLE.close()  # the reader's last words have been read
+    IDLE.close()  # the reader's last output has been read
     assert found == [[row["id"] for row in element] for element in THREADS.elements(pipeline)]
     errors = capfd.readouterr().err
     assert f"for process {worker.pid}, which is stopped" in errors

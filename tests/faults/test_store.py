@@ -1,4 +1,4 @@
-"""A store that fails now and then: reads are made again, and the rows are those of a store that does not."""
+"""A store that fails now and then: reads are retried, and the rows equal those of a reliable store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Fault = Callable[[], Exception]
 
 
 class AnswerError(Exception):
-    """As aiohttp, gcsfs and others raise it."""
+    """An error as raised by aiohttp, gcsfs and others."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"{status}, url='https://store/part?X-Signature=secret'")
@@ -41,7 +41,7 @@ class AnswerError(Exception):
 
 
 class ClientError(Exception):
-    """As botocore raises it."""
+    """An error as raised by botocore."""
 
     def __init__(self, status: int) -> None:
         super().__init__("An error occurred")
@@ -49,7 +49,7 @@ class ClientError(Exception):
 
 
 class FaultyStore(Store):
-    """A store whose reads fail as ``faults`` says, one after the other; ``None`` = this one works."""
+    """A store whose reads fail with ``faults``, one after the other; ``None`` = the read succeeds."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -71,7 +71,7 @@ class FaultyStore(Store):
 @pytest.fixture
 def store(tmp_path: Path) -> FaultyStore:
     built = build(tmp_path, [[5, 5], [5]], names=("id", "tags"))
-    result = FaultyStore(name=str(tmp_path), says="tag")  # of which nothing is known yet
+    result = FaultyStore(name=str(tmp_path), says="tag")  # about which nothing is known yet
     for path in sorted(Path(built.url).glob("*.parquet")):
         result.put_file_bytes(f"data/{path.name}", path.read_bytes())
     return result

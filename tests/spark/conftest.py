@@ -1,4 +1,4 @@
-"""One small Spark session for all tests, and rows of every kind of field."""
+"""One small Spark session for all tests, and rows with every kind of field."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-# Executors run this very interpreter, and import what tests import.
+# Executors run this same interpreter and import what tests import.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 _TESTS = str(Path(__file__).resolve().parents[1])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Warnings that pyspark causes in itself are no failures of ours."""
+    """Ignores warnings that pyspark causes in its own code."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.filterwarnings("ignore:distutils Version classes:DeprecationWarning"))
@@ -30,9 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session with two cores, whose time zone is not UTC on purpose."""
+    """Starts a session with two cores and, on purpose, a time zone other than UTC."""
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")  # of pyspark's own imports
+        warnings.simplefilter("ignore")  # from pyspark's own imports
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [_TESTS, os.environ.get("PYTHONPATH")])))
         sql = pytest.importorskip("pyspark.sql")
         if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
@@ -47,10 +47,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
             .config("spark.sql.session.timeZone", "America/New_York")
             .config("spark.sql.shuffle.partitions", "2")
-            # Spark 4's own settings, for 3.5 too.
+            # Spark 4's defaults, also for 3.5.
             .config("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
             .config("spark.sql.parquet.int96RebaseModeInWrite", "CORRECTED")
-            # Small data: compiling costs more than it gives.
+            # Small data: compiling costs more than it saves.
             .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
             .config("spark.sql.codegen.wholeStage", "false")
             .config("spark.sql.adaptive.enabled", "false")

@@ -1,4 +1,4 @@
-"""`spark_converter`: one set of files per logical plan, readable in every face and on executors, gone afterwards."""
+"""`spark_converter`: one set of files per logical plan, readable in every face and on executors, deleted afterward."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from parquetry.common.spark.converter_cache import wait_for_files
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
-    """The directory for converters."""
+    """Returns the directory for converters."""
     return tmp_path / "converters"
 
 
 def numbers(spark: Any, rows: int = 10) -> Any:
-    """A DataFrame of ``id``, a double and an array of doubles."""
+    """Returns a DataFrame with ``id``, a double and an array of doubles."""
     return spark.range(0, rows, 1, 2).selectExpr("id", "id / 3 ratio", "array(id / 7, 0.5D) pair")
 
 

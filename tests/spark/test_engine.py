@@ -1,4 +1,4 @@
-"""Spark as the engine of large jobs: reading, the row-group index, selections, and copies, each equal to one machine's."""
+"""Spark as the engine of large jobs: reads, the row-group index, selections, and copies equal one machine's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from parquetry.common.tools import copy as copy_alone
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Forty rows in two partitions of three files each."""
+    """Writes forty rows in two partitions of three files each."""
     url = str(tmp_path_factory.mktemp("dataset"))
     write_dataset(url, SCHEMA, [make_row(i) for i in range(40)], row_group_rows=4, files=3, partition_by="flag")
     return url
@@ -33,7 +33,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for selections in which there are none."""
+    """Returns an empty directory for selections."""
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
     return cache_root() / "selections"
 
@@ -138,7 +138,7 @@ def test_a_kept_selection_is_not_computed_again(
     spark: Any, dataset: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute_selection(spark, Pipeline(dataset).where([("id", ">", 8)]))
-    monkeypatch.setattr("parquetry.common.engine.run.selecting.evaluate", None)  # whoever evaluates, fails
+    monkeypatch.setattr("parquetry.common.engine.run.selecting.evaluate", None)  # any evaluation fails
     monkeypatch.setattr("parquetry.common.spark.selecting.evaluate", None)
     assert len(Pipeline(dataset).where([("id", ">", 8)])) == 31
     assert compute_selection(spark, Pipeline(dataset).where([("id", ">", 8)])) == 31

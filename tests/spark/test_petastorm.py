@@ -1,4 +1,4 @@
-"""Code that uses Petastorm's names with Spark runs here with another import."""
+"""Code that uses Petastorm's names with Spark runs here with only the import changed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def row_generator(x: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def hello_world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The dataset of Petastorm's first example, ten rows."""
+    """Writes the dataset of Petastorm's first example, ten rows."""
     url = f"file://{tmp_path_factory.mktemp('hello')}/world"
     with materialize_dataset(spark, url, HelloWorldSchema, 256):
         rows = (
@@ -79,7 +79,7 @@ def test_an_rdd_has_named_tuples_of_the_wanted_fields(spark: Any, hello_world: s
 
 @pytest.fixture
 def converter(spark: Any, tmp_path: Path) -> Any:
-    """Ten rows, with a double that becomes a float as Petastorm has it."""
+    """Returns ten rows, with a double that becomes a float, as in Petastorm."""
     spark.conf.set(SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, f"file://{tmp_path}")
     try:
         yield make_spark_converter(spark.range(10).selectExpr("id", "id / 4 ratio"))

@@ -1,4 +1,4 @@
-"""Files that Spark itself wrote, in every flavour, read with the values that Spark's own reader gives."""
+"""Files written by Spark, in every flavor, read with the same values as by Spark's own reader."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def make_row(i: int) -> tuple[Any, ...]:
 
 
 def micros(value: datetime.datetime | None) -> int | None:
-    """Microseconds since the epoch; Spark hands out time stamps in this machine's own zone."""
+    """Returns microseconds since the epoch; Spark returns timestamps in the local time zone."""
     if value is None:
         return None
     value = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo is not None else value
@@ -67,12 +67,12 @@ def micros(value: datetime.datetime | None) -> int | None:
 
 @pytest.fixture(scope="module")
 def frame(spark: Any) -> Any:
-    """Sixty rows of every type."""
+    """Returns sixty rows of every type."""
     return spark.createDataFrame([make_row(i) for i in range(60)], COLUMNS).repartition(2)
 
 
 def expected(spark: Any, url: str) -> list[dict[str, Any]]:
-    """The rows by Spark's reader, flattened as parquetry flattens them, times as counts."""
+    """Returns the rows from Spark's reader, flattened as in parquetry, with times as counts."""
     exact = (
         "unix_micros(ts) ts",
         "transform(times, x -> unix_micros(x)) times",
@@ -174,7 +174,7 @@ def test_partitions_with_escaped_names_and_nulls_are_read(spark: Any, tmp_path: 
     assert len(got) == 24
     for row in got:
         assert [row[name] for name in keys] == [wanted[row["id"]][name] for name in keys]
-        # Spark takes "true" for text as well; a null boolean is its null directory.
+        # Spark also treats "true" as text; a null boolean is its null directory.
         assert row["flag"] == (None if wanted[row["id"]].flag is None else str(wanted[row["id"]].flag).lower())
     assert len(Pipeline(url).where([("key", "=", "c/d=e%f:x")])) == 6
 

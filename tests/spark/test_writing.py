@@ -1,4 +1,4 @@
-"""Datasets written from Spark: by Spark itself under `materialize_dataset`, and by the executors' own writers."""
+"""Datasets written from Spark: by Spark itself in `materialize_dataset`, and by the executors' own writers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUMBERS = Unischema("numbers", [UnischemaField("id", np.int64), UnischemaField("
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Thirty rows, written without Spark."""
+    """Writes thirty rows without Spark."""
     url = str(tmp_path_factory.mktemp("reference"))
     write_dataset(url, SCHEMA, [make_row(i) for i in range(30)], row_group_rows=7, files=2)
     return url

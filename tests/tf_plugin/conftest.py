@@ -16,7 +16,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # TensorFlow's own imports, of numpy and of protobuf
+    warnings.simplefilter("ignore", DeprecationWarning)  # TensorFlow's own use of numpy and protobuf
     import tensorflow as tf
 
 from parquetry.common.schema.element import Element, OutputField
@@ -26,7 +26,7 @@ FAKE = Path(__file__).with_name("fake_sidecar.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that hangs does so inside TensorFlow, where no signal is served: only a thread can end it."""
+    """Kills hanging tests from a thread: they hang inside TensorFlow, which handles no signals."""
     for item in items:
         if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(method="thread"))
@@ -45,7 +45,7 @@ def _few_idle_sidecars() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_global_seed() -> Iterator[None]:
-    """A test that sets TensorFlow's global seed sets it for itself alone."""
+    """Resets TensorFlow's global seed after each test."""
     yield
     tf.compat.v1.set_random_seed(None)
 
@@ -59,7 +59,7 @@ def output(
     window: int | None = None,
     offset: int | None = None,
 ) -> OutputField:
-    """A field of a fake; every value of row ``n`` is ``n`` (or ``row-n``), variable axes have length ``n % 4``."""
+    """Returns a field of a fake; values of row ``n`` are ``n`` (or ``row-n``), variable axes have length ``n % 4``."""
     path = (name,) if offset is None else (offset, name)
     delivered = np.dtype(object) if kind != "dense" else np.dtype(dtype)
     return OutputField(path=path, kind=kind, dtype=delivered, shape=shape, window=window)  # type: ignore[arg-type]
@@ -78,17 +78,17 @@ def fake_request(
     null: str = "",
     **more: Any,
 ) -> str:
-    """The request for a fake.
+    """Returns the request for a fake.
 
     Args:
-        rows: of the dataset; -1 = endless.
-        batch: rows in a message.
-        promise_slots: STARTED says how many slots there are.
-        epoch_offset: row numbers of iteration ``i`` begin at ``i * epoch_offset``.
-        name: states of another name are refused.
-        null: a field that is given nulls.
-        more: ``merge``: most batches in a message; ``unknown`` length with a ``leap`` of elements that are left out at
-            ``leap_at``; what goes wrong, and ``log``: a file for what the fake was told; see `Fake`.
+        rows: rows in the dataset; -1 = endless.
+        batch: rows per message.
+        promise_slots: whether STARTED reports the number of slots.
+        epoch_offset: row numbers of iteration ``i`` start at ``i * epoch_offset``.
+        name: states with another name are refused.
+        null: a field with nulls.
+        more: ``merge``: maximum batches per message; ``unknown`` length with a ``leap`` of elements skipped at
+        ``leap_at``; faults, and ``log``: a file that records what the fake receives; see `Fake`.
     """
     fields = [
         {
@@ -117,7 +117,7 @@ def fake_request(
 def fake_dataset(
     *outputs: OutputField, static_batch: bool = False, command: list[str] | None = None, state: str = "", **options: Any
 ) -> tf.data.Dataset:
-    """A dataset over a fake sidecar; options as for `fake_request`."""
+    """Returns a dataset over a fake sidecar; options as in `fake_request`."""
     outputs = outputs or (output("id"),)
     request = fake_request(outputs, **options)
     batch_size = options.get("batch", 4) if options.get("batched", True) else None
@@ -132,31 +132,31 @@ def fake_dataset(
 
 
 class Log:
-    """What a fake was told, in order."""
+    """The messages that a fake received, in order."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """All messages so far, each with the fake's process id."""
+        """Returns all messages so far, each with the fake's process id."""
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         return [json.loads(line) for line in lines]
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """The STARTs."""
+        """Returns the STARTs."""
         return [event for event in self.events if "iteration" in event]
 
     @property
     def pids(self) -> list[int]:
-        """The processes, each once, in the order of their first START."""
+        """Returns the processes, each once, in the order of their first START."""
         return list(dict.fromkeys(event["pid"] for event in self.starts))
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """Give ``log=str(log.path)`` to `fake_dataset`."""
+    """A log; pass ``log=str(log.path)`` to `fake_dataset`."""
     return Log(tmp_path / "events")
 
 

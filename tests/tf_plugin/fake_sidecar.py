@@ -1,8 +1,7 @@
-"""A sidecar that reads no data: it speaks ``docs/protocol.md`` and makes every value from its row number.
+"""A sidecar that reads no data: it implements ``docs/protocol.md`` and derives every value from its row number.
 
-Run as ``python fake_sidecar.py --fd N``. The request is ``{"fake": spec}``; `fake_request` in
-``conftest.py`` builds specs and says what they mean.
-Everything is written into the slots anew, so a tensor that outlives its lease shows wrong values.
+Run as ``python fake_sidecar.py --fd N``. The request is ``{"fake": spec}``; `fake_request` in ``conftest.py`` builds
+and documents specs. Slots are always overwritten, so a tensor that outlives its lease shows wrong values.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def import_protocol():
-    """The protocol's Python side without the rest of the package, which would take longer to import than a test may."""
+    """Imports the protocol's Python side without the rest of the package, which imports too slowly for a test."""
     for name in ("parquetry", "parquetry.common", "parquetry.common.sidecar"):
         folder = ROOT.joinpath(*name.split(".")[1:])
         module = types.ModuleType(name)
@@ -53,7 +52,7 @@ class Slot:
 
 
 def field_tensors(field, rows: np.ndarray, batched_lead: tuple[int, ...]):
-    """``(role, array, dims)`` of one field for these rows; ``dims`` is ``None`` where the array's shape is it."""
+    """Returns ``(role, array, dims)`` of one field for these rows; ``dims`` is ``None`` if it is the array's shape."""
     window = field.get("window")
     cells = rows if window is None else (rows[:, None] + np.arange(window)).reshape(-1)
     lead = batched_lead if window is None else (*batched_lead, window)
@@ -181,7 +180,7 @@ class Fake:
             self.at += 1
             self.send_error(spec["error"], elements=1, position=self.at)
             return
-        if spec.get("leap_at") == self.at:  # rows are left out
+        if spec.get("leap_at") == self.at:  # rows are skipped
             self.at += spec["leap"]
         stride = spec["batch"] if spec["batched"] else 1
         begin = self.at * stride
@@ -246,5 +245,5 @@ class Fake:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the trainer went while we sent
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the trainer left during a send
         Fake(int(sys.argv[sys.argv.index("--fd") + 1])).run()

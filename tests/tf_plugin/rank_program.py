@@ -1,4 +1,4 @@
-"""One rank of a distributed training, run by test_ranks.py: prints the ids of each step's batches as JSON.
+"""One rank of a distributed training run for test_ranks.py: prints the ids of each step's batches as JSON.
 
 Run as ``python rank_program.py mirrored URL`` (two replicas on two virtual processors) or, with TF_CONFIG set,
 ``python rank_program.py workers URL``.
@@ -18,7 +18,7 @@ from parquetry.tf_plugin import ParquetDataset
 
 
 def make_strategy(kind: str) -> Any:
-    """The strategy of this rank."""
+    """Returns this rank's strategy."""
     if kind == "workers":
         return tf.distribute.MultiWorkerMirroredStrategy()
     processors = tf.config.list_physical_devices("CPU")
@@ -27,7 +27,7 @@ def make_strategy(kind: str) -> Any:
 
 
 def main(kind: str, url: str) -> None:
-    """Two epochs; each step also sums over all ranks, which hangs or fails if they take different numbers of steps."""
+    """Runs two epochs; each step sums over all ranks, which hangs or fails if their numbers of steps differ."""
     strategy = make_strategy(kind)
 
     def dataset_of(context: tf.distribute.InputContext) -> tf.data.Dataset:

@@ -1,4 +1,4 @@
-"""A worker of the tf.data service: ``service_worker.py DISPATCHER PORT``. Prints a line when it serves."""
+"""A tf.data service worker: ``service_worker.py DISPATCHER PORT``. Prints a line when it is ready."""
 
 from __future__ import annotations
 

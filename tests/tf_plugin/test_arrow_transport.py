@@ -1,4 +1,4 @@
-"""``transport="arrow"`` gives what the native op gives; where it cannot work, one error says what does."""
+"""``transport="arrow"`` matches the native op; where it cannot work, one error says what does."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def can_read() -> bool:
 
 
 reads = pytest.mark.skipif(not can_read(), reason="needs TensorFlow 2.16 or 2.17 with tensorflow-io")
-# tensorflow-io's own imports, and setuptools' of what they use.
+# From tensorflow-io's imports, and from setuptools in their dependencies.
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(method="thread")]
 
 
-# --- which versions ---
+# --- supported versions ---
 
 
 def test_tensorflow_2_16_reads_with_tensorflow_io_and_2_17_with_pyarrow() -> None:
@@ -77,7 +77,7 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         ParquetDataset(address="unix:/x")
 
 
-# --- the same as the native op ---
+# --- equality with the native op ---
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
-    """Every test leaves no server behind."""
+    """Checks that no test leaves a server behind."""
     yield
     gc.collect()
     for thread in threading.enumerate():

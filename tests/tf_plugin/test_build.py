@@ -20,7 +20,7 @@ from parquetry.tf_plugin import build
 
 @pytest.fixture
 def quick_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that counts its runs in a file and writes that to its output."""
+    """Writes a compiler that counts its runs in a file and writes the count to its output."""
     runs = tmp_path / "runs"
     script = tmp_path / "compiler"
     script.write_text(f'#!/bin/sh\necho run >> {runs}\nwhile [ "$1" != "-o" ]; do shift; done\ncp {runs} "$2"\n')
@@ -62,7 +62,7 @@ def test_a_library_beside_the_package_is_used(
 
 @pytest.fixture
 def trials(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The libraries that were tried; the trial process is left out, and finds all but ``cut off`` fit."""
+    """Records the tried libraries; replaces the trial process, and accepts all except ``cut off``."""
     tried: list[Path] = []
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -85,7 +85,7 @@ def test_a_compiled_library_is_tried_once_and_then_known_by_its_hash(
     assert build.kept_library(folder) == library
     assert trials == [library]
     assert quick_compiler.read_text() == "run\n"
-    library.with_suffix(".sha256").unlink()  # an earlier version kept none
+    library.with_suffix(".sha256").unlink()  # an earlier version stored none
     assert build.kept_library(folder) == library
     assert trials == [library, library]
     assert quick_compiler.read_text() == "run\n"

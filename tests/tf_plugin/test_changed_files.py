@@ -1,4 +1,4 @@
-"""Files that only the graph knows are listed for each epoch."""
+"""Files known only to the graph are listed for each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving and restoring iterators, and handing their state over."""
+"""Saving and restoring iterators, and passing on their state."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_epoch_after_a_restored_one_is_the_next(fake_dataset: Callable[..., 
     assert firsts(iterator, 1) == [300]
     path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
 
-    later = fake_dataset(epoch_offset=100)  # as in a new process
+    later = fake_dataset(epoch_offset=100)  # like a new process
     iterator = iter(later)
     tf.train.Checkpoint(iterator=iterator).restore(path)
     assert firsts(iterator, 2) == [304, 308]

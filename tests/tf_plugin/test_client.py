@@ -1,4 +1,4 @@
-"""The C++ client of the protocol, alone: forks, threads, cancelling, and every byte that it reads or writes."""
+"""The C++ protocol client alone: forks, threads, cancellation, and every byte it reads or writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAKE = [sys.executable, str(HERE / "fake_sidecar.py")]
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled driver; ``make sanitize`` builds it with sanitizers, which end it at the first fault."""
+    """Compiles the driver; ``make sanitize`` builds it with sanitizers, which abort at the first fault."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler")
@@ -47,7 +47,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(driver: Path) -> Callable[..., str]:
-    """Runs one scenario and returns what it prints."""
+    """Runs one scenario and returns its output."""
 
     def run_driver(scenario: str, request: str, command: list[str] = FAKE, *, stdin: str | None = None) -> str:
         result = subprocess.run(
@@ -64,7 +64,7 @@ def run(driver: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def request_of(fake_request: Callable[..., str], output: Any) -> Callable[..., str]:
-    """The request for a fake with one field."""
+    """Returns the request for a fake with one field."""
     return lambda **options: fake_request((output("id"),), **options)
 
 
@@ -157,7 +157,7 @@ def test_packets_are_read_without_a_fault_whatever_they_say(tmp_path: Path) -> N
 
 
 def _garbled(packet: bytes, random: np.random.Generator) -> bytes:
-    """A packet with some bytes changed, cut off, or added."""
+    """Draws a packet with some bytes changed, cut off, or added."""
     garbled = bytearray(packet)
     for _ in range(random.integers(1, 4)):
         garbled[random.integers(8, len(garbled))] = random.choice([0, 1, 3, 127, 128, 255])

@@ -1,4 +1,4 @@
-"""Stages together in `ParquetDataset`: equal steps, elastic order, errors with their place."""
+"""Combined stages in `ParquetDataset`: equal steps, elastic order, errors with their location."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_global_batch_is_the_same_on_any_number_of_ranks(built: Built) -> None
 
 
 def failing(numbers: set[int]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """A function that travels by value, so that the sidecar need not import this module and TensorFlow with it."""
+    """Returns a function that is pickled by value, so the sidecar does not import this module and TensorFlow."""
 
     def fails_on_seven(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] in numbers:

@@ -1,4 +1,4 @@
-"""A corrupt state is a `StateError`, of Python or in the op's words: never another error, never an empty pass."""
+"""A corrupt state is a `StateError`, from Python or from the op: never another error, never an empty pass."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from resume_cases import SIMPLE_CHAINS, corrupted, is_at_its_end
 from parquetry.common.errors import StateError
 from parquetry.tf_plugin import ParquetDataset
 
-pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may ask for many
+pytestmark = pytest.mark.timeout(900, method="thread")  # PARQUETRY_EXAMPLES may request many
 
 
 @pytest.fixture(scope="module")

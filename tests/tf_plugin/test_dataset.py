@@ -1,4 +1,4 @@
-"""`ParquetDataset` over real files: verbs pushed into the plan, verbs left to tf.data, and what comes out of both."""
+"""`ParquetDataset` over real files: verbs pushed into the plan, verbs left to tf.data, and the results of both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = 40
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Forty rows in eight row groups of two files."""
+    """Writes forty rows in eight row groups of two files."""
     schema = Unischema(
         "rows",
         [
@@ -63,7 +63,7 @@ def ids(dataset: tf.data.Dataset) -> list[int]:
 
 
 def plain(value: Any) -> Any:
-    """A value of either side as nested lists."""
+    """Converts a value of either side to nested lists."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tf.RaggedTensor):
@@ -219,7 +219,7 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-# By value: the sidecar would import this module, and TensorFlow with it, to find a function of it by name.
+# By value: to find a function by name, the sidecar would import this module and TensorFlow.
 double.__module__ = "__main__"
 
 
@@ -246,7 +246,7 @@ def test_an_error_of_a_user_function_arrives(url: str) -> None:
         tf.errors.InternalError, match=r"^transform .*broken failed for file .*ValueError\('no 0'\)"
     ) as caught:
         next(iter(ParquetDataset(url, ["id"]).transform(broken).batch(4)))
-    assert "[Op:" not in caught.value.message  # nothing of the runtime's stands around the text
+    assert "[Op:" not in caught.value.message  # no text from the runtime around it
     assert len(caught.traceback) == 2
 
 
@@ -287,7 +287,7 @@ def test_a_length_that_cannot_be_found_is_an_error_with_its_cause_and_is_looked_
     for _ in range(2):
         with pytest.raises(tf.errors.OpError, match="the cause"):
             len(dataset)
-    with pytest.raises(TypeError, match="unknown"):  # tf.data's own datasets have no way to say more
+    with pytest.raises(TypeError, match="unknown"):  # tf.data's own datasets cannot say more
         len(dataset.map(lambda row: row))
     broken.unlink()
     assert len(dataset.map(lambda row: row)) == len(dataset) == 3
@@ -455,7 +455,7 @@ def test_an_epoch_is_counted_in_all_of_its_processes(url: str) -> None:
     with pytest.raises(PipelineError, match="expected a dataset that was iterated in this process"):
         data.stats()
     mapped = data.map(lambda row: row).prefetch(1)
-    for _ in range(2):  # each begins at zero
+    for _ in range(2):  # each starts at zero
         rows = sum(len(batch["id"]) for batch in mapped)
         found = data.stats()
         assert (found.rows, found.elements) == (rows, -(-rows // 7))

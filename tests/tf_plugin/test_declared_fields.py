@@ -19,7 +19,7 @@ GREYS = [0, 40, 80, 120, 160, 200]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """JPEG files of one grey each, as any program writes them."""
+    """Writes JPEG files of one gray level each, as any program would."""
     images = []
     for grey in GREYS:
         image = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Shards and URLs that only the running graph knows, and when an epoch advances."""
+"""Shards and URLs known only to the running graph, and when an epoch advances."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_each_call_of_a_function_begins_at_the_first_epoch(built: Built) -> None
     found, again = two_epochs(tf.constant(0)).numpy().tolist(), two_epochs(tf.constant(0)).numpy().tolist()
     assert found == again
     assert len(found) == ROWS + 1
-    assert sorted(found[:9]) != sorted(found[9:])  # shuffle().shard() deals anew in every epoch
+    assert sorted(found[:9]) != sorted(found[9:])  # shuffle().shard() reshards every epoch
 
 
 def test_the_graph_knows_the_length_and_the_elements_of_a_shard(built: Built) -> None:
@@ -131,7 +131,7 @@ def test_what_must_be_known_now_is_refused(built: Built) -> None:
 
 @pytest.fixture(scope="module")
 def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Three files of two rows, the last one of another dtype, with names that JSON must escape."""
+    """Writes three files of two rows, the last with another dtype, under names that JSON must escape."""
     folder = tmp_path_factory.mktemp("urls")
     paths = [str(folder / name) for name in ('a "quoted" ä.parquet', "b\\c.parquet", "floats.parquet")]
     for number, (path, dtype) in enumerate(zip(paths, ("int64", "int64", "float64"), strict=True)):

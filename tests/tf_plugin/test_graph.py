@@ -1,4 +1,4 @@
-"""The source inside tf.data's own machinery: functions, rewrites, chains, the service."""
+"""The source inside tf.data's machinery: functions, rewrites, chains, the service."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_keras_fits_a_model(fake_dataset: Callable[..., Any], output: Any) -> No
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
-    """A tf.data service with two workers in this process."""
+    """Starts a tf.data service with two workers in this process."""
     experimental = tf.data.experimental.service
     dispatcher = experimental.DispatchServer()
     address = dispatcher.target.split("://")[1]

@@ -59,7 +59,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def _trainer(built: Built, directory: Path, *loops: str) -> Trainer:
-    """Begins one loop after the other, each of which waits for a function that never ends."""
+    """Starts loops one after the other, each waiting for a function that never returns."""
     return Trainer(TRAINER, directory, built.url, *loops)
 
 
@@ -89,8 +89,8 @@ def test_a_handler_of_the_users_own_decides_for_itself(built: Built, tmp_path: P
         worker, *_ = trainer.told()
         assert trainer.process.stdout is not None
         trainer.process.send_signal(signal.SIGINT)
-        assert select.select([trainer.process.stdout], [], [], 0.8)[0] == []  # the wait goes on
-        os.kill(worker, signal.SIGSEGV)  # as a function does that crashes: three times, and the sidecar gives up
+        assert select.select([trainer.process.stdout], [], [], 0.8)[0] == []  # the wait continues
+        os.kill(worker, signal.SIGSEGV)  # like a crashing function: after three times the sidecar gives up
         for _ in range(2):
             worker, *_ = trainer.told()
             os.kill(worker, signal.SIGSEGV)

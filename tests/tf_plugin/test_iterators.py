@@ -93,7 +93,7 @@ def test_as_many_sidecars_stay_idle_as_were_in_use_at_once(fake_dataset: Callabl
 def test_no_more_than_a_few_sidecars_stay_idle(
     fake_dataset: Callable[..., Any], log: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.001")  # what other tests had in use was not lately
+    monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "0.001")  # other tests' sidecars were not used recently
     ids(fake_dataset(log=str(log.path), name="before"))
     monkeypatch.setenv("PARQUETRY_SIDECAR_IDLE_S", "60")
     log.path.unlink()
@@ -120,7 +120,7 @@ def test_dropping_an_iterator_ends_a_wait(fake_dataset: Callable[..., Any], log:
     dataset = fake_dataset(log=str(log.path), hang_at=2)
     iterator = iter(dataset.prefetch(4))
     assert [next(iterator)["id"].numpy()[0] for _ in range(2)] == [0, 4]
-    del iterator  # waits for prefetch's thread, which waits for the third batch
+    del iterator  # waits for prefetch's thread, which is waiting for the third batch
     assert [number for number, _ in zip(ids(dataset.take(2)), range(8), strict=True)] == list(range(8))
 
 
@@ -226,7 +226,7 @@ def test_the_death_of_a_sidecar_is_an_error_with_its_last_words(
     dataset = fake_dataset(log=str(log.path), stderr="the disk is on fire", **options)
     with pytest.raises(tf.errors.InternalError, match=rf"ended unexpectedly: {ending}(.|\n)*the disk is on fire"):
         list(dataset)
-    assert not any(psutil.pid_exists(pid) for pid in log.pids)  # reaped as well: no zombie
+    assert not any(psutil.pid_exists(pid) for pid in log.pids)  # also reaped: no zombie
 
 
 @pytest.mark.timeout(method="thread")

@@ -1,4 +1,4 @@
-"""``model.fit`` over a `ParquetDataset`: what epochs, steps and validation mean, and training that is interrupted."""
+"""``model.fit`` over a `ParquetDataset`: epochs, steps, validation, and interrupted training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAN_OUT = "ignore:.*input ran out of data"
 
 
 class Recorder(tf.keras.callbacks.Callback):
-    """Stops training like a power cut, by an exception, after some batches."""
+    """Stops training abruptly with an exception after some batches, like a power cut."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def new_model(*, built: bool = True) -> Any:
 
 
 def seen_by(dataset: tf.data.Dataset, seen: list[float]) -> tf.data.Dataset:
-    """The same, writing down the first target of each batch that comes past, read ahead or not."""
+    """The same, but records the first target of each passing batch, read ahead or not."""
 
     def note(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         tf.numpy_function(lambda value: seen.append(float(value)), [y[0]], [])
@@ -97,7 +97,7 @@ def fit(
     save_every: int | None = 3,
     **options: Any,
 ) -> tuple[Any, int]:
-    """One run of a training program; gives the model's weights and the batches it was trained on."""
+    """Runs a training program once; returns the model's weights and the batches it was trained on."""
     data = rows(url)
     data = data.repeat() if "steps_per_epoch" in options else data
     resume = ResumeTraining(data, directory, save_every=save_every)

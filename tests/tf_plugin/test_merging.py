@@ -1,4 +1,4 @@
-"""Several batches in one message: the same elements, the same states, and no more held than one batch."""
+"""Several batches in one message: the same elements and states, and no more than one batch held."""
 
 from __future__ import annotations
 

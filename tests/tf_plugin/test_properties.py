@@ -1,4 +1,4 @@
-"""Random chains over random datasets on `ParquetDataset`: the rows of the list comprehension, in the same order."""
+"""Random chains over random datasets on `ParquetDataset`: the rows of a list comprehension, in the same order."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from oracle import examples
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all examples."""
+    """Returns one cache for all examples."""
     return tmp_path_factory.mktemp("cache")
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="thread")]  # PARQUETRY_EXAMPLES may ask for many
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900, method="thread")]  # PARQUETRY_EXAMPLES may request many
 FACES = [TensorFlowFace(), TensorFlowFace(as_numpy=True)]
 
 

@@ -1,4 +1,4 @@
-"""The C++ header and the Python module describe one protocol."""
+"""The C++ header and the Python module describe the same protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cpp_enum(name: str) -> dict[str, int]:
 
 
 def cpp_struct(name: str) -> list[tuple[str, str, int]]:
-    """``(field, type, array length)`` of each member."""
+    """Returns ``(field, type, array length)`` of each member."""
     body = re.search(rf"struct {name} \{{(.*?)\}};", HEADER, re.DOTALL)
     assert body is not None
     members = re.findall(r"(\w+) (\w+)(?:\[(\w+)\])?;", body[1])

@@ -1,4 +1,4 @@
-"""Distributed training in processes of its own: every row once over all ranks, and equal steps."""
+"""Distributed training in separate processes: every row once over all ranks, and equal steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parquetry.tf_plugin import ParquetDataset
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).with_name("rank_program.py")
-ROWS = 33  # that the program's filter leaves
+ROWS = 33  # left by the program's filter
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run_ranks(kind: str, url: str, configs: list[dict[str, Any] | None]) -> list[Any]:
-    """What each rank prints."""
+    """Returns each rank's output."""
     processes = []
     for config in configs:
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}

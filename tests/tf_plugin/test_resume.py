@@ -1,4 +1,4 @@
-"""Every stage, stopped before every step and gone on with: by state, by checkpoint, and in the other faces."""
+"""Every stage, stopped before every step and resumed: by state, by checkpoint, and in the other faces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 class ByState:
-    """An iterator of a dataset whose state is asked of the dataset; the dataset's next iterator goes on from one."""
+    """An iterator whose state comes from its dataset; the dataset's next iterator resumes from a state."""
 
     def __init__(self, dataset: ParquetDataset) -> None:
         self._dataset = dataset
@@ -52,7 +52,7 @@ class ByState:
 
 
 class ByCheckpoint:
-    """An iterator of a dataset that is saved to files, and restored from them."""
+    """A dataset iterator that is saved to files and restored from them."""
 
     def __init__(self, dataset: tf.data.Dataset, directory: Path) -> None:
         self._iterator = iter(dataset)
@@ -77,7 +77,7 @@ def pipeline_of(built: Built, name: str) -> Pipeline:
     return CASES[name](base if name == "null policies" else base.select("id", "drive", "ts", "image"))
 
 
-# Any chain is stopped somewhere in test_properties.py.
+# test_properties.py stops arbitrary chains at arbitrary steps.
 KINDS = ["rows", "full batches", "shuffle and batch over two passes", "a shard of its own", "take and skip of batches"]
 
 
@@ -104,7 +104,7 @@ BEHIND: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
 
 @pytest.mark.parametrize("name", BEHIND)
 def test_what_tensorflow_does_behind_the_source_is_restored_with_it(built: Built, name: str, tmp_path: Path) -> None:
-    # Before its first element TensorFlow's shuffle has no iterator of its input, whose epoch it therefore cannot save.
+    # Before its first element, TensorFlow's shuffle has no input iterator and therefore cannot save its epoch.
     anew = name != "another shuffle"
     dataset = BEHIND[name](ParquetDataset(built.url, ["id"]).shuffle(5, 3, reshuffle_each_iteration=anew).batch(6))
     assert_resumable(lambda: ByCheckpoint(dataset, tmp_path))

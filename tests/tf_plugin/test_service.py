@@ -1,4 +1,4 @@
-"""The tf.data service with workers in processes of their own: which rows each of its modes gives."""
+"""The tf.data service with workers in separate processes: the rows in each of its modes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 class Cluster:
-    """A dispatcher in this process, and two workers in their own."""
+    """Starts a dispatcher in this process, and two workers in separate ones."""
 
     def __init__(self, directory: Path) -> None:
         self.ports = free_ports(2)

@@ -1,4 +1,4 @@
-"""What the source op makes of a batch: values, shapes, memory."""
+"""The source op's output for a batch: values, shapes, memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_small_tensors_are_copied(fake_dataset: Callable[..., Any], output: Any,
 
 
 def test_ops_never_write_into_a_slot(fake_dataset: Callable[..., Any], output: Any) -> None:
-    """An op that took its input's buffer for its output would change the slot of a later batch."""
+    """An op that reused its input's buffer for its output would change the slot of a later batch."""
     dataset = fake_dataset(output("x", IMAGE, "float32"), rows=20)
     changed = dataset.map(lambda batch: tf.nn.relu(-batch["x"]) + 1)
     assert [batch.numpy().max() for batch in changed] == [1.0] * 5

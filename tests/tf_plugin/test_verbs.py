@@ -1,4 +1,4 @@
-"""The verbs that tf.data does not have, as methods and as functions for ``apply``: what becomes of specs and values."""
+"""Verbs that tf.data lacks, as methods and as functions for ``apply``: their specs and values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def drop_odd(row: dict[str, Any]) -> dict[str, Any] | None:
     return row if row["id"] % 2 == 0 else None
 
 
-# By value: the sidecar would import this module, and TensorFlow with it, to find a function of it by name.
+# By value: to find a function by name, the sidecar would import this module and TensorFlow.
 drop_odd.__module__ = "__main__"
 
 VERBS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
@@ -87,13 +87,13 @@ def test_a_verb_is_that_of_the_pipeline(
     assert dataset.pipeline == applied.pipeline == pipeline
     with pytest.raises(PipelineError, match=f"{verb}: expected a ParquetDataset"):
         tf.data.Dataset.range(3).apply(getattr(tf_plugin, verb)(*arguments, **options))
-    if verb != "nulls":  # what TensorFlow cannot show at all
+    if verb != "nulls":  # cannot be represented in TensorFlow at all
         dataset, pipeline = dataset.nulls("fill", value=0), pipeline.nulls("fill", value=0)
     assert_batches_are_equal(dataset.batch(5), pipeline.batch(5))
 
 
 def assert_batches_are_equal(dataset: Any, pipeline: Pipeline) -> None:
-    """Every batch has the values of the pipeline's, and the form that the spec promises."""
+    """Checks that every batch has the pipeline's values and the form that the spec promises."""
     found, expected = list(dataset), list(pipeline)
     assert len(found) == len(expected) > 0
     for batch, wanted in zip(found, expected, strict=True):
@@ -192,7 +192,7 @@ def test_sharding_by_files_says_what_to_use(url: str) -> None:
 
 
 def auto_shard(dataset: tf.data.Dataset, index: int) -> dict[str, Any]:
-    """What `tf.distribute` asks of tf.data on the ``index``-th of two workers."""
+    """Returns the arguments of `tf.distribute`'s sharding on the ``index``-th of two workers."""
     flat = tf.nest.flatten(dataset.element_spec)
     return {
         "input_dataset": dataset._variant_tensor,

@@ -1,4 +1,4 @@
-"""A small dataset of every kind of field, for the tests of the PyTorch face."""
+"""A small dataset with every kind of field, for the tests of the PyTorch face."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def make_row(number: int) -> dict[str, Any]:
-    """Row ``number`` of the dataset."""
+    """Returns row ``number`` of the dataset."""
     return {
         "id": number,
         "drive": f"d{number // 20}",
@@ -53,13 +53,13 @@ def make_row(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def rows() -> list[dict[str, Any]]:
-    """What the dataset holds."""
+    """Returns the dataset's rows."""
     return [make_row(number) for number in range(ROWS)]
 
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> str:
-    """A dataset of 60 rows in row groups of 7."""
+    """Writes a dataset of 60 rows in row groups of 7."""
     schema = Unischema(
         "all_kinds",
         [
@@ -87,7 +87,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) ->
 
 @pytest.fixture(scope="session")
 def nullable_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten rows; in every third, ``name`` and ``score`` are null."""
+    """Writes ten rows; in every third, ``name`` and ``score`` are null."""
     schema = Unischema(
         "nullable",
         [

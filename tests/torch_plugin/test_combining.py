@@ -1,4 +1,4 @@
-"""Pipes combined with torch's own: right, or refused with the way to write it, in workers and on ranks."""
+"""Pipes combined with torch's own: correct, or refused with the right way to write it, in workers and on ranks."""
 
 from __future__ import annotations
 

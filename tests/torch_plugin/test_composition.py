@@ -1,4 +1,4 @@
-"""Stages together in pipes, nodes and loaders: equal steps, elastic order, errors with their place."""
+"""Combined stages in pipes, nodes and loaders: equal steps, elastic order, errors with their location."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_global_batch_is_the_same_on_any_number_of_ranks_and_loader_workers(
 
 
 def failing() -> Any:
-    """A function that travels by value, so that a sidecar need not import this module and torch with it."""
+    """Returns a function that is pickled by value, so a sidecar does not import this module and torch."""
 
     def fails_on_seven(row: dict[str, Any]) -> dict[str, Any]:
         if row["id"] == 7:

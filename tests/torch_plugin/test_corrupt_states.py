@@ -1,4 +1,4 @@
-"""A corrupt state is a `StateError`, or a state like another: never another error, never an empty pass."""
+"""A corrupt state is a `StateError` or works as a valid state: never another error, never an empty pass."""
 
 from __future__ import annotations
 

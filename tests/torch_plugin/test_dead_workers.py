@@ -1,4 +1,4 @@
-"""A loader worker that dies: torch's own error, and what is known of the cause."""
+"""A dying loader worker: torch's own error, and what is known about the cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLY = 7
 
 
 class Killed:
-    """Ends the process that it is called in at one row."""
+    """Ends the current process at one row."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -59,7 +59,7 @@ def test_errors_about_other_things_stay_as_they_are() -> None:
 
 
 class Stock(Dataset[int]):
-    """Nothing of ours."""
+    """A dataset unrelated to parquetry."""
 
     def __len__(self) -> int:
         return 4

@@ -1,4 +1,4 @@
-"""Functions that leave rows out: full batches of what remains, an unknown length, and exact states."""
+"""Functions that drop rows: full batches of the remaining rows, an unknown length, and exact states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The count of epochs in a training process and its loader workers."""
+"""The epoch counter in a training process and its loader workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def with_workers(loader: int = 1) -> Pass:
 
 
 def in_worker(monkeypatch: pytest.MonkeyPatch, counter: EpochCounter) -> EpochCounter:
-    """The counter as a spawned loader worker has it; from here on, this process is that worker."""
+    """Returns the counter as in a spawned loader worker; from here on, this process acts as that worker."""
     copied: EpochCounter = pickle.loads(pickle.dumps(counter))
     monkeypatch.setattr(os, "getpid", lambda: -1)
     monkeypatch.setattr(epochs, "get_worker_info", lambda: "a worker")
@@ -64,7 +64,7 @@ def test_a_pass_whose_iterator_never_came_is_over_at_the_next_announcement() -> 
 def test_a_pass_of_workers_is_not_that_of_an_iterator_in_the_training_process() -> None:
     counter = EpochCounter()
     counter.announce(with_workers())
-    assert counter.upcoming == 0  # where the workers are
+    assert counter.upcoming == 0  # in the workers
     assert counter.begin() == 1
     assert counter.upcoming == 2
 
@@ -115,7 +115,7 @@ def test_an_iterator_after_workers_that_were_restored_goes_on_from_them() -> Non
     counter = EpochCounter()
     counter.announce(with_workers())
     _in_child(lambda: counter.resumed(6, None))
-    assert counter.sync() is None  # the seed; the epoch is taken over
+    assert counter.sync() is None  # returns the seed; the epoch carries over
     assert counter.begin() == 7
 
 
@@ -142,7 +142,7 @@ def test_a_process_that_is_no_worker_counts_for_itself() -> None:
     counter.announce(with_workers())
     reading, writing = os.pipe()
     child = os.fork()
-    if child == 0:  # a rank that was forked with the dataset: it tells nothing to the process that made it
+    if child == 0:  # a rank forked with the dataset reports nothing to the process that created it
         counter.announce(with_workers())
         counter.resumed(8, None)
         os.write(writing, bytes([counter.begin()]))

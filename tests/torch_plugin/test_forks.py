@@ -1,4 +1,4 @@
-"""Loader workers that are forked beside threads that read: none of them waits for a lock that nobody releases."""
+"""Loader workers forked while threads are reading: none waits for a lock that is never released."""
 
 from __future__ import annotations
 

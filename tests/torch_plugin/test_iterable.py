@@ -1,4 +1,4 @@
-"""`ParquetIterable` in torch's own loaders: epoch ``k`` of a loader is epoch ``k`` in every worker, however it is made."""
+"""`ParquetIterable` in torch's own loaders: epoch ``k`` of any loader is epoch ``k`` in every worker."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_workers_that_are_spawned_are_in_the_same_epoch(url: str) -> None:
 
 
 class Wrapped(IterableDataset):
-    """A dataset of the user's own."""
+    """A user-defined dataset."""
 
     def __init__(self, *inside: Any, named: Any = None) -> None:
         self.inside = inside
@@ -105,7 +105,7 @@ HOLDERS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("face", [ParquetIterable, ParquetPipe])
 def test_a_dataset_inside_another_is_dealt_and_counted(url: str, face: Any, hold: Callable[[Any], Any]) -> None:
     dataset = make(url, face)
-    for epoch in range(2):  # a loader made anew, as many training loops do
+    for epoch in range(2):  # a new loader, as in many training loops
         assert ids(DataLoader(hold(dataset), batch_size=None, num_workers=2)) == epoch_of(dataset, epoch)
     assert ids(DataLoader(hold(dataset), batch_size=None)) == epoch_of(dataset, 2)
 
@@ -122,7 +122,7 @@ def test_a_sum_of_datasets_gives_one_after_the_other(url: str, face: Any, option
 
 
 class MadeInside(IterableDataset):
-    """Makes its dataset in the worker, where no loader can know of it."""
+    """Creates its dataset in the worker, where no loader can know about it."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -126,7 +126,7 @@ def test_batches_that_are_left_as_they_are_equal_those_that_a_loader_looks_throu
 def test_a_batch_left_as_it_is_keeps_its_own_lists(url: str) -> None:
     batch = next(iter(ParquetPipe(url, ["drive"]).batch(16)))
     assert as_is(batch) is batch
-    assert type(batch["drive"]) is list  # what tokenizers insist on
+    assert type(batch["drive"]) is list  # tokenizers insist on it
 
 
 def test_every_kind_of_field_passes_through_a_worker(url: str) -> None:
@@ -149,7 +149,7 @@ def test_user_python_runs_in_the_loaders_workers(url: str) -> None:
     batches = list(DataLoader(pipe, batch_size=None, num_workers=2))
     assert ids(batches) == [list(range(start, start + 10)) for start in range(0, 60, 10)]
     found = [set(batch["process"].tolist()) for batch in batches]
-    assert all(len(processes) == 1 for processes in found)  # no process but the worker itself
+    assert all(len(processes) == 1 for processes in found)  # no process except the worker itself
     assert found[0] == found[2]
     assert found[0] != found[1]
 
@@ -213,7 +213,7 @@ def fail(element: dict[str, Any]) -> Any:
 
 
 class Wrapped(IterableDataset):
-    """A dataset of the user's own around a pipe: no loader knows of the pipe."""
+    """A user-defined dataset around a pipe, which hides the pipe from loaders."""
 
     def __init__(self, pipe: ParquetPipe) -> None:
         self.pipe = pipe

@@ -1,4 +1,4 @@
-"""Batches of loader workers in memory that the trainer maps: right, never written to while held, and given back."""
+"""Loader workers' batches in memory mapped by the trainer: correct, never overwritten while held, and returned."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _all_given_back() -> Iterator[None]:
-    """After each test, no memory of a worker that has ended is mapped."""
+    """Checks after each test that no memory of an ended worker is still mapped."""
     before = mapped_workers()
     yield
     gc.collect()
@@ -70,7 +70,7 @@ def _all_given_back() -> Iterator[None]:
 
 
 def mapped_workers() -> set[int]:
-    """The workers of which memory is mapped."""
+    """Returns the workers whose memory is mapped."""
     return {worker for worker, _ in list(loader_memory._mappings._mapped)}
 
 
@@ -79,7 +79,7 @@ def loader_of(pipe: Any, **options: Any) -> DataLoader:
 
 
 def mapped_addresses() -> list[range]:
-    """Where regions of workers are mapped into this process."""
+    """Returns where workers' regions are mapped into this process."""
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     spans = [line[0].split("-") for line in lines if len(line) > 5 and "parquetry-loader" in line[5]]
     return [range(int(begin, 16), int(end, 16)) for begin, end in spans]
@@ -92,7 +92,7 @@ def tensors_of(batch: dict[str, Any]) -> list[torch.Tensor]:
 
 
 def assert_whole(batch: dict[str, Any]) -> None:
-    """Every field of a batch says which rows it is made of."""
+    """Every field of a batch identifies its rows."""
     rows = batch["id"].tolist()
     for name in ("image", "sweep"):
         expected = torch.tensor(rows).reshape(-1, *[1] * (batch[name].dim() - 1)).expand(batch[name].shape)
@@ -110,14 +110,14 @@ def test_tensors_look_into_the_memory_of_workers(folder: str) -> None:
         assert_whole(batch)
         spans = mapped_addresses()
         for tensor in tensors_of(batch):
-            assert not tensor.is_shared()  # else torch has copied it
+            assert not tensor.is_shared()  # otherwise torch has copied it
             assert any(tensor.data_ptr() in span for span in spans) or not tensor.numel()
             seen += 1
     assert seen == ROWS // BATCH * 6
 
 
 def test_what_is_held_is_never_written_to(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More batches than a worker has regions; and in the end all of them at once."""
+    """Holds more batches than a worker has regions, and finally all at once."""
     monkeypatch.setattr(loader_memory, "_MOST_REGIONS", 3)
     pipe = ParquetPipe(folder, workers=2).shuffle(30, seed=1).batch(BATCH).repeat(3)
     held = []
@@ -152,16 +152,16 @@ def test_writing_into_a_batch_changes_no_other_one(folder: str) -> None:
 
 
 def test_regions_are_used_again(folder: str) -> None:
-    """Else a worker would soon have none left, and torch would copy what follows."""
+    """Otherwise a worker would soon run out, and torch would copy everything after."""
     copied = 0
     for number, batch in enumerate(loader_of(ParquetPipe(folder).batch(BATCH).repeat(20), num_workers=1)):
         copied += number >= 100 and batch["image"].is_shared()
     assert len(loader_memory._mappings._mapped) <= loader_memory._MOST_REGIONS
-    assert copied < 14  # of 140
+    assert copied < 14  # out of 140
 
 
 def cut(batch: dict[str, Any]) -> dict[str, Any]:
-    """Parts of a batch, as a user's function may leave them."""
+    """Returns parts of a batch, as a user's function may."""
     image = batch["image"].permute(0, 3, 1, 2)[:, :2, ::3, 5:]
     return {"id": batch["id"], "image": image, "last": batch["sweep"][-1], "one": batch["id"][2], "none": image[:0]}
 
@@ -208,7 +208,7 @@ def test_a_loader_that_is_left_in_the_middle_gives_everything_back(folder: str) 
 
 
 def test_a_forked_child_gives_nothing_back(folder: str) -> None:
-    """Its copies of tensors go when it ends; the parent still holds its own."""
+    """Its copies of tensors are freed when it ends; the parent still holds its own."""
     fields = ["id", "image", "sweep", "count", "name"]
     iterator = iter(loader_of(ParquetPipe(folder, fields).batch(BATCH).repeat(), num_workers=1))
     held = [next(iterator) for _ in range(4)]
@@ -237,11 +237,11 @@ def test_a_message_without_the_first_one_finds_the_memory_by_itself() -> None:
     ours, theirs = get_context("fork").Pipe()
     worker = get_context("fork").Process(target=_send_twice, args=(theirs,))
     worker.start()
-    first, second = ours.recv()  # the first one had the descriptor, and went elsewhere
+    first, second = ours.recv()  # the first one had the descriptor and went elsewhere
     assert len(second) < len(first)
     tensors = ForkingPickler.loads(second)
     assert [tensor.tolist() for tensor in tensors] == [[0.0, 1.0, 2.0], [[7, 7], [7, 7]]]
-    changed = ForkingPickler.dumps(tensors)  # of this process: as torch does it
+    changed = ForkingPickler.dumps(tensors)  # from this process, as torch does it
     assert b"_borrow" not in changed
     ours.send("end")
     worker.join(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""`ParquetMap`: rows by number for samplers, in stock loaders, and what is dealt or shuffled twice."""
+"""`ParquetMap`: rows by number for samplers, in stock loaders, and double sharding or shuffling."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cropped(url: str) -> ParquetMap:
 
 
 def crops_of(dataset: ParquetMap, epoch: int) -> Any:
-    """By number, as an iteration gives them."""
+    """Returns an iteration's images by row number."""
     rows = list(PipelineIterator(dataset.pipeline, epoch))
     return {int(row["id"]): row["image"] for row in rows}
 
@@ -185,7 +185,7 @@ def test_a_shuffle_in_its_own_order_is_another_one_in_each_pass(url: str, caplog
     assert not caplog.records
 
 
-# --- what is dealt or shuffled twice ---
+# --- double sharding or shuffling ---
 
 
 def test_what_a_sampler_would_deal_again_is_refused(url: str) -> None:
@@ -202,7 +202,7 @@ def test_what_a_sampler_would_deal_again_is_refused(url: str) -> None:
 
 
 class ShardOfBatches:
-    """As Accelerate's: batches of another sampler, dealt to processes."""
+    """Like Accelerate's: deals batches of another sampler to processes."""
 
     num_processes = 2
 

@@ -1,4 +1,4 @@
-"""Ranks that hold parts of one model read the same rows: ``shard(mesh=)``, ``shard(group=)``, and a warning without."""
+"""Ranks that share one model read the same rows: ``shard(mesh=)``, ``shard(group=)``, and a warning without."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROWS = list(range(60))
 
 @pytest.fixture
 def rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Makes this process rank ``number`` of 4, of a group whose other members are not there."""
+    """Makes this process rank ``number`` of 4, in a group whose other members are missing."""
 
     def start(number: int) -> None:
         monkeypatch.setenv("WORLD_SIZE", "4")
         monkeypatch.setenv("RANK", str(number))
         dist.init_process_group("fake", rank=number, world_size=4, store=FakeStore())
 
-    gc.collect()  # meshes of other tests
+    gc.collect()  # other tests' meshes
     yield start
     dist.destroy_process_group()
 
@@ -69,7 +69,7 @@ def test_rows_of_their_own_for_ranks_that_hold_one_model_warn(
     assert "rows are dealt to all 4 ranks, but a device mesh has the dimensions" in caplog.text
     assert ('shard(mesh=device_mesh["dp"])' in caplog.text) is (names is not None)
     caplog.clear()
-    ids(ParquetPipe(url, ["id"]).shard(2, 0))  # numbers of the user's own
+    ids(ParquetPipe(url, ["id"]).shard(2, 0))  # the user's own numbers
     assert caplog.text == ""
     assert mesh.ndim == 2
 

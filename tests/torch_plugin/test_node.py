@@ -1,4 +1,4 @@
-"""`ParquetNode` under the nodes and the loader of `torchdata.nodes`."""
+"""`ParquetNode` with the nodes and the loader of `torchdata.nodes`."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_rows_by_number_are_counted_for_the_loader(url: str, options: dict[str, 
         found = data.stats()
         assert (found.rows, found.elements) == (ROWS, 9 if batched else ROWS)
         assert found.decode_s > 0 <= found.parquet_s
-        assert epoch > 0 or found.parquet_s > 0  # the rows may be kept
+        assert epoch > 0 or found.parquet_s > 0  # the rows may be cached
         assert 0 < found.seconds >= found.wait_s
         assert found.delivered_bytes > 0
         assert found.hand_over_s > 0
@@ -131,7 +131,7 @@ def test_loader_workers_with_a_cache_fetch_each_row_group_once(
 ) -> None:
     read = fetch.read_row_group
 
-    def slow(*arguments: Any) -> Any:  # workers that are forked have it, too
+    def slow(*arguments: Any) -> Any:  # forked workers have it, too
         time.sleep(0.05)
         return read(*arguments)
 

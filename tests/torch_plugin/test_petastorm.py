@@ -1,4 +1,4 @@
-"""The PyTorch loaders by Petastorm's names."""
+"""The PyTorch loaders under Petastorm's names."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_rows_in_memory_are_shuffled_anew_in_each_epoch_by_the_seed(url: str) ->
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert read(5) == epochs
     order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(6)).tolist()
-    assert epochs[1] == order  # as Petastorm: epoch e of seed s is shuffled by s + e
+    assert epochs[1] == order  # like Petastorm: epoch e of seed s is shuffled with s + e
 
 
 def test_rows_in_memory_are_iterated_once(url: str) -> None:
@@ -301,7 +301,7 @@ def test_arguments_are_checked(loader: Any, options: dict[str, Any]) -> None:
 
 
 class OwnReader:
-    """A reader of somebody's own: it has only what a loader needs, and reuses its memory."""
+    """A third-party reader: it has only what a loader needs, and reuses its memory."""
 
     def __init__(self, *, batched: bool) -> None:
         self.batched_output = batched

@@ -1,4 +1,4 @@
-"""Rows that wait between a reader and the batches of the loaders by Petastorm's names."""
+"""Rows buffered between a reader and the batches of the loaders under Petastorm's names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chunk(first: int, rows: int) -> dict[str, Any]:
 
 
 def read(buffer: Any, chunks: list[int], size: int, kept: int) -> list[dict[str, Any]]:
-    """The batches of chunks of rows that are overwritten as soon as the buffer has taken them in."""
+    """Returns batches of row chunks that are overwritten once the buffer has taken them."""
     found, first = [], 0
     for rows in chunks:
         columns = chunk(first, rows)
@@ -70,7 +70,7 @@ def test_each_row_is_drawn_first_equally_often() -> None:
         first_batch = next(iter(buffers.batches(pool, 2, kept=3)))
         counts[first_batch["id"][0].item()] += 1
     assert set(counts) == set(range(10))
-    assert all(140 <= count <= 260 for count in counts.values())  # 200 expected, with a deviation of 13
+    assert all(140 <= count <= 260 for count in counts.values())  # 200 expected, with a standard deviation of 13
 
 
 def test_drawing_a_batch_permutes_only_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,12 @@ from parquetry.torch_plugin import ParquetPipe, read_parquet
 
 
 def ids(pipe: Any) -> list[Any]:
-    """The ids of all elements (nested for batches)."""
+    """Returns the ids of all elements (nested for batches)."""
     return [element["id"].tolist() for element in pipe]
 
 
 def epoch_of(pipe: ParquetPipe, epoch: int) -> list[Any]:
-    """The ids of one epoch as the framework-free pipeline gives them."""
+    """Returns the ids of one epoch from the framework-free pipeline."""
     return [element["id"].tolist() for element in PipelineIterator(pipe.pipeline, epoch)]
 
 

@@ -28,7 +28,7 @@ def test_the_wait_is_as_long_as_the_process_lives(pidfd: bool, monkeypatch: pyte
         process.communicate(b"\n")
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
-    wait_for_end(process.pid)  # it is not there
+    wait_for_end(process.pid)  # it does not exist
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open")

@@ -1,4 +1,4 @@
-"""A `ParquetIterable` in a process group: rows dealt by one rule, no group of its own, nothing left behind."""
+"""A `ParquetIterable` in a process group: one sharding rule, no group of its own, nothing left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANKS = 2
 
 
 class Wrapped(IterableDataset):
-    """A dataset of the user's own."""
+    """A user-defined dataset."""
 
     def __init__(self, inside: Any) -> None:
         self.inside = inside
@@ -33,11 +33,11 @@ def rows(elements: Any) -> list[int]:
 
 
 def _make(url: str, face: Any = ParquetIterable) -> Any:
-    return face(url, ["id"]).shuffle(10).batch(4)  # each process draws a seed of its own
+    return face(url, ["id"]).shuffle(10).batch(4)  # each process draws its own seed
 
 
 def _dealt(url: str) -> dict[str, list[int]]:
-    """The same rows by every kind of loop."""
+    """Reads the same rows with every kind of loop."""
     two = {"batch_size": None, "num_workers": 2}
     return {
         "bare": rows(_make(url)),
@@ -76,7 +76,7 @@ def _rank(rank: int, url: str, directory: str) -> None:
 
 @pytest.fixture(scope="module")
 def ranks(url: str, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of two ranks saw."""
+    """Returns what each of two ranks saw."""
     directory = str(tmp_path_factory.mktemp("ranks"))
     mp.start_processes(_rank, args=(url, directory), nprocs=RANKS, start_method="fork")
     return [torch.load(f"{directory}/{rank}.pt", weights_only=True) for rank in range(RANKS)]
@@ -97,5 +97,5 @@ def test_a_loader_may_run_on_one_rank_alone(ranks: Any) -> None:
 
 def test_epochs_in_a_process_group_leave_no_descriptor_and_no_thread_behind(ranks: Any) -> None:
     for found in ranks:
-        assert max(found["growth"]) < 25  # of 50 epochs; threads that end do so when they like
+        assert max(found["growth"]) < 25  # out of 50 epochs; threads may end at any time
         assert found["epochs"] == 50

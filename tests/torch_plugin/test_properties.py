@@ -16,7 +16,7 @@ from oracle import examples
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all examples."""
+    """Returns one cache for all examples."""
     return tmp_path_factory.mktemp("cache")
 
 

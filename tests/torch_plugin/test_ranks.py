@@ -1,4 +1,4 @@
-"""Real ranks: processes of a gloo group, told who they are by the launcher's variables."""
+"""Real ranks: processes of a gloo group, identified by the launcher's variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parquetry.torch_plugin import ParquetNode, ParquetPipe, rank_state
 
 pytestmark = pytest.mark.slow
 GLOBAL_BATCH = 8
-FILTERED = [number for number in range(60) if number >= 23]  # 37 rows: no number of ranks divides them
+FILTERED = [number for number in range(60) if number >= 23]  # 37 rows: not divisible by any number of ranks
 
 
 def ids(elements: Any) -> list[Any]:
@@ -36,7 +36,7 @@ def _ranks() -> int:
 
 
 def _measure(url: str) -> dict[str, Any]:
-    """What one rank sees of every kind of loop."""
+    """Returns what one rank sees in every kind of loop."""
     found: dict[str, Any] = {}
     for even in ("pad", "drop"):
         pipe = ParquetPipe(url, ["id"]).where(pc.field("id") >= 23).shuffle(10, seed=5).shard(even=even).batch(4)
@@ -44,13 +44,13 @@ def _measure(url: str) -> dict[str, Any]:
     found["direct"] = ids(_global_order(url))
     found["node"] = ids(_global_order(url, ParquetNode))
     found["workers"] = ids(DataLoader(_global_order(url), batch_size=None, num_workers=2))
-    loader = DataLoader(ParquetPipe(url, ["id"]).shuffle(10).batch(4), batch_size=None)  # the loader says the rank
+    loader = DataLoader(ParquetPipe(url, ["id"]).shuffle(10).batch(4), batch_size=None)  # the loader provides the rank
     found["unsaid"] = ids(loader)
     return found
 
 
 def _measure_states(url: str) -> dict[str, Any]:
-    """Epochs that are stopped after two steps, in a loader that says the rank."""
+    """Stops epochs after two steps, in a loader that provides the rank."""
     found: dict[str, Any] = {}
     unsaid = ParquetPipe(url, ["id"]).shuffle(10, seed=5).batch(4)
     stateful = StatefulDataLoader(unsaid, batch_size=None, num_workers=2)
@@ -66,7 +66,7 @@ def _measure_states(url: str) -> dict[str, Any]:
 
 
 def _train(url: str) -> int:
-    """Steps of a small model under DDP, whose ranks wait for each other in each; a rank with fewer would hang."""
+    """Trains a small model under DDP, whose ranks wait for each other at each step; a rank with fewer would hang."""
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
     pipe = ParquetPipe(url, ["id"]).where(pc.field("id") >= 23).shuffle(10, seed=5).batch(4)
     steps = 0
@@ -92,7 +92,7 @@ def _flat(parts: Any) -> list[int]:
 
 
 def _global_batches(parts: list[list[list[int]]]) -> list[Counter[int]]:
-    """The rows that all ranks together take in each step."""
+    """Returns the rows of each step across all ranks."""
     return [Counter(number for batch in step for number in batch) for step in zip(*parts, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""States restored anywhere: at every step, in other loaders, in other numbers of workers and ranks."""
+"""States restored anywhere: at every step, in other loaders, with other numbers of workers and ranks."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_a_state_of_one_worker_is_refused_in_a_single_process(url: str) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loop_that_saves_every_stateful_object_by_name_resumes(url: str, workers: int) -> None:
-    """As Lightning does: ``state_dict`` between steps, ``load_state_dict`` before the first, ``set_epoch`` each epoch."""
+    """Like Lightning: ``state_dict`` between steps, ``load_state_dict`` before the first, ``set_epoch`` each epoch."""
 
     def trainer(checkpoint: Any, stop_at: int | None) -> tuple[list[Any], Any]:
         pipe = make(url)
@@ -363,7 +363,7 @@ def test_a_loop_that_saves_every_stateful_object_by_name_resumes(url: str, worke
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_loop_that_fetches_one_batch_ahead_resumes(url: str, workers: int) -> None:
-    """As Accelerate does: the state that belongs to a batch is taken before the next one is fetched."""
+    """Like Accelerate: takes a batch's state before fetching the next batch."""
 
     def prepared(loader: Any) -> Any:
         iterator = iter(loader)

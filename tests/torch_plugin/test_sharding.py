@@ -1,4 +1,4 @@
-"""Parts of ranks and workers: each row once, whoever says which part it is."""
+"""Shards for ranks and workers: each row once, whoever sets the shard."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_row_groups_can_be_dealt_as_petastorm_does(url: str, shards: int) -> Non
 
 
 def _pipe(kind: str, url: str) -> ParquetPipe:
-    """A pipe with a seed of its own in each process."""
+    """Makes a pipe with a different seed in each process."""
     if kind == "shuffle":
         return ParquetPipe(url, ["id"]).shuffle(10).batch(4)
     low, high = ParquetPipe(url, ["id"]).take(30).shuffle(5), ParquetPipe(url, ["id"]).skip(30)

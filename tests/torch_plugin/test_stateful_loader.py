@@ -1,4 +1,4 @@
-"""Exact resume in `StatefulDataLoader`: at every step, with and without workers, and the epochs that follow."""
+"""Exact resume in `StatefulDataLoader`: at every step, with and without workers, and in the following epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`log_stats`: numbers and the verdict go to a writer, from whatever holds the dataset."""
+"""`log_stats`: writes numbers and the verdict to a writer, from any holder of the dataset."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_row_of_variable_shape_is_a_tensor_of_its_own_shape(url: str, rows: li
 
 def test_stacked_windows_put_the_steps_behind_the_batch_axis(url: str, rows: list[dict[str, Any]]) -> None:
     pipe = ParquetPipe(url, ["id", "x", "points", "drive", "tags"]).ngram(length=3, stride=2)
-    starts = [*range(0, 28, 2), *range(30, 58, 2)]  # windows do not run from one file into the next
+    starts = [*range(0, 28, 2), *range(30, 58, 2)]  # windows do not span files
     batch = next(iter(pipe.batch(100)))
     assert batch["id"].tolist() == [[start, start + 1, start + 2] for start in starts]
     assert batch["x"].shape == (len(starts), 3, 3)
@@ -173,7 +173,7 @@ def test_a_batch_is_the_engines_own_memory_and_keeps_it_alive(url: str) -> None:
     tensor = batch_to_torch(pipeline.element, columns)["image"]
     assert tensor.data_ptr() == address
     del columns
-    tensor += 1  # writable, and nobody else's
+    tensor += 1  # writable and not shared
     assert tensor[:, 0, 0, 0].tolist() == list(range(1, 9))
 
 

@@ -27,7 +27,7 @@ def joined(tmp_path: Path) -> dict[str, Pipeline]:
 
 
 def flat(batches: Any) -> list[list[list[int]]]:
-    """The fields of each item."""
+    """Returns the fields of each item."""
     return [list(row) for batch in batches for row in zip(*(values.tolist() for values in batch.values()), strict=True)]
 
 

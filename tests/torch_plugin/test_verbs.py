@@ -28,7 +28,7 @@ OPTIONS: dict[str, Any] = {"executor": "threads"}
 
 @pytest.fixture(scope="module")
 def frames(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten frames with named axes, and values of variable length of which every fourth is null."""
+    """Writes ten frames with named axes, and variable-length values, every fourth of them null."""
     schema = Unischema(
         "frames",
         [
@@ -184,7 +184,7 @@ def test_no_verb_of_the_pipeline_is_missing() -> None:
     values |= {"check_movable", "hold_to", "shard_given_later", "with_urls"}  # between processes, and for graphs
     values |= {"at_epoch", "head", "sample"}  # rows by number
     values |= {"length_where"}  # for `len`
-    values |= {"map", "filter"}  # torch's own, by the names that transform and where have there
+    values |= {"map", "filter"}  # torch's own, under torch's names for transform and where
     for face in FACES:
         assert not [name for name in sorted(verbs - values) if not hasattr(face, name)]
     for face, name in itertools.product(FACES, sorted(verbs - values)):

@@ -1,4 +1,4 @@
-"""Everything but DataPipe verbs works with a torch that has no DataPipes."""
+"""Everything except DataPipe verbs works with a torch without DataPipes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 from processes import PATIENCE_S
 
-# Torch's own modules still import them; to this package, and to nobody else, they are not there.
+# Torch's own modules can still import them; they are missing only for this package.
 WITHOUT = """
 import builtins, sys
 import torch.utils.data

@@ -1,4 +1,4 @@
-"""A small dataset for the trainers of others. Their packages stand in an environment of their own: ``make test-trainers``."""
+"""A small dataset for third-party trainers. Their packages have a separate environment: ``make test-trainers``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ ROWS = 60
 HERE = Path(__file__).parent
 NEEDED = ("accelerate", "lightning", "transformers", "torch")
 
-# `make test` leaves these out; where they are asked for by name and nothing is collected, pytest fails.
+# `make test` skips these; if they are requested by name and nothing is collected, pytest fails.
 collect_ignore_glob = ["test_*.py"] if any(find_spec(name) is None for name in NEEDED) else []
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.filterwarnings("default"))  # theirs are their own
+            item.add_marker(pytest.mark.filterwarnings("default"))  # their warnings are their own
 
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """60 rows in row groups of 7: a number, features, a label, and a text."""
+    """Writes 60 rows in row groups of 7: a number, features, a label, and a text."""
     schema = Unischema(
         "small",
         [

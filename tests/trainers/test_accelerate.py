@@ -1,4 +1,4 @@
-"""Accelerate deals what it is given to its ranks: each row once, as from any other dataset, and ``len()`` is exact."""
+"""Accelerate deals rows to its ranks: each row once, as with any other dataset, and ``len()`` is exact."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from two_ranks import in_two_ranks
 from parquetry.torch_plugin import ParquetIterable, ParquetMap, ParquetPipe
 
 FACES = {"iterable": ParquetIterable, "pipe": ParquetPipe}
-FILTERED = range(23, 60)  # 37 rows, which no number of ranks, workers or batches divides
+FILTERED = range(23, 60)  # 37 rows: not divisible by any number of ranks, workers or batches
 
 
 class Plain(IterableDataset):
-    """What Accelerate is made for: a dataset that gives everything everywhere."""
+    """Accelerate's standard case: a dataset that yields everything everywhere."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.rows = rows
@@ -36,7 +36,7 @@ class Plain(IterableDataset):
 
 
 def plain(numbers: range, batch_size: int | None) -> Plain:
-    """The same rows, or batches of 4, as another dataset."""
+    """Returns the same rows, or batches of 4, as another kind of dataset."""
     if batch_size is not None:
         return Plain([{"id": torch.tensor(number)} for number in numbers])
     return Plain(
@@ -58,7 +58,7 @@ def prepared(dataset: Any, dispatch: bool | None, split: bool, **options: Any) -
 
 
 def seen(loader: Any, epochs: int = 1) -> dict[str, Any]:
-    """What a loader says of its length, and the rows of each batch of each epoch; an error in place of what it stops."""
+    """Returns a loader's length, and the rows of each batch of each epoch; an error in place of what it stops."""
     found: dict[str, Any] = {}
     try:
         found["length"] = len(loader)
@@ -96,7 +96,7 @@ def drop_odd(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def measure(url: str) -> dict[Any, Any]:
-    """Everything that one rank sees."""
+    """Returns everything one rank sees."""
     found: dict[Any, Any] = {}
     for dispatch, split, workers, drop_last, numbers, face in CASES:
         for name, dataset, given in ((face, rows_of(url, face, numbers, 4), workers), ("plain", plain(numbers, 4), 0)):
@@ -149,7 +149,7 @@ def test_rows_are_dealt_as_those_of_any_dataset(ranks: list[Any], case: Any) -> 
     for found, expected in zip(parts, (rank[(*case, "plain")] for rank in ranks), strict=True):
         assert "error" not in found, found
         batches, others = found["epochs"][0], expected["epochs"][0]
-        assert batches[:-1] == others[:-1]  # the last one is filled up by rows of the worker that reads it
+        assert batches[:-1] == others[:-1]  # the last one is filled up with rows of the worker that reads it
         assert [len(batch) for batch in batches] == [len(batch) for batch in others]
         if dispatch is False and split and len(batches) % 2:
             assert "TypeError: len(): Accelerate with split_batches=True" in found["length"]

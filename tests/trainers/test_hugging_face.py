@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer trains on each row once an epoch, knows how many steps that is, and resumes in its order."""
+"""The Hugging Face Trainer sees each row once per epoch, knows the number of steps, and resumes in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = 5
 
 
 class Recorder(torch.nn.Module):
-    """A small model that remembers the rows that it was trained on."""
+    """A small model that remembers the rows it was trained on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Recorder(torch.nn.Module):
 
 
 def trained(url: str, directory: Path, face: str = "iterable", resume: str | None = None, **options: Any) -> Any:
-    """The trainer and its model after two epochs."""
+    """Returns the trainer and its model after two epochs."""
     arguments = {"num_train_epochs": 2, "save_strategy": "no", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     arguments |= {"per_device_train_batch_size": BATCH, "per_device_eval_batch_size": BATCH, "learning_rate": 0.0}
     model = Recorder()
@@ -48,7 +48,7 @@ def trained(url: str, directory: Path, face: str = "iterable", resume: str | Non
 
 
 def measure(url: str, directory: str) -> dict[Any, Any]:
-    """What one of two ranks trains on."""
+    """Returns what one of two ranks trains on."""
     found: dict[Any, Any] = {}
     for face in FACES:
         for dispatch in (None, False):

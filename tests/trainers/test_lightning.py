@@ -1,4 +1,4 @@
-"""Lightning's ranks take each row once an epoch, and each epoch has an order of its own, also with new loaders."""
+"""Lightning's ranks take each row once per epoch, and each epoch has its own order, even with new loaders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
 
 class Recorder(lightning.LightningModule):
-    """A small model that remembers the rows of each epoch, and makes its own loaders."""
+    """A small model that remembers the rows of each epoch and makes its own loaders."""
 
     def __init__(self, url: str, face: str, workers: int, sizes: tuple[int, ...] = (60,)) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Recorder(lightning.LightningModule):
         self.linear(batch["x"])
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        batch = batch if isinstance(batch, dict) else batch[-1]  # the one that is begun again
+        batch = batch if isinstance(batch, dict) else batch[-1]  # the restarted one
         self.seen.setdefault(self.current_epoch, []).extend(batch["id"].tolist())
         return self.linear(batch["x"]).mean()
 
@@ -50,7 +50,7 @@ class Recorder(lightning.LightningModule):
 
 
 def fitted(model: Recorder, reload: int, devices: int = 1, epochs: int = EPOCHS) -> list[list[int]]:
-    """The rows of each epoch."""
+    """Returns the rows of each epoch."""
     quiet = {
         "logger": False,
         "enable_checkpointing": False,
@@ -70,7 +70,7 @@ def fitted(model: Recorder, reload: int, devices: int = 1, epochs: int = EPOCHS)
 
 
 def measure(url: str) -> dict[Any, Any]:
-    """What one of two ranks trains on."""
+    """Returns what one of two ranks trains on."""
     return {
         (face, reload, workers): fitted(Recorder(url, face, workers), reload, devices=2)
         for face in FACES

@@ -1,4 +1,4 @@
-"""`ParquetrySource`: Ray Data gets each row of a pipeline once, in its order, with its values."""
+"""`ParquetrySource`: Ray Data gets each row of a pipeline once, in order, with its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of served pipelines share: short sockets, certificates, servers in processes of their own."""
+"""Helpers for the tests of served pipelines: short sockets, certificates, servers in separate processes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from processes import PATIENCE_S
 
 from parquetry.common import Pipeline
 
-TLS = Path(__file__).parents[2] / "data" / "tls"  # made for these tests; for 127.0.0.1, and of use nowhere else
+TLS = Path(__file__).parents[2] / "data" / "tls"  # made for these tests: only valid for 127.0.0.1
 
 
 @contextmanager
 def socket_url() -> Iterator[str]:
-    """The address of a socket that does not exist yet; its path is short enough for any system."""
+    """Returns the address of a new socket; its path is short enough for any system."""
     with tempfile.TemporaryDirectory(prefix="pq-", dir="/tmp") as directory:
         yield f"unix:{directory}/s"
 
 
 def elements(pipeline: Any) -> list[Any]:
-    """All elements, as plain Python."""
+    """Returns all elements as plain Python."""
     return [plain(element) for element in pipeline]
 
 
 @contextmanager
 def server_process(pipeline: Pipeline, directory: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``python -m parquetry.common.sidecar serve`` in a process of its own; gives it and the address that it tells."""
+    """Runs ``python -m parquetry.common.sidecar serve``; yields the process and the address it prints."""
     file = directory / "pipeline.json"
     file.write_text(json.dumps(pipeline.to_json()))
     command = [sys.executable, "-m", "parquetry.common.sidecar", "serve", str(file), *arguments]

@@ -1,4 +1,4 @@
-"""The server as a process: what it says, how it ends, what it leaves."""
+"""The server as a process: its output, its exit, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_functions_run_in_the_server_with_its_own_workers(built: Built, tmp_path
 def test_a_file_that_is_no_pipeline_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the handlers of the test runner stay
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the test runner's handlers remain
     file = tmp_path / "pipeline.json"
     file.write_text(text)
     assert main([str(file), "--listen", "tcp://127.0.0.1:0"]) == 1

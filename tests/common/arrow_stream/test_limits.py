@@ -1,4 +1,4 @@
-"""A client gets no more of a server than its limits say, in time, memory and connections, and learns which one it met."""
+"""A server limits each client's time, memory and connections, and tells the client which limit it hit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_client_that_asks_for_too_much_is_told_at_once(built: Built, stages: A
         address = ServerAddress.of(server)
         with pytest.raises(PipelineError, match=why):
             ask_once(address, {"do": "describe", "stages": stages})
-        assert len(Pipeline(address=address)) == 50  # and it goes on
+        assert len(Pipeline(address=address)) == 50  # and it continues
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_client_that_neither_asks_nor_reads_is_sent_away(built: Built) -> None
             ServerAddress(url=address.url, shared=True), (), Cursor(), layout="rows", strict_nulls=True
         )
         with pa.ipc.open_stream(pa.PythonFile(SocketReader(shared.socket), mode="r")) as reader:
-            _, told = reader.read_next_batch_with_custom_metadata()  # nobody asked for one
+            _, told = reader.read_next_batch_with_custom_metadata()  # nobody requested one
         assert b"ask for a batch within 0.05 s" in told[ERROR_KEY]
         shared.close()
 
@@ -177,10 +177,10 @@ def test_a_tcp_server_without_a_token_file_lets_in_this_user_alone(
         assert file.stat().st_mode & 0o777 == 0o600
         assert file.parent.stat().st_mode & 0o777 == 0o700
         assert len(Pipeline(address=server.address.replace("127.0.0.1", "localhost"))) == 50
-        monkeypatch.setattr(security, "_is_private", lambda path, kind: False)  # as it is for another user
+        monkeypatch.setattr(security, "_is_private", lambda path, kind: False)  # as for another user
         with pytest.raises(PipelineError, match="expected its token, got another or none") as caught:
             _ = Pipeline(address=server.address).element
-        assert "On the server" not in str(caught.value)  # strangers learn nothing of its files
+        assert "On the server" not in str(caught.value)  # strangers learn nothing about its files
     assert not file.exists()
 
 

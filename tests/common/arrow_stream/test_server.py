@@ -1,4 +1,4 @@
-"""A served pipeline gives what the pipeline gives: rows, order, epochs, states, shards, errors; and nothing stays behind."""
+"""A served pipeline matches the pipeline: rows, order, epochs, states, shards, errors; and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def until_nobody(server: ArrowServer) -> None:
-    """Waits until the server has noticed that its clients left."""
+    """Waits until the server notices that its clients have left."""
     server._listener.wait()
     assert server.clients == 0
 
@@ -153,7 +153,7 @@ def test_code_is_never_taken_from_a_client(built: Built, tmp_path: Path) -> None
 
 
 class Trap:
-    """Unpickling it leaves a trace."""
+    """Leaves a trace when unpickled."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -189,7 +189,7 @@ def test_a_shared_epoch_takes_no_shard_and_no_state(built: Built) -> None:
 
 
 def fail_at_33(row: dict[str, Any]) -> dict[str, Any]:
-    """A user function with a fault."""
+    """A user function with a bug."""
     if row["id"] == 33:
         raise ValueError("no thirty-three")
     return row
@@ -204,7 +204,7 @@ def test_an_error_reaches_the_client_with_its_class_and_traceback(built: Built, 
             elements(served)
         with pytest.raises(StopIteration):
             next(served)
-        assert len(elements(Pipeline(address=server.address).take(2))) == 2  # the server goes on
+        assert len(elements(Pipeline(address=server.address).take(2))) == 2  # the server continues
 
 
 def test_what_cannot_be_planned_is_told_before_anything_is_served(built: Built) -> None:

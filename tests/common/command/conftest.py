@@ -1,4 +1,4 @@
-"""What the command prints does not depend on the terminal that the tests run in."""
+"""Makes the command's output independent of the terminal of the tests."""
 
 from __future__ import annotations
 

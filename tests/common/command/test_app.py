@@ -1,4 +1,4 @@
-"""The app as a whole: its commands and their help, errors, exit status, and JSON."""
+"""The whole app: commands and their help, errors, exit status, and JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
 
 
 def run(*arguments: str) -> Any:
-    """The result of a command."""
+    """Returns the result of a command."""
     return CliRunner().invoke(app, list(arguments))
 
 
 def commands(group: typer.Typer = app, before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The names of all commands."""
+    """Returns the names of all commands."""
     for each in group.registered_commands:
         assert each.callback is not None
         yield (*before, each.name or each.callback.__name__.replace("_", "-"))

@@ -1,4 +1,4 @@
-"""The commands that write, and ``serve``, as a user calls them."""
+"""The commands that write, and ``serve``, called as a user would."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
 
 
 def run(*arguments: object) -> Any:
-    """The result of a command."""
+    """Returns the result of a command."""
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def ids(place: object) -> list[int]:
-    """The ids of all rows."""
+    """Returns the ids of all rows."""
     return [int(row["id"]) for row in Pipeline(str(place), "id")]
 
 

@@ -1,4 +1,4 @@
-"""``verify``, ``stats``, ``doctor``, ``state`` and ``cache`` as a user calls them."""
+"""``verify``, ``stats``, ``doctor``, ``state`` and ``cache``, called as a user would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
 
 
 def run(*arguments: str) -> Any:
-    """The result of a command."""
+    """Returns the result of a command."""
     return CliRunner().invoke(app, list(arguments))
 
 
@@ -45,7 +45,7 @@ def test_stats_counts_and_keeps(tmp_path: Path) -> None:
 
 
 def test_doctor_shows_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_library_name", lambda: "")  # TensorFlow takes seconds to tell it
+    monkeypatch.setattr(machine, "_library_name", lambda: "")  # TensorFlow takes seconds to report it
     shown = run("doctor").output
     assert "shared memory" in shown
     assert "numpy" in shown

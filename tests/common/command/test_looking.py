@@ -1,4 +1,4 @@
-"""``inspect``, ``head``, ``sample``, ``explain`` and ``lint`` as a user calls them."""
+"""``inspect``, ``head``, ``sample``, ``explain`` and ``lint``, called as a user would."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
 
 
 def run(*arguments: str) -> Any:
-    """The result of a command."""
+    """Returns the result of a command."""
     return CliRunner().invoke(app, list(arguments))
 
 
@@ -70,7 +70,7 @@ def test_columns_that_cannot_become_tensors_are_named_and_the_others_shown(tmp_p
     assert list(told["refused"]) == list(json.loads(run("stats", url, "--json").stdout)["refused"]) == ["gone"]
     shown = run("sample", url).output
     assert "not shown: field 'gone'" in shown
-    assert "\\x1b[31mb" in shown  # and no colour
+    assert "\\x1b[31mb" in shown  # and no color
     assert "not shown" not in run("head", url, 'select("id")').output
     refused = run("head", url, 'select("gone")')
     assert (refused.exit_code, "Arrow type null cannot" in refused.output) == (3, True)

@@ -1,4 +1,4 @@
-"""``bench``, ``simulate`` and ``show`` as a user calls them."""
+"""``bench``, ``simulate`` and ``show``, called as a user would."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REAL = str(Path(__file__).parents[2] / "data" / "petastorm" / "0.12.1")
 
 
 def run(*arguments: object) -> Any:
-    """The result of a command."""
+    """Returns the result of a command."""
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 

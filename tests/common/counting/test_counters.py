@@ -1,4 +1,4 @@
-"""Counters: rows of threads and processes add up, epochs begin at zero, and nobody's numbers get lost."""
+"""Counters: rows of threads and processes add up, epochs start at zero, and no numbers get lost."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def test_processes_share_rows_by_descriptor_and_by_fork() -> None:
         Gauge(counters).set(1 << 20)
         os._exit(0)
     os.waitpid(child, 0)
-    other = Counters(counters.descriptor)  # as a process that was given the descriptor
+    other = Counters(counters.descriptor)  # like a process that received the descriptor
     other.row()[Count.ROWS] += 100
     found = counters.totals()
     assert found[Count.ROWS] == 111
-    assert found[Count.MEMORY_BYTES] == 0  # what a process that is gone held
+    assert found[Count.MEMORY_BYTES] == 0  # held by a process that is gone
 
 
 def test_memory_that_holds_something_else_is_refused() -> None:
@@ -96,16 +96,16 @@ def test_memory_that_holds_something_else_is_refused() -> None:
 def test_rows_of_processes_that_are_gone_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", 2)
     counters = shared()
-    counters.row()[Count.OWNER] = 2**22 + 1  # no process has this number
+    counters.row()[Count.OWNER] = 2**22 + 1  # no process has this id
     counters.row()[Count.ROWS] += 3
     counters._rows.clear()
     counters.row()
     counters._rows.clear()
-    row = counters.row()  # takes the row of the dead process over, with its numbers
+    row = counters.row()  # takes over the dead process's row, with its numbers
     row[Count.ROWS] += 1
     assert counters.totals()[Count.ROWS] == 4
     counters._rows.clear()
-    counters.row()[Count.ROWS] += 1000  # there is no row left: this thread goes uncounted
+    counters.row()[Count.ROWS] += 1000  # no row left: this thread is not counted
     assert counters.totals()[Count.ROWS] == 4
 
 
@@ -120,7 +120,7 @@ def test_a_tally_is_complete_when_it_is_told(monkeypatch: pytest.MonkeyPatch) ->
         tally.add(64, 1, begin)
     begin, now[0] = now[0], now[0] + 0.001
     tally.add(64, 1, begin)
-    assert counters.totals()[Count.ELEMENTS] == 3  # the fourth came too soon after it
+    assert counters.totals()[Count.ELEMENTS] == 3  # the fourth came too soon after
     tally.tell()
     found = counters.totals()
     assert (found[Count.ROWS], found[Count.ELEMENTS]) == (256, 4)
@@ -139,13 +139,13 @@ def test_reading_is_divided_between_sleep_and_work(monkeypatch: pytest.MonkeyPat
     with Reading():
         clock[0], busy[0] = 4.0, 1.0
     found = counters.totals()
-    assert (found[Count.STORE_S], found[Count.PARQUET_S]) == (2.5, 1.0)  # half a second it only lacked a processor
+    assert (found[Count.STORE_S], found[Count.PARQUET_S]) == (2.5, 1.0)  # it only waited for a CPU for half a second
 
 
 def test_memory_of_a_shorter_file_is_extended() -> None:
     descriptor = os.memfd_create("short")
     try:
-        os.ftruncate(descriptor, 1)  # as a POSIX shared-memory object begins
+        os.ftruncate(descriptor, 1)  # as in a new POSIX shared-memory object
         counters = Counters(descriptor)
         counters.row()[Count.ROWS] += 3
         assert counters.totals()[Count.ROWS] == 3

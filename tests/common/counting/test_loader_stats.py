@@ -1,4 +1,4 @@
-"""`LoaderStats`: the verdict, the rates, and how they read."""
+"""`LoaderStats`: the verdict, the rates, and their text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parquetry.common.counting.loader_stats import LoaderStats
 
 
 def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:
-    """Of 101 batches of 8 rows in 10 s, after a second."""
+    """Stats of 101 batches of 8 rows in 10 s, after one second."""
     totals = dict.fromkeys(Count, 0.0)
     totals |= {Count.BEGAN: 1.0, Count.FIRST: 2.0, Count.LAST: 12.0, Count.ELEMENTS: 101, Count.ROWS: 808}
     totals |= {Count[name.upper()]: value for name, value in numbers.items()}
@@ -31,7 +31,7 @@ def stats(chain: Chain | None = None, **numbers: float) -> LoaderStats:
         ({"wait_s": 8, "decode_s": 1}, "input-bound", "in no measured stage"),
         ({"wait_s": 8, "elements": 9}, "too early", "ask again later"),
         ({"wait_s": 0.2, "last": 2.3}, "too early", "ask again later"),
-        ({"first": 0.5, "last": 0.9}, "too early", "ask again later"),  # the times of an earlier epoch
+        ({"first": 0.5, "last": 0.9}, "too early", "ask again later"),  # times of an earlier epoch
     ],
 )
 def test_the_verdict_says_who_is_slow(numbers: dict[str, float], verdict: str, says: str) -> None:

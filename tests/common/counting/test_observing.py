@@ -1,4 +1,4 @@
-"""`observe`: gauges that OpenTelemetry reads; with a stand-in for the package."""
+"""`observe`: gauges for OpenTelemetry, with a stand-in for the package."""
 
 from __future__ import annotations
 

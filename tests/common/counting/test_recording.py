@@ -1,4 +1,4 @@
-"""`trace`: a file of what happened, and nothing left behind."""
+"""`trace`: a file of events, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_trace_has_the_work_of_each_thread_and_leaves_only_its_file(tmp_path: 
     before = iter(pipeline)
     next(before)
     with parquetry.trace(tmp_path / "trace.json"):
-        list(before)  # began earlier
+        list(before)  # started earlier
         list(pipeline)
     list(pipeline)
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

@@ -1,4 +1,4 @@
-"""Events of a trace go to its file, from many threads at once, and to no other; the file is let go of at the end."""
+"""A trace's events go only to its file, from many threads at once; the file is closed at the end."""
 
 from __future__ import annotations
 

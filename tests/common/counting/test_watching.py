@@ -1,4 +1,4 @@
-"""`watch`: the elements pass through, and one line is shown where somebody can see it."""
+"""`watch`: elements pass through, and one line is shown if somebody can see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`describe` and `plot` of everything that a batch may hold."""
+"""`describe` and `plot` for everything a batch may contain."""
 
 from __future__ import annotations
 

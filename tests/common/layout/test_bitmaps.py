@@ -1,4 +1,4 @@
-"""Roaring bitmaps: what `layout.bitmaps` reads is what was written."""
+"""Roaring bitmaps: `layout.bitmaps` reads what was written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parquetry.common.layout.bitmaps import decode_bitmap64
 
-# Arrays, bitmaps (more than 4096 numbers), several containers, and numbers beyond 32 bits.
+# Arrays, bitmaps (over 4096 numbers), several containers, and numbers beyond 32 bits.
 CASES = [
     [],
     [0],

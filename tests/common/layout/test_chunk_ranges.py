@@ -1,4 +1,4 @@
-"""Column chunks are fetched from a store in few requests, and Arrow reads them as if the file were there."""
+"""Column chunks are fetched from a store in few requests, and Arrow reads them as if the file were local."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLUMNS, ROW_GROUPS, ROWS = 22, 3, 500
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with numbers, texts with a dictionary, and lists."""
+    """Writes a file with numbers, dictionary-encoded text, and lists."""
     rng = np.random.default_rng(0)
     rows = ROW_GROUPS * ROWS
     columns: dict[str, Any] = {f"c{number}": rng.standard_normal(rows) for number in range(COLUMNS)}
@@ -36,7 +36,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class CountingStore(Store):
-    """Notes each range that is read."""
+    """Records each range that is read."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -77,7 +77,7 @@ def test_each_row_group_is_fetched_in_few_requests(
 
 
 class BufferedStore(Store):
-    """Its files would read megabytes ahead, as those of most stores of fsspec do."""
+    """Its files would read megabytes ahead, as in most fsspec stores."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -96,7 +96,7 @@ class BufferedStore(Store):
 
 
 class PlainStore(BufferedStore):
-    """Knows no options of its files."""
+    """Has no options for its files."""
 
     def _open(
         self, path: str, mode: str = "rb", block_size: Any = None, cache_options: Any = None, autocommit: bool = True

@@ -1,4 +1,4 @@
-"""A read that is slow is made a second time, and one that never answers fails."""
+"""A slow read is retried once, and a read that never answers fails."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stuck() -> Iterator[threading.Event]:
-    """Reads wait for it; the test ends only when they have."""
+    """Reads wait for this event; the test ends only after they do."""
     event = threading.Event()
     yield event
     event.set()
@@ -112,7 +112,7 @@ def test_threads_end_with_the_thread_that_they_read_for() -> None:
     assert set(helpers()) <= before
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of forks beside threads
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns about forks in threaded processes
 def test_a_forked_process_reads_with_threads_of_its_own() -> None:
     answer_of(int, "a file")
     pid = os.fork()

@@ -1,4 +1,4 @@
-"""Files written over time: what widens, what becomes nullable, and what is refused."""
+"""Files written over time: which fields widen, which become nullable, and which changes are refused."""
 
 from __future__ import annotations
 

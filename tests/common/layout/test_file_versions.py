@@ -1,4 +1,4 @@
-"""Which version of a file was planned, and that nothing else is read: local files, stores with tags, times, neither."""
+"""Only the planned version of a file is read: local files, and stores with tags, with times, or with neither."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = 40
 
 
 def content(first: int, *, label: int | None = None, rows: int = ROWS) -> bytes:
-    """A file with the numbers from ``first`` in four row groups; all such files have one size."""
+    """Writes a file with the numbers from ``first`` in four row groups; all such files have the same size."""
     i = np.arange(first, first + rows)
     table = pa.table({"i": i, "label": i if label is None else np.full(rows, label)})
     sink = pa.BufferOutputStream()
@@ -49,7 +49,7 @@ def rewrite(path: Path, new: bytes) -> None:
 
 
 def replace(path: Path, new: bytes) -> None:
-    """Another file under the name, with the size and the times of the first."""
+    """Puts another file under the name, with the first one's size and times."""
     status = path.stat()
     other = path.with_name("other")
     other.write_bytes(new)
@@ -58,7 +58,7 @@ def replace(path: Path, new: bytes) -> None:
 
 
 def overwrite(path: Path, new: bytes) -> None:
-    """The same file with other content of the same size, and its times put back."""
+    """Changes the file's content to other content of the same size, and restores its times."""
     status = path.stat()
     with open(path, "r+b") as file:
         file.write(new)
@@ -70,7 +70,7 @@ CHANGES = [rewrite, replace, overwrite]
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of two files; nothing is kept from other tests."""
+    """A directory of two files; nothing is cached from other tests."""
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
     folder = tmp_path / "data"
     folder.mkdir()
@@ -192,7 +192,7 @@ class _Buffer(io.BytesIO):
 
 
 class _Writing(pafs.FSSpecHandler):
-    """Takes new files into a `Store`."""
+    """Puts new files into a `Store`."""
 
     def open_output_stream(self, path: str, metadata: Any) -> Any:
         return pa.PythonFile(_Buffer(self.fs, path), mode="w")
@@ -234,7 +234,7 @@ def test_stores_have_names_without_their_credentials() -> None:
 def test_a_store_without_a_name_keeps_nothing_for_other_plans() -> None:
     store = Store(says="tag")
     store.put_file_bytes("/data/0.parquet", content(0))
-    store.storage_options["hook"] = lambda: None  # which nothing can pickle
+    store.storage_options["hook"] = lambda: None  # cannot be pickled
     assert not StoredDataset(["/data"], filesystem=store).outlives_plan
 
 

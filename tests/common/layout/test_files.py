@@ -1,4 +1,4 @@
-"""Listing files that are named one by one, in a store where each question is a wait."""
+"""Lists individually named files in a store where each query takes time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = 4
 
 
 class Store(fsspec.implementations.local.LocalFileSystem):
-    """Notes which paths are asked for; answers only when ``together`` questions wait at once."""
+    """Records the requested paths; answers only when ``together`` queries wait at once."""
 
     cachable = False
 
@@ -85,7 +85,7 @@ def test_links_neither_repeat_files_nor_lose_them(tmp_path: Path) -> None:
     write_dataset(str(part), Unischema("u", [UnischemaField("id", np.int64)]), [{"id": 1}])
     (tmp_path / "elsewhere").symlink_to(part)
     (tmp_path / "data" / "other").symlink_to(tmp_path / "elsewhere")
-    assert len(Pipeline(tmp_path / "data")) == 2  # a link to a directory beside is one that was wished for
+    assert len(Pipeline(tmp_path / "data")) == 2  # a link to a sibling directory is intended
     (part / "loop").symlink_to(tmp_path / "data")
     with pytest.raises(DatasetError, match=r"/loop: the link leads to '.*data', which contains it\. Remove it\."):
         Pipeline(tmp_path / "data").dataset  # noqa: B018
@@ -142,7 +142,7 @@ def test_a_partition_of_a_table_is_no_plain_dataset_either(tmp_path: Path) -> No
 
 
 class Refusing(fsspec.implementations.local.LocalFileSystem):
-    """Raises what a library raises that found no credentials: an error of its own, which is no OSError."""
+    """Raises a library's own error for missing credentials, which is not an OSError."""
 
     def info(self, path: str, **options: Any) -> Any:
         raise RuntimeError("Unable to locate credentials")

@@ -1,4 +1,4 @@
-"""`resolve`: which file system serves a URL, and which path it gets."""
+"""`resolve`: the file system for a URL, and the path it gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The row-group index: it says what the footers say, and is never used when the files are not those it describes."""
+"""The row-group index: it matches the footers, and is never used for files other than those it describes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GROUP = 7
 
 
 def some_table(first: int, rows: int = ROWS) -> pa.Table:
-    """A column of every kind that has statistics, and some that have none."""
+    """Returns a column of every kind with statistics, and some without."""
     n = range(first, first + rows)
     return pa.table(
         {
@@ -73,21 +73,21 @@ def make(root: Path, files: int = 4) -> Path:
 
 
 def opened(*roots: Path) -> StoredDataset:
-    """The dataset, which has an index that is used."""
+    """Opens the dataset and asserts that its index is used."""
     dataset = StoredDataset([str(root) for root in roots])
     assert dataset.index is not None
     return dataset
 
 
 def without_index(*roots: Path) -> StoredDataset:
-    """The dataset as its footers describe it."""
+    """Opens the dataset from its footers."""
     dataset = StoredDataset([str(root) for root in roots])
     dataset.__dict__["index"] = None
     return dataset
 
 
 def refused(root: Path) -> StoredDataset:
-    """The dataset, whose index is not used."""
+    """Opens the dataset and asserts that its index is not used."""
     dataset = StoredDataset([str(root)])
     assert dataset.index is None
     return dataset
@@ -109,7 +109,7 @@ def indexed(root: Path) -> Path:
 
 
 def assert_same(got: StoredDataset, expected: StoredDataset, names: list[str]) -> None:
-    """Row groups, statistics, and bytes are equal, types included."""
+    """Asserts that row groups, statistics, and bytes are equal, including types."""
     for name in ("file", "group", "rows"):
         ours, theirs = getattr(got.row_groups, name), getattr(expected.row_groups, name)
         assert ours.dtype == theirs.dtype == np.int64
@@ -263,7 +263,7 @@ def cut_in_half(path: Path) -> None:
 
 
 def flip_in_column(path: Path, name: str) -> None:
-    """Damages the values of one column, in a way that only a checksum notices for sure."""
+    """Damages the values of one column in a way that only a checksum detects reliably."""
     group = pq.read_metadata(path).row_group(0)
     column = next(group.column(n) for n in range(group.num_columns) if group.column(n).path_in_schema == name)
     raw = bytearray(path.read_bytes())

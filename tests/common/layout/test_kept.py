@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and directories of them that stay within a limit."""
+"""Files that appear whole or not at all, and directories that stay within a limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def age(path: Path, seconds: float) -> None:
 
 
 def killed(program: str, *arguments: object) -> None:
-    """Runs a program that ends itself with SIGKILL."""
+    """Runs a program that kills itself with SIGKILL."""
     source = "import os, signal\n" + program
     done = subprocess.run([sys.executable, "-c", source, *map(str, arguments)], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -98,7 +98,7 @@ def test_a_full_disk_leaves_nothing_and_what_was_kept_stays(tmp_path: Path, numb
         with pytest.raises(OSError, match=os.strerror(number)):
             files.keep(digest(2), 4_000, write)
     assert numbers(tmp_path) == {1}
-    assert put(files, 3, 6_000)  # what failed no longer counts
+    assert put(files, 3, 6_000)  # the failed one no longer counts
     assert numbers(tmp_path) == {1, 3}
 
 

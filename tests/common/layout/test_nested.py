@@ -1,4 +1,4 @@
-"""Columns of several chunks: what a row group of more than 2 GiB of text is read as, at a size that tests can hold."""
+"""Columns of several chunks, as from a row group with more than 2 GiB of text, at a size for tests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_rows_of_several_chunks_are_taken_in_any_order() -> None:
 
 @pytest.fixture
 def in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reads every column in chunks of two rows, and refuses to put chunks of 32-bit offsets together as Arrow does."""
+    """Reads every column in chunks of two rows and, like Arrow, refuses to join chunks with 32-bit offsets."""
     read = fetch.read_row_group
     concat = pa.concat_arrays
 

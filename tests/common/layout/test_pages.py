@@ -1,4 +1,4 @@
-"""Values found in stored pages, against what Arrow reads from the same file."""
+"""Values found in stored pages, compared with what Arrow reads from the same file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def written(path: Path, values: list[bytes | None], *, width: int = -1, nullable
 
 
 def find(chunk: np.ndarray, count: int, *, width: int | None, nullable: bool) -> tuple[np.ndarray, np.ndarray] | None:
-    """Where values lie, as found in memory and in a file that holds other bytes around the chunk."""
+    """Returns the locations of values, as found in memory and in a file with other bytes around the chunk."""
     in_memory = find_values(MemoryBytes(chunk), count, width=width, nullable=nullable)
     with tempfile.TemporaryFile() as file:
         file.write(b"before" + chunk.tobytes() + b"\x15\x00behind" * 20)
@@ -74,7 +74,7 @@ def test_every_value_is_found_where_it_lies(
     if width > 0:
         values = [value.ljust(width, b"\0")[:width] for value in values]
     if repeat and values:
-        values = values[:1] * len(values)  # all of one length
+        values = values[:1] * len(values)  # all the same length
     path = written(
         tmp_path_factory.mktemp("pages") / "x.parquet",
         values,
@@ -128,7 +128,7 @@ def test_definition_levels_of_several_kinds_of_runs_are_read() -> None:
     assert found(b"\x28\x01")  # a run of 20
     assert found(b"\x14\x01\x14\x01")  # two runs of 10
     assert found(b"\x07\xff\xff\xff")  # three groups of eight
-    assert found(b"\x07\xff\xff\x0f")  # what stands behind the last value has no meaning
+    assert found(b"\x07\xff\xff\x0f")  # bytes after the last value have no meaning
     assert found(b"\x03\xff\x18\x01")  # a group of eight, a run of 12
     assert not found(b"\x07\xff\xff\x07")
     assert not found(b"\x28\x00")

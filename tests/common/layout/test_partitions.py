@@ -1,4 +1,4 @@
-"""Partition columns: the text of directories, cast to the fields that a schema declares."""
+"""Partition columns: directory names, cast to the fields that a schema declares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from parquetry.common.tools import generate_metadata
 
 
 def dataset(root: Path, directories: dict[str, int]) -> str:
-    """A file with one ``id`` in each of the directories."""
+    """Writes a file with one ``id`` to each directory."""
     for directory, number in directories.items():
         (root / directory).mkdir(parents=True)
         pq.write_table(pa.table({"id": [number]}), root / directory / "part.parquet")

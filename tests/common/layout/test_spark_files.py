@@ -1,4 +1,4 @@
-"""INT96 time stamps and the old calendar, in files whose footers are Spark's."""
+"""INT96 timestamps and the old calendar, in files with Spark's footers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def _writes_before_1970() -> bool:
     return bool(pq.read_table(file, coerce_int96_timestamp_unit="us").equals(before))
 
 
-# Older releases write a negative time of day, which Spark never does.
+# Older releases write a negative time of day; Spark never does.
 as_spark_writes = pytest.mark.skipif(not _writes_before_1970(), reason="this pyarrow writes other INT96 than Spark")
 
 
 def write(directory: Path, columns: dict[str, pa.Array], metadata: dict[bytes, bytes], *, int96: bool = True) -> str:
-    """A file with the key-value metadata of Spark, and without Arrow's schema, as Spark writes it."""
+    """Writes a file as Spark does: with Spark's key-value metadata and without Arrow's schema."""
     table = pa.table(columns)
     options = {"use_deprecated_int96_timestamps": int96, "store_schema": False}
     with pq.ParquetWriter(directory / "part.parquet", table.schema, **options) as writer:
@@ -51,7 +51,7 @@ def dates(*values: str) -> pa.Array:
 
 @as_spark_writes
 def test_int96_of_spark_is_read_in_microseconds_wherever_it_stands(tmp_path: Path) -> None:
-    far = stamps(-(2**55), 2**55)  # beyond the years that nanoseconds reach
+    far = stamps(-(2**55), 2**55)  # beyond the range of nanoseconds
     nested = pa.StructArray.from_arrays([far], ["at"])
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), far)
     mapped = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pa.array(["a", "b"]), far)

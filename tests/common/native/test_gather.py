@@ -1,4 +1,4 @@
-"""Rows by number: the compiled core and numpy write the same bytes, and neither follows a number out of range."""
+"""Rows by number: the compiled core and numpy write the same bytes, and neither accepts an out-of-range number."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ INNER = [(), (), (1,), (3,), (2, 5), (40,), (0,), (2, 0)]
 
 @pytest.fixture(scope="module", autouse=True)
 def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The compiled core of these sources, also where the package has none; ``make sanitize`` builds it with sanitizers,
-    which end the process at the first fault.
+    """Compiles the core from these sources, even if the package has none; ``make sanitize`` builds it with sanitizers,
+    which abort the process at the first fault.
     """
     if find_compiler() is None and not gather.is_compiled():
         pytest.skip("no C++ compiler")
@@ -43,14 +43,14 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def forget() -> None:
-    """Lets the next call look for the library again."""
+    """Makes the next call look for the library again."""
     build.library.cache_clear()
     gather._core.cache_clear()
 
 
 @pytest.fixture
 def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without the core."""
+    """Runs without the core."""
     monkeypatch.setenv("PARQUETRY_NATIVE", "0")
     forget()
     assert not gather.is_compiled()
@@ -60,7 +60,7 @@ def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def filled(draw: st.DrawFn, rows: int, dtype: np.dtype, inner: tuple[int, ...]) -> np.ndarray:
-    """An array of random bytes, of any layout."""
+    """Draws an array of random bytes with any layout."""
     size = rows * int(np.prod(inner, dtype=int)) * dtype.itemsize
     raw = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, size, dtype=np.uint8)
     raw &= 1 if dtype == np.bool_ else 255
@@ -82,7 +82,7 @@ def filled(draw: st.DrawFn, rows: int, dtype: np.dtype, inner: tuple[int, ...]) 
 
 
 def assigned(place: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The values, in that memory."""
+    """Returns the values in that memory."""
     place = place.reshape(values.shape)
     place[...] = values
     return place
@@ -90,7 +90,7 @@ def assigned(place: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 @st.composite
 def columns(draw: st.DrawFn) -> tuple[list[np.ndarray], np.ndarray, np.ndarray | None, int]:
-    """Sources of one length, rows of them, places for these (or none), and the length of the targets."""
+    """Draws sources of one length, row numbers, their places (or none), and the length of the targets."""
     length = draw(st.integers(0, 30))
     kinds = draw(st.lists(st.tuples(st.sampled_from(DTYPES), st.sampled_from(INNER)), min_size=1, max_size=6))
     sources = [filled(draw, length, np.dtype(dtype), inner) for dtype, inner in kinds]

@@ -1,4 +1,4 @@
-"""Permutations drawn from a key, against the plain way to draw them."""
+"""Permutations drawn from a key, against a plain implementation."""
 
 from __future__ import annotations
 

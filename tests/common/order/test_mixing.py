@@ -1,4 +1,4 @@
-"""Whose row comes next in a mix: a loop over rows says the same as the blocks of draws."""
+"""Which source's row comes next in a mix: a loop over rows agrees with the blocks of draws."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ lengths = st.lists(st.none() | st.integers(0, 30), min_size=3, max_size=3)
 
 @st.composite
 def schedules(draw: st.DrawFn) -> list[Phase]:
-    """Phases that draw each source at some time."""
+    """Draws phases that use each source at some time."""
     starts = [0, *sorted(draw(st.sets(st.integers(1, 40), max_size=3)))]
     phases = [Phase(start, tuple(draw(weights))) for start in starts]
     assume(all(any(phase.weights[source] for phase in phases) for source in range(3)))
@@ -32,10 +32,10 @@ def schedules(draw: st.DrawFn) -> list[Phase]:
 
 
 def rows_of(lengths: list[int | None], phases: list[Phase], stop: str, most: int) -> list[tuple[int, int]]:
-    """The source and the row of it for each row of a mix, at most ``most`` of them.
+    """Returns the source and its row for each row of a mix, at most ``most`` of them.
 
-    With ``stop="all"`` a source that is used up leaves when it is drawn again, or at once if it is not until the next
-    weights or the next block of draws.
+    With ``stop="all"``, an exhausted source leaves when it is drawn again, or immediately if it is not drawn before the
+    next weights or the next block of draws.
     """
     taken, found = [0] * len(lengths), []
 

@@ -1,4 +1,4 @@
-"""Packing: the same bins as one row after the other would give."""
+"""Packing: the same bins as from packing one row after another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parquetry.common.order.packing import packed
 
 
 def one_by_one(sizes: list[int], length: int, *, best: bool) -> list[list[int]]:
-    """The longest first, each in the fullest bin that has room, or in the first one."""
+    """Packs the longest rows first, each into the fullest bin with room, or into the first one."""
     bins: list[list[int]] = []
     for size in sorted(sizes, reverse=True):
         fits = [number for number, taken in enumerate(bins) if sum(taken) + size <= length]

@@ -1,4 +1,4 @@
-"""Several batches asked for at once are the batches asked for one by one."""
+"""Requesting several batches at once returns the same batches as one by one."""
 
 from __future__ import annotations
 

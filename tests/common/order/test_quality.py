@@ -1,4 +1,4 @@
-"""How well a shuffle mixes: the figures have their known values at both ends, and grow with the buffer between them."""
+"""How well a shuffle mixes: the figures have known values at both ends and grow with the buffer in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Systematic sampling in exact integers, held against the definition in fractions."""
+"""Systematic sampling in exact integers, compared with the definition in fractions."""
 
 from __future__ import annotations
 

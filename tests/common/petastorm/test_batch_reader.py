@@ -1,4 +1,4 @@
-"""`make_batch_reader`: columns of row groups, as Petastorm gives them where it is right."""
+"""`make_batch_reader`: columns of row groups, as in Petastorm where it is correct."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUND = datetime.datetime(2005, 2, 25, 3, 30)
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """40 rows of plain Parquet in row groups of 16, 16 and 8."""
+    """Writes 40 rows of plain Parquet in row groups of 16, 16 and 8."""
     table = pa.table(
         {
             "id": pa.array(range(COUNT), pa.int32()),
@@ -231,7 +231,7 @@ def test_integers_with_nulls_pass_through_a_frame_unrounded(url: str) -> None:
 
 @pytest.fixture
 def gaps(tmp_path: Path) -> str:
-    """Two row groups, nulls in the first alone."""
+    """Writes two row groups, with nulls only in the first."""
     table = pa.table(
         {
             "number": pa.array([1, None, 3, 4], pa.int32()),

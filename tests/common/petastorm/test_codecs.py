@@ -1,4 +1,4 @@
-"""The codecs of the compatibility module: values in, the same values out."""
+"""The codecs of the compatibility module: values survive a round trip."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parquetry.common.petastorm.unischema import UnischemaField
 
 
 class IntegerType:
-    """Looks like Spark's type of this name."""
+    """Looks like the Spark type of this name."""
 
     def __str__(self) -> str:
         return "IntegerType()"

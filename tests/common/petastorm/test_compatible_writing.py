@@ -148,7 +148,7 @@ class _Field(NamedTuple):
 
 
 def test_the_pickle_makes_petastorms_objects_where_these_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for Petastorm's modules: Python's own unpickler must find its way by their names alone."""
+    """Uses stand-ins for Petastorm's modules: Python's own unpickler must find them by name alone."""
 
     class Plain:
         pass

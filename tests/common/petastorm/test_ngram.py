@@ -1,4 +1,4 @@
-"""`NGram`: what it checks by itself, and which windows a reader gives."""
+"""`NGram`: its own checks, and the windows a reader yields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME = PetastormField("name", np.str_, ())
 
 
 def write(directory: Path, stamps: list[list[Any]], *, dtype: Any = np.int64, rows: int = 4) -> str:
-    """One file for each list of time stamps, with row groups of ``rows``; ids count over all files."""
+    """Writes one file per list of timestamps, with row groups of ``rows``; ids count across all files."""
     schema = Unischema(
         "windows",
         [UnischemaField("id", np.int64), UnischemaField("ts", dtype), UnischemaField("file", str)],
@@ -47,7 +47,7 @@ def firsts(url: str, ngram: NGram, **options: Any) -> list[int]:
 
 
 def expected_firsts(stamps: list[list[int]], length: int, threshold: float, *, overlap: bool = True) -> list[int]:
-    """The windows by the definition, over each file as a whole."""
+    """Returns the windows by definition, over each whole file."""
     found = []
     begin = 0
     for part in stamps:

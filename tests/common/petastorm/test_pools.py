@@ -1,4 +1,4 @@
-"""The worker processes of ``reader_pool_type="process"``: what they survive, and what they say."""
+"""The worker processes of ``reader_pool_type="process"``: what they survive, and what they report."""
 
 from __future__ import annotations
 

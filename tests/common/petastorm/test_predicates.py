@@ -1,4 +1,4 @@
-"""Predicates: each by itself, and what each keeps of a dataset in both kinds of reader."""
+"""Predicates: each alone, and the rows each keeps in both kinds of reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNT = 60
 
 
 class Below(PredicateBase):
-    """A predicate of a user's own, which answers for one row and for columns alike."""
+    """A user-defined predicate, which works on one row and on columns."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -73,7 +73,7 @@ def by_rows(url: str, predicate: PredicateBase, **options: Any) -> list[int]:
 def by_columns(monkeypatch: pytest.MonkeyPatch) -> Any:
     from parquetry.common.petastorm import reader as reader_module
 
-    monkeypatch.setattr(reader_module, "_told", {"batch_reader"})  # the dataset has a schema; that is meant here
+    monkeypatch.setattr(reader_module, "_told", {"batch_reader"})  # the dataset has a schema, on purpose
 
     def read(url: str, predicate: PredicateBase) -> list[int]:
         options: dict[str, Any] = {"reader_pool_type": "dummy", "shuffle_row_groups": False, "schema_fields": ["id"]}
@@ -206,11 +206,11 @@ def test_arguments_of_predicates_are_checked() -> None:
 
 
 def subset_of(value: Any, fractions: list[float]) -> int | None:
-    """The formula by itself: the part that a value falls into, ``None`` if the fractions leave it out."""
+    """The plain formula: returns the part that a value falls into, ``None`` if no fraction covers it."""
     bucket = int(hashlib.md5(str(value).encode("utf-8")).hexdigest(), 16) % sys.maxsize
     low = 0.0
     for index, fraction in enumerate(fractions):
-        high = low + fraction  # in float, one by one
+        high = low + fraction  # in floats, one by one
         if low * (sys.maxsize - 1) <= bucket < high * (sys.maxsize - 1):
             return index
         low = high
@@ -228,7 +228,7 @@ def test_a_pseudorandom_split_is_petastorms_for_every_value(fractions: list[floa
 
 
 def test_values_that_petastorm_has_split_stay_where_they_were() -> None:
-    # Taken down from Petastorm 0.12.1 for fractions 0.3, 0.4, 0.1, 0.0, 0.2.
+    # Recorded from Petastorm 0.12.1 with fractions 0.3, 0.4, 0.1, 0.0, 0.2.
     fractions = [0.3, 0.4, 0.1, 0.0, 0.2]
     expected = {"guid_0": 1, "guid_1": 2, "guid_2": 0, "guid_3": 4, "guid_5": 1, 0: 0, 1: 0, 2: 4, 3: 0, 4: 2}
     for value, part in expected.items():

@@ -1,4 +1,4 @@
-"""`make_reader` on a dataset that Petastorm 0.12.1 wrote, and on ones of ours: values, order, shards, epochs, arguments."""
+"""`make_reader` on datasets by Petastorm 0.12.1 and by parquetry: values, order, shards, epochs, arguments."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def read_ids(url: Any = REAL, **options: Any) -> list[int]:
 
 
 def row_groups() -> list[list[int]]:
-    """The ids of every row group of the real dataset."""
+    """Returns the ids of every row group of the real dataset."""
     numbers = iter(range(60))
     return [[next(numbers) for _ in range(size)] for size in GROUPS]
 
 
 @pytest.fixture
 def numbers(tmp_path: Path) -> str:
-    """100 rows in 10 row groups of 10, in one file."""
+    """Writes 100 rows in 10 row groups of 10, in one file."""
     schema = Unischema("numbers", [UnischemaField("id", np.int64), UnischemaField("half", np.float32)])
     write_dataset(tmp_path / "numbers", schema, [{"id": i, "half": i / 2} for i in range(100)], row_group_rows=10)
     return f"file://{tmp_path}/numbers"
@@ -263,7 +263,7 @@ def test_row_group_i_belongs_to_shard_i_modulo_the_count_whatever_the_seed_and_t
         assert sorted(read_ids(cur_shard=shard, shard_count=count, seed=seed)) == mine
         kept = [row for row in mine if row >= 13]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a shard may be left with nothing
+            warnings.simplefilter("ignore")  # a shard may end up empty
             assert sorted(read_ids(cur_shard=shard, shard_count=count, seed=seed, filters=[("id", ">=", 13)])) == kept
 
 
@@ -288,7 +288,7 @@ def test_an_endless_read_of_nothing_is_an_error() -> None:
         next(reader)
 
 
-# --- epochs and life --------------------------------------------------------------------------------------------------
+# --- epochs and lifecycle ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pool", POOLS[:2])

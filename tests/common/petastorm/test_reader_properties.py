@@ -1,4 +1,4 @@
-"""Any combination of predicate, filter, shuffle, parts, shard and transform gives exactly the rows of a list comprehension."""
+"""Any combination of predicate, filter, shuffle, parts, shard and transform yields the rows of a list comprehension."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def check(chosen: dict[str, Any], read: list[tuple[int, int, str]]) -> None:
 @given(chosen=options())
 def test_rows_are_those_of_a_list_comprehension(url: str, chosen: dict[str, Any]) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a shard may be left with nothing
+        warnings.simplefilter("ignore", UserWarning)  # a shard may end up empty
         with make_reader(url, **arguments(chosen)) as reader:
             check(chosen, [(int(row.id), int(row.third), str(row.text)) for row in reader])
 

@@ -1,4 +1,4 @@
-"""Row-group selectors and indexes: those that Petastorm stored, and those that are built here."""
+"""Row-group selectors and indexes: those stored by Petastorm, and those built here."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ids(url: Any, selector: RowGroupSelectorBase, **options: Any) -> list[int]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    """40 rows in row groups of 8, with indexes."""
+    """Writes 40 rows in row groups of 8, with indexes."""
     fields = [
         UnischemaField("id", np.int64),
         UnischemaField("name", str, nullable=True),
@@ -72,7 +72,7 @@ def group(number: int) -> list[int]:
 def test_indexes_that_petastorm_pickled_are_asked() -> None:
     assert ids(OLD, SingleIndexSelector("id", [2])) == list(range(10))
     with pytest.warns(UserWarning, match="No matching data"):
-        assert ids(OLD, SingleIndexSelector("id", [18])) == []  # a row group of another file, which is not here
+        assert ids(OLD, SingleIndexSelector("id", [18])) == []  # a row group of another file, which is missing here
     indexes = get_row_group_indexes(open_dataset(str(OLD), storage_options=None, filesystem=None))
     assert set(indexes) == {"id", "sensor_name", "string_array_nullable"}
     assert indexes["id"].get_row_group_indexes(99) == {9}

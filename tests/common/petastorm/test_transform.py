@@ -1,4 +1,4 @@
-"""`TransformSpec`, and what it does to the rows and the schema of `make_reader`."""
+"""`TransformSpec`, and its effect on the rows and the schema of `make_reader`."""
 
 from __future__ import annotations
 

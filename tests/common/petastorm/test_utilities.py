@@ -1,4 +1,4 @@
-"""Caches and file systems by Petastorm's names, and what the package exports."""
+"""Caches and file systems under Petastorm's names, and the package's exports."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_cached_pickle_that_others_could_have_written_is_not_read(tmp_path: Pa
     (file,) = (tmp_path / "cache").glob("*.pickle")
     file.chmod(0o666)
     assert cache.get("key", lambda: 2) == 2
-    assert cache.get("key", lambda: 3) == 2  # it was written again
+    assert cache.get("key", lambda: 3) == 2  # it was rewritten
 
 
 def test_a_full_disk_only_costs_a_cache_its_speed(

@@ -1,4 +1,4 @@
-"""``as_tuple``: rows and batches as tuples, what is read for them, and what may follow."""
+"""``as_tuple``: rows and batches as tuples, the fields read for them, and the stages that may follow."""
 
 from __future__ import annotations
 

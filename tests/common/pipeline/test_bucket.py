@@ -1,4 +1,4 @@
-"""``bucket``: which rows share a batch, how batches are padded, and that they are the same on any ranks and restarts."""
+"""``bucket``: which rows share a batch, how batches are padded, and that ranks and restarts do not change them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ids(batches: Any) -> list[list[int]]:
 
 
 def groups_of(least: int) -> list[list[int]]:
-    """Rows of neighbouring row groups, at least so many together."""
+    """Groups the rows of neighboring row groups, at least ``least`` rows per group."""
     ends = np.cumsum(GROUPS).tolist()
     groups, first = [], 0
     for end in ends:

@@ -1,4 +1,4 @@
-"""``concat``: token lists end to end, held to plain lists of numbers."""
+"""``concat``: concatenated token lists, compared with plain lists of numbers."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ INT32 = pa.list_(pa.int32())
 
 
 def documents(lengths: Sequence[int]) -> list[list[int]]:
-    """Documents of these lengths; each token is another number, and follows the one before it in its document."""
+    """Returns documents of these lengths; tokens are distinct and consecutive within a document."""
     ends = np.cumsum([0, *lengths]).tolist()
     return [list(range(lo + number, hi + number)) for number, (lo, hi) in enumerate(itertools.pairwise(ends))]
 
 
 def written(directory: Path, rows: Sequence[Any], group: int = 3, arrow: pa.DataType = INT32) -> Pipeline:
-    """A pipeline over a file with the field ``tokens``."""
+    """Returns a pipeline over a file with the field ``tokens``."""
     pq.write_table(pa.table({"tokens": pa.array(rows, arrow)}), directory / "tokens.parquet", row_group_size=group)
     return Pipeline(directory / "tokens.parquet", workers=2)
 
 
 def joined(rows: Sequence[Sequence[int]], separator: int | None) -> list[int]:
-    """The documents end to end."""
+    """Concatenates the documents."""
     between = [] if separator is None else [separator]
     return [token for number, row in enumerate(rows) for token in [*(between if number else []), *row]]
 
 
 def items(pipeline: Pipeline, iteration: int = 0) -> list[list[int]]:
-    """The tokens of each item of an epoch."""
+    """Returns the tokens of each item of an epoch."""
     for _ in range(iteration):
         iter(pipeline)
     with_iterator = iter(pipeline)
@@ -63,7 +63,7 @@ def items(pipeline: Pipeline, iteration: int = 0) -> list[list[int]]:
 
 
 def check_stream(found: Sequence[Sequence[int]], rows: Sequence[Sequence[int]], *, separated: bool, cuts: int) -> None:
-    """The items of one stream are documents end to end, with ``cuts`` documents at most that end or begin inside."""
+    """Checks that one stream's items are documents end to end, with at most ``cuts`` that start or end inside."""
     place = {token: (number, at) for number, row in enumerate(rows) for at, token in enumerate(row)}
     flat = [token for item in found for token in item]
     odd = 0
@@ -155,7 +155,7 @@ def test_an_iterator_goes_on_from_every_point(
             return
         found = items(pipeline)
         for point in range(len(found) + 1):
-            iterator = iter(pipeline.with_stages(pipeline.stages))  # whose epochs begin anew
+            iterator = iter(pipeline.with_stages(pipeline.stages))  # its epochs start over
             for _ in range(point):
                 next(iterator)
             state = iterator.state_dict()

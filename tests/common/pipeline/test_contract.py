@@ -1,6 +1,6 @@
 """Every stage, and combinations of them, against the oracle in every face and executor.
 
-The threads executor is held to the oracle itself; every other face must then give the same elements in the same order.
+The threads executor is compared with the oracle; every other face must yield the same elements in the same order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FILES = [[4, 1, 5], [3], [0], [2, 6, 2], [], [7]]
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A dataset without nulls, which every face can read."""
+    """Writes a dataset without nulls, which every face can read."""
     return build(tmp_path_factory.mktemp("strict"), FILES, names=STRICT_FIELDS)
 
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A dataset with every kind of field and of null."""
+    """Writes a dataset with every kind of field and null."""
     return build(tmp_path_factory.mktemp("full"), FILES)
 
 
@@ -140,7 +140,7 @@ CASES: dict[str, list[Call]] = {
     "transform batched": [call("transform", _sums, [UnischemaField("sum", np.float64)], remove=["(?!id|tags|sum).*"], batched=True, model=_sums_plain)],
     "transform after batch": [call("select", "id", "points", "tags"), call("batch", 5), call("transform", _sums, [UnischemaField("sum", np.float64)], remove=["points"], model=_sums_plain)],
 }  # fmt: skip
-SLOW = (  # each costs the start of a sidecar
+SLOW = (  # each has to start a sidecar
     "rows",
     "ngram stacked by drive",
     "ngram offsets",

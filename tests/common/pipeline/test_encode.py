@@ -1,4 +1,4 @@
-"""``encode``: codes by a given or a learned vocabulary, and where the learned one is kept."""
+"""``encode``: codes from a given or a learned vocabulary, and where the learned one is stored."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_learned_vocabulary_is_the_sorted_values_of_the_selected_rows_on_every
     listed = [value for row in rows for value in (row["tags"] if field == "tags" else [row[field]])]
     wanted = sorted({value for value in listed if value is not None})
     for rank in range(ranks):
-        first = early and field == "name"  # a filter on a field comes before its codes
+        first = early and field == "name"  # filters on a field apply before encoding
         pipeline = drive.encode(field) if first else drive
         for predicate, _ in filters:
             pipeline = pipeline.where(predicate)
@@ -107,7 +107,7 @@ def test_dictionary_binary_and_whole_number_columns_have_codes(tmp_path: Path) -
 
 def test_windows_and_tuples_hold_codes(drive: Pipeline) -> None:
     (names,) = next(iter(drive.encode("drive").ngram(length=2).skip(18).as_tuple("drive").batch(2)))
-    assert names.tolist() == [[0, 0], [1, 1]]  # no window runs from one file into another
+    assert names.tolist() == [[0, 0], [1, 1]]  # no window spans two files
 
 
 def test_a_value_that_the_vocabulary_has_not_is_an_error_that_names_its_row(drive: Pipeline) -> None:
@@ -140,7 +140,7 @@ def test_what_was_learned_is_kept_by_dataset_selection_and_field(
         assert drive.where(pc.field("id") < 3).vocabulary("name") == ["n1", "n2"]
         assert next(iter(drive.encode("drive").batch(40)))["drive"].tolist() == [0] * 20 + [1] * 20
         assert drive.where(lambda row: row["id"] < 2, fields=["id"]).vocabulary("name") == ["n1"]
-    assert learned == ["name", "drive", "name", "name"]  # what a function selects is not kept
+    assert learned == ["name", "drive", "name", "name"]  # a function's selection is not cached
     for path in (tmp_path / "vocabularies").iterdir():
         if path.suffix == ".arrow":
             path.write_bytes(path.read_bytes()[:-3])

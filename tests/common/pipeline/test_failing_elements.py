@@ -1,4 +1,4 @@
-"""An element that fails is passed over: the next call gives the one behind it, in every executor."""
+"""A failing element is skipped: the next call returns the following one, in every executor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def odd_and_not_bad(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def given(iterator: Iterator[Any]) -> list[list[int] | None]:
-    """The rows of each element; ``None`` for one that failed."""
+    """Returns the rows of each element; ``None`` for a failed one."""
     result: list[list[int] | None] = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""`stats()` of an iterator: what was given, read, filtered, kept and passed over."""
+"""`stats()` of an iterator: rows and elements returned, read, filtered, cached and skipped."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def fails_once(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_filters_caches_and_failures_are_counted(url: str, tmp_path: Path) -> None:
-    assert used_up(threads(url).where(pc.field("id") >= 30).batch(8)).filtered_rows == 10  # of the row group it cuts
+    assert used_up(threads(url).where(pc.field("id") >= 30).batch(8)).filtered_rows == 10  # from the row group it cuts
     dropped = used_up(threads(url).transform(small, drops=True).batch(8))
     assert (dropped.rows, dropped.filtered_rows) == (20, 40)
     assert dropped.transform_s > 0
@@ -88,7 +88,7 @@ def test_filters_caches_and_failures_are_counted(url: str, tmp_path: Path) -> No
 
 def test_a_sidecar_and_its_workers_add_up(url: str) -> None:
     pipeline = threads(url).transform(small, drops=True).batch(8).with_options(executor="sidecar", workers=1)
-    for _ in range(2):  # the second has the same sidecar, and begins at zero
+    for _ in range(2):  # the second has the same sidecar and starts at zero
         found = used_up(pipeline)
         assert (found.rows, found.elements, found.filtered_rows) == (20, 3, 40)
         assert min(found.parquet_s, found.decode_s, found.transform_s, found.hand_over_s) > 0

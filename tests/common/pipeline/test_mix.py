@@ -1,4 +1,4 @@
-"""Mixes keep the order of their sources, and one seed brings one back."""
+"""Mixes keep the order of their sources, and a seed reproduces a mix."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_a_mix_goes_on_with_other_ranks_where_the_others_stopped(
         resumed = iter(mixed.shard(others, rank).repeat(2))
         left.append(ids(resumed.load_state_dict(iterator.state_dict())))
     gone = taken * ranks
-    first = 24 - gone if gone < 24 else 0  # rows left of the first pass, dealt evenly
+    first = 24 - gone if gone < 24 else 0  # remaining rows of the first pass, dealt evenly
     rest = ids(mixed.repeat(2))[gone:]
     passes = [rest[:first], rest[first:]]
     padded = [number for part in passes for number in [*part, *part[: -len(part) % others]]]

@@ -1,4 +1,4 @@
-"""Lists of lists that differ in length at every level, against plain Python."""
+"""Lists of lists with varying lengths at every level, against plain Python."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ LEAVES: dict[str, tuple[pa.DataType, Any]] = {
 
 
 def values_of(leaf: st.SearchStrategy[Any], levels: int) -> st.SearchStrategy[Any]:
-    """Nested lists of so many levels, empty ones at each."""
+    """Draws lists nested to a number of levels, some empty at each level."""
     return st.lists(values_of(leaf, levels - 1), max_size=3) if levels else leaf
 
 
 def type_of(leaf: pa.DataType, levels: int, large: bool) -> pa.DataType:
-    """Lists of lists, large ones alternately."""
+    """Returns a type of lists of lists, alternating with large lists."""
     if not levels:
         return leaf
     inside = type_of(leaf, levels - 1, not large)
@@ -44,7 +44,7 @@ def type_of(leaf: pa.DataType, levels: int, large: bool) -> pa.DataType:
 
 
 def written(directory: Path, rows: list[Any], kind: pa.DataType, cut: int = 0) -> Path:
-    """Rows in two files, in row groups of 3, with their numbers as ``id``."""
+    """Writes rows to two files, in row groups of 3, with their numbers as ``id``."""
     directory.mkdir(exist_ok=True)
     for number, (first, last) in enumerate(((0, cut), (cut, len(rows)))):
         table = pa.table({"id": range(first, last), "x": pa.array(rows[first:last], kind)})
@@ -53,7 +53,7 @@ def written(directory: Path, rows: list[Any], kind: pa.DataType, cut: int = 0) -
 
 
 def plain(value: Any) -> Any:
-    """As nested Python lists."""
+    """Converts to nested Python lists."""
     if isinstance(value, np.ndarray) and value.dtype == object:
         return [plain(part) for part in value]
     return value.tolist() if hasattr(value, "tolist") else value
@@ -107,7 +107,7 @@ def boxes_url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["threads", "sidecar"])
 def boxes(request: pytest.FixtureRequest, boxes_url: Path) -> Pipeline:
-    """Two levels of lists of numbers."""
+    """Returns a pipeline over two levels of lists of numbers."""
     return Pipeline(boxes_url, executor=request.param, workers=1).nested("x")
 
 
@@ -418,7 +418,7 @@ def test_it_is_served(boxes_url: Path) -> None:
 
 
 def made_of(url: Path, odd: Any, field: UnischemaField, batched: bool = False) -> list[Any]:
-    """Lists that a function makes, the odd one in row 1."""
+    """Returns lists made by a function, with the odd one in row 1."""
     good = [["x"]] if np.dtype(field.dtype).kind == "U" else [[8], [9]]
 
     def function(row: dict[str, Any]) -> dict[str, Any]:
@@ -460,7 +460,7 @@ def test_odd_lists_are_plain_python_or_an_error(boxes_url: Path, value: Any, bat
     elif isinstance(value, list) and any(getattr(part, "dtype", 0) in (object, float) for part in value):
         try:
             found = made_of(boxes_url, value, BOTH, batched)
-        except TransformError:  # of a dtype that is not declared
+        except TransformError:  # a dtype that is not declared
             return
         assert found == [[[8], [9]], expected, [[8], [9]]]
     else:

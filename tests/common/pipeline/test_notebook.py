@@ -1,4 +1,4 @@
-"""What notebooks show of a pipeline, and what tab completion offers."""
+"""How notebooks show a pipeline, and what tab completion offers."""
 
 from __future__ import annotations
 

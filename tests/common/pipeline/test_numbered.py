@@ -1,4 +1,4 @@
-"""Rows by number are those of an iteration, in every chain, and are read without those before them."""
+"""Rows by number match an iteration, in every chain, and are read without the preceding rows."""
 
 from __future__ import annotations
 
@@ -116,12 +116,12 @@ def test_the_examples_in_docstrings_give_what_they_say(drive: Pipeline) -> None:
     assert not said, "".join(said)
 
 
-# --- what is read ---
+# --- reads ---
 
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The row groups that were read."""
+    """Records the row groups that are read."""
     found: list[int] = []
     fetch = Fetcher.fetch
 

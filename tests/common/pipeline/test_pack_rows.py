@@ -1,4 +1,4 @@
-"""``pack_rows``: whole token lists in items of one length, held to plain lists of numbers."""
+"""``pack_rows``: whole token lists in items of one length, compared with plain lists of numbers."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ PADDING = -1
 
 
 def documents(lengths: list[int]) -> list[list[int]]:
-    """Documents of these lengths, whose tokens are all different."""
+    """Returns documents of these lengths, with distinct tokens."""
     ends = np.cumsum([0, *lengths]).tolist()
     return [list(range(lo, hi)) for lo, hi in itertools.pairwise(ends)]
 
 
 def written(directory: Path, rows: list[list[int]], group: int = 4) -> Pipeline:
-    """A pipeline over a file with the field ``tokens``."""
+    """Returns a pipeline over a file with the field ``tokens``."""
     table = pa.table({"tokens": pa.array(rows, pa.list_(pa.int32()))})
     pq.write_table(table, directory / "tokens.parquet", row_group_size=group)
     return Pipeline(directory / "tokens.parquet", workers=2)
 
 
 def items(pipeline: Pipeline, iteration: int = 0) -> list[list[list[int]]]:
-    """The documents in each item of an epoch; their ids and the padding are held to them."""
+    """Returns the documents in each item of an epoch, after checking their ids and the padding."""
     for _ in range(iteration):
         iter(pipeline)
     found = []
@@ -110,7 +110,7 @@ def test_an_iterator_goes_on_from_every_point(tmp_path: Path, batched: bool) -> 
     pipeline = (pipeline.batch(2) if batched else pipeline).repeat(2)
     found = [row["tokens"].tolist() for row in pipeline]
     for point in range(len(found) + 1):
-        iterator = iter(pipeline.with_stages(pipeline.stages))  # whose epochs begin anew
+        iterator = iter(pipeline.with_stages(pipeline.stages))  # its epochs start over
         for _ in range(point):
             next(iterator)
         rest = iter(pipeline).load_state_dict(iterator.state_dict())

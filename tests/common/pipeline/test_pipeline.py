@@ -1,4 +1,4 @@
-"""Verbs of `Pipeline` that other classes have in another form."""
+"""Verbs of `Pipeline` that take another form in other classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random datasets times random chains of stages: the engine against a list comprehension, and the promises about order."""
+"""Random datasets and random chains of stages: the engine against a list comprehension, and the order guarantees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache for all examples: what one of them leaves behind must not change another."""
+    """Returns one cache for all examples: leftovers of one example must not change another."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -175,9 +175,9 @@ def _negated(row: dict[str, Any]) -> dict[str, Any]:
     return {"id": -1 - row["id"]}
 
 
-# --- elements that fail, files that change ---
+# --- failing elements, changing files ---
 
-EXECUTORS = [*[THREADS] * 6, SIDECAR]  # a sidecar takes long to start
+EXECUTORS = [*[THREADS] * 6, SIDECAR]  # a sidecar is slow to start
 
 
 @examples(15)
@@ -260,7 +260,7 @@ def _flat(row: dict[Any, Any]) -> dict[str, Any]:
 def _global_batches(
     pipeline: Any, ranks: int, canonical: int, even: str, *, shard_first: bool, rows: int
 ) -> list[Counter[int]]:
-    """The rows of each global batch, all ranks together."""
+    """Returns the rows of each global batch across all ranks."""
     together: list[Counter[int]] = []
     for rank in range(ranks):
         shard = call("shard", ranks, rank, even=even, canonical_shards=canonical)

@@ -1,4 +1,4 @@
-"""``rename``: later stages know fields by their new names; filters and windows still read them from storage."""
+"""``rename``: later stages use the new names; filters and windows still read the fields from storage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def numbers(pipeline: Pipeline, name: str) -> list[int]:
 
 
 def read(pipeline: Pipeline) -> list[str]:
-    """The columns that are read for the elements."""
+    """Returns the columns read for the elements."""
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
     return [field.name for field in plan.program.fields]
@@ -83,7 +83,7 @@ def test_a_filter_prunes_by_the_statistics_of_the_stored_column(drive: Pipeline)
     assert plan.selection.reports[0].pruned == 5
     plain = drive.where(pc.field("id") < 5).plan()
     assert isinstance(plain, Plan)
-    assert plain.order.selection == plan.order.selection  # so that both find one kept selection
+    assert plain.order.selection == plan.order.selection  # so both find the same cached selection
 
 
 def test_rows_with_nulls_are_dropped_by_the_new_name(drive: Pipeline) -> None:

@@ -1,4 +1,4 @@
-"""Stopping and going on: at every step, over every stage, on other numbers of ranks; and states that belong elsewhere."""
+"""Stopping and resuming: at every step, over every stage, with other rank counts; and states of other pipelines."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_state_is_small_json_whatever_the_position(built: Built) -> None:
         text = json.dumps(iterator.state_dict())
         assert len(text) < 1024
     again = iter(pipeline)
-    again.load_state_dict(text)  # as text, too
+    again.load_state_dict(text)  # also as text
     assert list(again) == []
 
 
@@ -169,7 +169,7 @@ def test_ranks_whose_passes_differ_in_length_are_refused_other_ranks_after_the_f
 
 
 def _steps(iterators: list[Any], count: int | None = None) -> list[list[Any]]:
-    """Step by step, what all ranks get; they must end together."""
+    """Returns the elements of all ranks, step by step; the ranks must end together."""
     steps = []
     for _ in itertools.count() if count is None else range(count):
         step = [next(iterator, None) for iterator in iterators]
@@ -277,13 +277,13 @@ def test_stages_without_a_common_position_refuse_other_ranks(built: Built, chang
     first = iter(change(built.pipeline("id").shuffle(3, seed=7)))
     next(first)
     second = iter(change(built.pipeline("id").shuffle(3, seed=7)).with_options())
-    second.load_state_dict(first.state_dict())  # the same ranks: no question
+    second.load_state_dict(first.state_dict())  # the same ranks always work
     state = {**first.state_dict(), "shards": [0, 3]}
     with pytest.raises(StateError, match="give ranks no common position"):
         iter(change(built.pipeline("id").shuffle(3, seed=7))).load_state_dict(state)
 
 
-# --- states that belong elsewhere ---
+# --- states of other pipelines ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``weigh`` and ``balance``: how often rows come, which they are in every epoch, on any ranks, and after a restart."""
+"""``weigh`` and ``balance``: how often rows come, and which ones in every epoch, on any ranks, after a restart."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ids(pipeline: Any) -> list[int]:
 
 
 def check_shares(found: list[int], weights: dict[int, float], count: int) -> None:
-    """Every row came as often as its share says, rounded down or up."""
+    """Checks that every row came as often as its share, rounded down or up."""
     assert len(found) == count
     total = sum(map(Fraction, weights.values()))
     times = Counter(found)
@@ -282,7 +282,7 @@ def test_explain_says_what_is_drawn(drive: Pipeline) -> None:
     assert "gives: 80 rows" in text
 
 
-# --- what is refused ---
+# --- refused calls ---
 
 
 @pytest.mark.parametrize(

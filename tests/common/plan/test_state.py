@@ -1,4 +1,4 @@
-"""States: other pipelines have other names, and whatever is no state is refused as such."""
+"""States: other pipelines have other names, and anything that is not a state is refused."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_function_has_one_digest_wherever_it_is(built: Built) -> None:
 
 
 def _old(pipeline: Pipeline, consumed: int) -> dict[str, Any]:
-    """A state as version 1 wrote it."""
+    """Returns a state as written by version 1."""
     from parquetry.common.plan.state import _shortened
 
     plan = pipeline.plan()

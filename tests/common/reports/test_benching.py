@@ -1,4 +1,4 @@
-"""`bench`: its runs, its parts, and its advice; not how fast anything is."""
+"""`bench`: its runs, its parts, and its advice, but not any speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains as text: what they may hold makes the same pipeline as Python does, and all else is refused in plain words."""
+"""Chains as text: valid ones make the same pipeline as Python, and others are refused with a clear message."""
 
 from __future__ import annotations
 

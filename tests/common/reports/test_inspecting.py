@@ -1,4 +1,4 @@
-"""What `inspect` tells of a dataset whose every chunk is known."""
+"""The output of `inspect` for a dataset with known chunks."""
 
 from __future__ import annotations
 

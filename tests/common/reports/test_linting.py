@@ -1,4 +1,4 @@
-"""Each finding appears where its reason is, and not where it is not."""
+"""Each finding appears exactly where there is a reason for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from parquetry.common.reports import lint
 
 
 def codes(url: str) -> set[str]:
-    """The codes of all findings."""
+    """Returns the codes of all findings."""
     return {finding.code for finding in lint(url)}
 
 
 def jpegs(count: int, size: int) -> list[bytes]:
-    """JPEG files that are all different."""
+    """Returns JPEG files that all differ."""
     values = np.random.default_rng(7).integers(0, 255, (count, size, size, 3), np.uint8)
     streams = [io.BytesIO() for _ in values]
     for value, stream in zip(values, streams, strict=True):

@@ -1,4 +1,4 @@
-"""`doctor`, caches and states: what is there, what is missing, what is removed."""
+"""`doctor`, caches and states: what exists, what is missing, what is removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIBRARY_NAME = machine._library_name
 
 @pytest.fixture(autouse=True)
 def _no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorFlow takes seconds to tell the name."""
+    """TensorFlow takes seconds to report the name."""
     monkeypatch.setattr(machine, "_library_name", lambda: "_parquetry_ops.so")
 
 

@@ -1,4 +1,4 @@
-"""The page: well-formed, self-contained, with every part that the dataset has, and nothing that a value can break."""
+"""The page: well-formed, self-contained, complete for the dataset, and unbreakable by any value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VOID = {"meta", "img", "rect", "br"}
 
 
 class Checker(HTMLParser):
-    """Holds a page to closing what it opens."""
+    """Checks that a page closes every tag it opens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Checker(HTMLParser):
 
 
 def checked(page: str) -> Checker:
-    """The page, if it is well-formed and loads nothing."""
+    """Returns the page after checking that it is well-formed and loads nothing."""
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
@@ -135,10 +135,10 @@ def test_chromium_shows_the_whole_page(tmp_path: Path) -> None:
     ran = subprocess.run(
         [str(CHROMIUM), *options, page.as_uri()], capture_output=True, text=True, timeout=100, check=True
     )
-    assert "CONSOLE" not in ran.stderr  # what a browser says of broken pages
+    assert "CONSOLE" not in ran.stderr  # browser messages about broken pages
     pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
     drawn = np.flatnonzero((pixels != 255).any(axis=(1, 2)))
     assert len(drawn) > 500  # lines of text and pictures, not an empty page
-    assert (pixels[:, -20:] == 255).all()  # nothing runs out of the page to the right
+    assert (pixels[:, -20:] == 255).all()  # nothing overflows the page on the right
     blue = (pixels == [0x4A, 0x7A, 0xB5]).all(axis=2)
     assert blue.sum() > 1000  # the bars of histograms

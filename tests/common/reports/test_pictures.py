@@ -1,4 +1,4 @@
-"""Contact sheets and film strips: which image lies where, in which colours; tokens as text."""
+"""Contact sheets and film strips: which image goes where, in which colors; tokens as text."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_tokens_are_decoded_by_a_tokenizer(pipeline: Pipeline, monkeypatch: pyte
         @classmethod
         def from_file(cls, path: str) -> Letters:
             if path == "none":
-                raise Exception("no such file")  # as the library does
+                raise Exception("no such file")  # like the library
             return cls()
 
         def decode(self, ids: list[int]) -> str:

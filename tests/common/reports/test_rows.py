@@ -1,4 +1,4 @@
-"""Rows in a short form: every kind of value, windows, batches, samples."""
+"""Rows in short form: every kind of value, windows, batches, samples."""
 
 from __future__ import annotations
 
@@ -90,6 +90,6 @@ def test_nulls_inside_lists_are_shown_as_null(tmp_path: Path) -> None:
     assert windows == [table.slice(first, 2).to_pydict() for first in range(3)]
     assert "[[1], null, [2, null]]" in pipeline._repr_html_()
     with pytest.raises(DecodeError, match="expected a list without nulls inside"):
-        list(pipeline)  # only what is shown has a form for them
+        list(pipeline)  # only the displayed form can represent them
     with pytest.raises(DecodeError, match="expected a list without nulls inside"):
         preview(pipeline.batch(2).pad("ids"))

@@ -1,4 +1,4 @@
-"""`simulate` against what the pipelines of all ranks really do."""
+"""`simulate` against the actual pipelines of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stats` against numpy over all values, for every kind of field, exactly and as a sample."""
+"""`stats` against numpy over all values, for every kind of field, exact and sampled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def values(name: str) -> list[object]:
-    """The values of a field that are there."""
+    """Returns the non-null values of a field."""
     return [row[name] for row in ROWS if row[name] is not None]
 
 

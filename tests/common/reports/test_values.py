@@ -1,4 +1,4 @@
-"""Reports as JSON: every kind of value has a form."""
+"""Reports as JSON: every kind of value can be represented."""
 
 from __future__ import annotations
 

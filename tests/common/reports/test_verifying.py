@@ -1,4 +1,4 @@
-"""`verify` finds nothing in sound data, and each kind of damage where it is."""
+"""`verify` finds nothing in sound data, and locates each kind of damage."""
 
 from __future__ import annotations
 

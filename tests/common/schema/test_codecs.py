@@ -51,7 +51,7 @@ ARRAY_CODECS = [NdarrayCodec(), CompressedNdarrayCodec(), TensorCodec()]
 
 
 def stored(tmp_path: Path, field: UnischemaField, values: list[Any]) -> pa.Array:
-    """The values as they come back from a Parquet file."""
+    """Returns the values read back from a Parquet file."""
     array = encode_rows(Unischema("s", [field]), [{field.name: value} for value in values])[field.name]
     schema = pa.schema([pa.field(field.name, field.storage.arrow_type(field), field.nullable)])
     pq.write_table(pa.Table.from_arrays([array], schema=schema), tmp_path / "x.parquet")
@@ -313,7 +313,7 @@ def test_strings_of_a_numeric_array_are_refused() -> None:
 
 
 def picture(shape: tuple[int, ...], dtype: str = "uint8") -> np.ndarray:
-    """A smooth picture, which JPEG and WebP keep well."""
+    """Returns a smooth picture, which JPEG and WebP preserve well."""
     y, x = np.mgrid[0 : shape[0], 0 : shape[1]]
     planes = [(x * 3 + y * 2 + 40 * channel) % 200 + 20 for channel in range(shape[2] if len(shape) == 3 else 1)]
     smooth = np.stack([np.minimum(plane, 220 - plane // 4) for plane in planes], axis=-1).reshape(shape)

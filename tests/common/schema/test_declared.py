@@ -1,4 +1,4 @@
-"""Fields given with a codec say how stored columns are decoded."""
+"""Fields given with a codec define how stored columns are decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values fit a field, what the errors say, and that the fast paths give what the slow one gives."""
+"""Which values fit a field, what the errors say, and that the fast paths match the slow one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def encoded(field: UnischemaField, values: Any, *, columns: bool = False) -> lis
     return encode_rows(schema, [{field.name: value} for value in values])[field.name].to_pylist()
 
 
-# ---- what fits
+# ---- values that fit
 
 UTC_PLUS_2 = datetime.timezone(datetime.timedelta(hours=2))
 
@@ -101,7 +101,7 @@ def test_a_list_that_fits_is_kept(dtype: Any, shape: tuple[int | None, ...], val
     assert encoded(F("x", dtype, shape), [value]) == [kept]
 
 
-# ---- what does not
+# ---- values that do not fit
 
 
 @pytest.mark.parametrize(
@@ -381,6 +381,6 @@ def test_a_scalar_reads_back_equal_or_is_refused(dtype: Any, value: Any) -> None
     except EncodeError:
         return
     if isinstance(value, float | np.floating) and field.dtype.kind == "f":
-        np.testing.assert_equal(float(checked), float(np.asarray(value).astype(field.dtype)))  # the one that rounds
+        np.testing.assert_equal(float(checked), float(np.asarray(value).astype(field.dtype)))  # it gets rounded
     else:
         assert checked == value

@@ -1,4 +1,4 @@
-"""Image files of other kinds than their field, and encoded bytes that are written as they are."""
+"""Image files of a different kind than their field, and encoded bytes written as they are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES = ["1", "L", "LA", "RGB", "RGBA", "P", "I;16", "CMYK"]
 
 
 def encoded(mode: str, kind: str = "png", size: tuple[int, int] = (7, 5)) -> bytes:
-    """An image file of a mode of Pillow's, of ``size`` (width, height)."""
+    """Returns an image file in a Pillow mode with ``size`` (width, height)."""
     y, x = np.mgrid[: size[1], : size[0]]
     if mode == "I;16":
         image = Image.fromarray((x * 4000 + y * 999 + 77).astype(np.uint16))

@@ -1,4 +1,4 @@
-"""Headers of ``.npy`` values: as numpy reads them, without its reader where numpy itself wrote them."""
+"""Headers of ``.npy`` values: parsed as by numpy, but without numpy's reader for headers that numpy wrote."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Datasets that petastorm wrote, read value by value.
+"""Datasets written by Petastorm, read value by value.
 
-The newest one is checked against the formulas it was written by, the older ones against numpy and Pillow.
+The newest is checked against the formulas that made its values, the older ones against numpy and Pillow.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ OLD = ("0.4.0", "0.7.0", "0.7.6")
 
 
 def read(version: str, **options: Any) -> Pipeline:
-    """The pipeline over a stored dataset."""
+    """Returns a pipeline over a stored dataset."""
     return Pipeline(str(DATA / version), executor="threads", workers=2, **options)
 
 
 def expected(number: int) -> dict[str, Any]:
-    """Row ``number`` of the 0.12.1 dataset."""
+    """Returns row ``number`` of the 0.12.1 dataset."""
     h, w, c = np.meshgrid(np.arange(8), np.arange(6), np.arange(3), indexing="ij")
     label = "pedestrian" if number % 3 == 0 else "vehicle"
     return {
@@ -52,7 +52,7 @@ def test_every_value_of_the_newest_dataset_is_what_was_written() -> None:
     assert [int(row["id"]) for row in rows] == list(range(60))
     for number, row in enumerate(rows):
         jpeg = row.pop("jpeg").astype(int)
-        assert np.abs(jpeg - [number * 4 % 200, 100, 50]).max() <= 4  # quality 90 loses a little
+        assert np.abs(jpeg - [number * 4 % 200, 100, 50]).max() <= 4  # quality 90 is slightly lossy
         wanted = expected(number)
         assert list(row) == ["drive", "id", "stamp_ms", "label", "speed", "count_u16", "price", "png", "png16", "matrix", "points", "names"]  # fmt: skip
         for name, value in wanted.items():
@@ -71,7 +71,7 @@ def test_the_jpeg_is_what_pillow_decodes() -> None:
     rows = list(read("0.12.1", fields=["jpeg", "drive"]).where(pc.field("drive") == "d1"))
     assert len(rows) == len(stored) == 20
     for row, image in zip(rows, stored, strict=True):
-        assert np.abs(row["jpeg"].astype(int) - image).max() <= 2  # two decoders may round differently
+        assert np.abs(row["jpeg"].astype(int) - image).max() <= 2  # decoders may round differently
 
 
 def test_filters_windows_and_shuffles_work_on_it() -> None:

@@ -1,7 +1,7 @@
-"""What Petastorm wrote becomes our schema, counts and indexes, for every release's way of writing it.
+"""Petastorm's metadata becomes parquetry's schema, counts and indexes, in every release's format.
 
-`tests/data/petastorm/<version>/_common_metadata` were written by those releases. The other pickles are made here, by
-classes under Petastorm's names that exist only while they are pickled.
+Those releases wrote the files `tests/data/petastorm/<version>/_common_metadata`. The other pickles are made here, with
+classes under Petastorm's names that exist only during pickling.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_the_schema_of_each_release_is_read_in_its_order(version: str, expected:
 
 
 def add_module(monkeypatch: pytest.MonkeyPatch, name: str) -> types.ModuleType:
-    """A module that can be imported, with its parents, until the test ends."""
+    """Adds an importable module and its parents until the test ends."""
     parts = name.split(".")
     for end in range(1, len(parts) + 1):
         path = ".".join(parts[:end])
@@ -185,7 +185,7 @@ Petastorm = types.SimpleNamespace
 
 @pytest.fixture
 def petastorm(monkeypatch: pytest.MonkeyPatch) -> Petastorm:
-    """Petastorm's classes by name, picklable under their own modules during the test."""
+    """Defines Petastorm's classes by name, picklable under their own modules during the test."""
 
     def define(module: str, name: str, base: type = object) -> type:
         slots = {"__slots__": ()} if base is _Field else {}

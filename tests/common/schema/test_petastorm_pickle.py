@@ -1,4 +1,4 @@
-"""Hostile pickles are refused and nothing in them runs; honest ones become plain data."""
+"""Hostile pickles are refused without running anything; benign ones become plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stack_global(module: str, name: str) -> bytes:
 
 
 def call_on_file(module: str, name: str, expression: str) -> bytes:
-    """A pickle that calls ``module.name(expression)`` wherever it is really loaded."""
+    """Returns a pickle that calls ``module.name(expression)`` if it is actually loaded."""
     return f"c{module}\n{name}\n(V{expression}\ntR.".encode()
 
 
@@ -230,7 +230,7 @@ def test_damaged_and_oversized_pickles_are_refused(pickled: bytes, message: str)
 
 
 def doubling(first: bytes, join: bytes) -> bytes:
-    """A value of 2**60 leaves in a few hundred bytes."""
+    """Returns a value with 2**60 leaves in a few hundred bytes."""
     result = first + b"q\x00"
     for level in range(60):
         result += b"h" + bytes([level]) + b"h" + bytes([level]) + join + b"q" + bytes([level + 1])

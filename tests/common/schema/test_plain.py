@@ -1,4 +1,4 @@
-"""Arguments in the forms of numpy, pandas and pathlib: plain Python values in every stage, or an error."""
+"""Arguments from numpy, pandas and pathlib: they become plain Python values in every stage, or an error."""
 
 from __future__ import annotations
 

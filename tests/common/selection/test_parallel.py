@@ -1,4 +1,4 @@
-"""Ctrl-C ends a selection in threads after the calls that run."""
+"""Ctrl-C stops a threaded selection after the running calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from parquetry.common import Pipeline, progress
 
 @pytest.fixture
 def keyboard_interrupt() -> Iterator[None]:
-    """Python's own handler, which tests that run in the background do not have."""
+    """Installs Python's own handler, which background test runs lack."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

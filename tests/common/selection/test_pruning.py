@@ -24,7 +24,7 @@ x, y, flag = pc.field("x"), pc.field("y"), pc.field("flag")
 
 
 def stats(minimum, maximum, arrow=None, *, nulls=0, rows=10, exact=True) -> ColumnStatistics:
-    """Statistics of one column; the counts are one number or one for each row group."""
+    """Returns the statistics of one column; counts are one number or one per row group."""
     return ColumnStatistics(
         minimum=None if minimum is None else pa.array(minimum, arrow),
         maximum=None if maximum is None else pa.array(maximum, arrow),
@@ -35,7 +35,7 @@ def stats(minimum, maximum, arrow=None, *, nulls=0, rows=10, exact=True) -> Colu
 
 
 def verdict(predicate, **columns: ColumnStatistics) -> str:
-    """One letter per row group: ``-`` ruled out, ``?`` undecided, ``A`` all rows proven."""
+    """Returns one letter per row group: ``-`` ruled out, ``?`` undecided, ``A`` all rows proven."""
     node = parse_expression(predicate) if isinstance(predicate, pc.Expression) else predicate
     found = prune(node, columns, len(next(iter(columns.values())).num_rows))
     assert found.may_match.dtype == found.all_match.dtype == np.bool_
@@ -405,7 +405,7 @@ def test_statistics_of_the_wrong_length_are_refused() -> None:
         stats([1, 2], [4])
 
 
-# Against brute force. The domains are small, so that bounds and literals often meet.
+# Against brute force. The domains are small, so bounds and literals often meet.
 
 DOMAINS = {
     "i": (pa.int32(), st.integers(-3, 3)),
@@ -497,7 +497,7 @@ def _leaves(names):
 
 
 def _bounds(name, values, noise):
-    """Bounds of a row group as files have them: NaN left out, zeros of either sign, strings cut, some missing."""
+    """Returns a row group's bounds as in real files: no NaN, zeros of either sign, truncated strings, some missing."""
     known = [value for value in values if value is not None and value == value]
     if not known or noise.random() < 0.1:
         empty = NAN if name in "fg" and noise.random() < 0.5 else None
@@ -525,7 +525,7 @@ def _statistics(groups, name, noise):
 
 
 ROWS = st.fixed_dictionaries({name: st.none() | value for name, (_, value) in DOMAINS.items()})
-# A group is a few rows, often of one value: that is where a verdict is decided.
+# A group is a few rows, often with one value, where verdicts are decided.
 GROUPS = st.lists(
     st.one_of(
         st.lists(ROWS, max_size=4),

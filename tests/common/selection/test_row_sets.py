@@ -1,4 +1,4 @@
-"""Row sets in parts: what executors select is put together to what one process selects."""
+"""Row sets in parts: executors' selections combine into the selection of one process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from parquetry.common.selection.rows import RowSet, all_rows, concat_row_sets
 
 
 def row_set(wanted: list[tuple[int, set[int]]]) -> RowSet:
-    """The rows of row groups, each given as (its rows, those wanted)."""
+    """Returns the selected rows of row groups, each given as (row count, selected rows)."""
     base = all_rows(np.array([rows for rows, _ in wanted], dtype=np.int64))
     chosen = {
         row_group: np.array(sorted(row for row in rows if row < count), dtype=np.int64)

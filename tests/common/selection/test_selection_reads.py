@@ -1,4 +1,4 @@
-"""What a filtered epoch reads, what is kept of a selection, and what windows decode: counted."""
+"""Counts what a filtered epoch reads, what is cached of a selection, and what windows decode."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from processes import PATIENCE_S
 from parquetry.common import CompressedNdarrayCodec, Pipeline, Unischema, UnischemaField, write_dataset
 from parquetry.common.engine.read import fetch
 
-GROUPS, ROWS, BLOB = 50, 20, 6_000  # more bytes than statistics take
+GROUPS, ROWS, BLOB = 50, 20, 6_000  # more bytes than statistics use
 WANTED = [number for number in range(GROUPS * ROWS) if number // ROWS in (3, 17, 44) and number % ROWS < 3]
 
 
 class Counting(fsspec.implementations.local.LocalFileSystem):
-    """Counts the bytes that are read from data files."""
+    """Counts the bytes read from data files."""
 
     cachable = False
 
@@ -46,7 +46,7 @@ class Counting(fsspec.implementations.local.LocalFileSystem):
 
 
 def write(url: Path) -> str:
-    """1,000 rows in 50 row groups; ``tag`` is wanted in 9 rows of 3 of them, which its bounds do not tell."""
+    """Writes 1,000 rows in 50 row groups; 9 rows in 3 of them match on ``tag``, which its bounds do not show."""
     schema = Unischema(
         "rows",
         [
@@ -76,7 +76,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[tuple[tuple[str, ...], int]]:
-    """Which columns of which row groups were read, and how often; nothing is kept from other tests."""
+    """Counts reads by columns and row group; nothing is cached from other tests."""
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "cache"))
     counted: Counter[tuple[tuple[str, ...], int]] = Counter()
     real = fetch.read_row_group
@@ -106,7 +106,7 @@ def test_a_filtered_epoch_reads_the_predicate_and_the_row_groups_with_survivors(
     text = pipeline.explain()
     assert "-> 9 of 50 row groups, 50 read" in text
     assert "9 rows in 3 row groups; an epoch reads" in text
-    assert "saving 5." in text.split("an epoch reads")[1]  # of six MB
+    assert "saving 5." in text.split("an epoch reads")[1]  # out of six MB
 
 
 def test_explain_tells_what_pruned_what(tmp_path: Path) -> None:

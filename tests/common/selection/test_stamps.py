@@ -1,4 +1,4 @@
-"""Time stamps are compared and subtracted exactly, whatever type they have."""
+"""Timestamps are compared and subtracted exactly, whatever their type."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HUGE = [*DIGITS, 10**75, -(10**75), 10**76 - 1, -(10**76) + 1, 2**128, 2**192 + 
 
 
 def decimals(numbers: list[int], kind: pa.DataType) -> pa.Array:
-    """Decimals of these digits; Arrow takes no more than it has room for."""
+    """Returns decimals of these digits; Arrow accepts no more than it has room for."""
     with localcontext() as context:
         context.prec = 100
         return pa.array([Decimal(number).scaleb(-kind.scale) for number in numbers], kind)
 
 
 def columns() -> st.SearchStrategy[tuple[pa.ChunkedArray, list[Fraction]]]:
-    """A column in several chunks, and its values."""
+    """Returns a column in several chunks, and its values."""
 
     def drawn(values: list[int], kind: pa.DataType) -> st.SearchStrategy[tuple[pa.ChunkedArray, list[Fraction]]]:
         scale = kind.scale if pa.types.is_decimal(kind) else 0

@@ -1,4 +1,4 @@
-"""Kept selections that somebody else wrote: made again, never read beyond the dataset."""
+"""Cached selections written by someone else: recomputed, never read beyond the dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One meaning of a predicate, whoever decides it: a partition's value, statistics, or the rows themselves."""
+"""A predicate has one meaning, whether a partition's value, statistics, or the rows themselves decide it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def predicates(kind: str) -> st.SearchStrategy[tuple[pc.Expression, Model]]:
         )
 
     def member(chosen: list[Any]) -> tuple[pc.Expression, Model]:
-        # Arrow looks a member up by its bits, in which the zeros differ.
+        # Arrow looks up members by their bits, which differ between the zeros.
         return pc.field("v").isin(pa.array(chosen, arrow)), lambda value: value is not None and value in chosen
 
     whole = [value for value in literals if value != 0.0 or arrow not in (pa.float64(), pa.float32())]
@@ -134,7 +134,7 @@ def test_partitions_statistics_and_rows_decide_alike(kind: str, data: st.DataObj
             (root / name).mkdir()
             pq.write_table(table, root / name / "a.parquet", **options)
             assert kept(root / name, expression) == expected, name
-        if kind in ("int", "unsigned", "text", "date", "bool"):  # what a directory's name can be
+        if kind in ("int", "unsigned", "text", "date", "bool"):  # valid as a directory name
             schema = Unischema("rows", [UnischemaField("id", np.int64), UnischemaField("v", dtype, nullable=True)])
             rows = [{"id": number, "v": value} for number, value in enumerate(values)]
             write_dataset(root / "partitions", schema, rows, partition_by=("v",))

@@ -1,4 +1,4 @@
-"""Files that store a column in different types: whatever is asked, the answer is that of one type for all of them."""
+"""Files that store a column in different types: every query answers as if all files had one type."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from parquetry.common.tools import generate_metadata
 a = pc.field("a")
 CODES = pa.dictionary(pa.int32(), pa.string())
 Kind = tuple[pa.DataType, dict[pa.DataType, list[Any]]]
-# name: (the type of the dataset, values that are drawn for files of each type)
+# name: (the dataset's type, values drawn for files of each type)
 KINDS: dict[str, Kind] = {
     "integers and doubles": (pa.float64(), {pa.int32(): [-3, 0, 1, 2, 7], pa.float64(): [0.0, 0.5, 2.0, -1.25, float("nan")]}),
     "floats and doubles": (pa.float64(), {pa.float32(): [0.1, 0.25, 2.0], pa.float64(): [0.1, 0.25, -0.7]}),
@@ -63,7 +63,7 @@ def directory() -> Iterator[Path]:
 
 
 def write(root: Path, columns: Sequence[pa.Array], **options: Any) -> str:
-    """A file for each column ``a``, with an ``id`` that counts the rows of all."""
+    """Writes one file per column ``a``, with an ``id`` that counts rows across files."""
     root.mkdir(parents=True, exist_ok=True)
     first = 0
     for number, column in enumerate(columns):
@@ -81,7 +81,7 @@ def ids(pipeline: Pipeline) -> list[int]:
 
 
 def questions(name: str) -> st.SearchStrategy[Callable[[Pipeline], Pipeline]]:
-    """Stages that look at the stored values of ``a``."""
+    """Stages that use the stored values of ``a``."""
     literals = st.sampled_from(LITERALS.get(name, [0]))
     compared = st.tuples(st.sampled_from(["==", "!=", "<", ">=", ">", "<="]), literals)
     anything = [

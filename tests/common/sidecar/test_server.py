@@ -1,4 +1,4 @@
-"""The sidecar's side of the protocol: a client that breaks it ends in one clear error."""
+"""The sidecar's side of the protocol: a client that violates it causes one clear error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def request_text(tmp_path: Path) -> bytes:
 
 @pytest.fixture
 def sidecar() -> Any:
-    """A sidecar, and the other end of its connection."""
+    """Yields a sidecar and the other end of its connection."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = python_command("parquetry.common.sidecar", "--fd", str(theirs.fileno()))
     with subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True) as process:
@@ -104,7 +104,7 @@ def test_a_slot_that_is_released_twice_ends_the_sidecar(sidecar: Any, request_te
         if message.descriptor is not None:
             os.close(message.descriptor)
     assert message is not None
-    channel.send(Message(type=MessageType.STOP, generation=1))  # else it may be lent again in between
+    channel.send(Message(type=MessageType.STOP, generation=1))  # otherwise it may be reused in between
     for _ in range(2):
         channel.send(Message(type=MessageType.RELEASE, generation=1, a=message.a))
     _, said = process.communicate(timeout=PATIENCE_S)

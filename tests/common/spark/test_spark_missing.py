@@ -1,4 +1,4 @@
-"""What somebody without pyspark sees."""
+"""What users without pyspark see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`convert`: every form of source, and going on after an interruption."""
+"""`convert`: every form of source, and resuming after an interruption."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def picture(grey: int, kind: str = "jpeg", mode: str = "RGB") -> bytes:
 
 
 def write_tfrecords(folder: Path, files: int = 3, rows: int = 4) -> list[bytes]:
-    """Files of examples with an image, a label, a name and boxes; gives the images in order."""
+    """Writes files of examples with an image, a label, a name and boxes; returns the images in order."""
     folder.mkdir(parents=True, exist_ok=True)
     images = [picture(10 * n % 250) for n in range(files * rows)]
     for file in range(files):

@@ -1,4 +1,4 @@
-"""`copy`: fields, rows, layout, and going on after an interruption."""
+"""`copy`: fields, rows, layout, and resuming after an interruption."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_petastorms_keys_may_stay(tmp_path: Path) -> None:
 
 
 def summarise(place: Path) -> None:
-    """Writes the summary file ``_metadata`` with all row groups, and with the keys of ``_common_metadata``."""
+    """Writes the summary file ``_metadata`` with all row groups and the keys of ``_common_metadata``."""
     files = sorted(place.glob("*/*.parquet"))
     footers = [pq.read_metadata(file) for file in files]
     for file, footer in zip(files, footers, strict=True):
@@ -112,14 +112,14 @@ def test_the_summary_file_keeps_its_row_groups_and_loses_its_pickles(tmp_path: P
     schema = Unischema("Small", [UnischemaField("id", np.int64), UnischemaField("part", str)])
     rows = [{"id": number, "part": f"p{number % 2}"} for number in range(8)]
     write_dataset(str(place), schema, rows, partition_by=["part"], row_group_rows=2, petastorm_compatible=True)
-    for file in place.glob("*/*.parquet"):  # as Petastorm wrote them, without the schema
+    for file in place.glob("*/*.parquet"):  # as written by Petastorm, without the schema
         pq.write_table(pq.read_table(file, partitioning=None).replace_schema_metadata(None), file, row_group_size=2)
     own = pq.read_schema(place / "_common_metadata")
     old = {key: value for key, value in own.metadata.items() if key.startswith(b"dataset-toolkit")}
     pq.write_metadata(own.with_metadata(old), place / "_common_metadata")
     summarise(place)
     (place / "._metadata.crc").write_bytes(b"old")
-    if lost:  # the summary alone knows the schema
+    if lost:  # only the summary has the schema
         (place / "_common_metadata").unlink()
     before, files = summary_of(place), tree(place)
     report = migrate(place, dry_run=True)

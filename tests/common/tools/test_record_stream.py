@@ -1,4 +1,4 @@
-"""`RecordStream`: every compression, and what claims more than there is."""
+"""`RecordStream`: every compression, and records that claim more data than there is."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ REAL = Path(__file__).parents[2] / "data" / "petastorm"
 
 
 def rows_of(place: Any) -> list[dict[str, Any]]:
-    """All rows in plain form."""
+    """Returns all rows in plain form."""
     return [as_plain(row) for row in Pipeline(place, executor="threads")]
 
 
 def row_groups_of(url: str) -> list[int]:
-    """The rows of each row group."""
+    """Returns the rows of each row group."""
     return Pipeline(url).dataset.row_groups.rows.tolist()
 
 
@@ -221,7 +221,7 @@ def test_class_names_stay_and_sources_do_not_grow(tmp_path: Path) -> None:
 
 
 def png() -> bytes:
-    """A small image."""
+    """Returns a small image."""
     content = io.BytesIO()
     PIL.Image.new("RGB", (2, 2)).save(content, "PNG")
     return content.getvalue()

@@ -1,4 +1,4 @@
-"""TFRecord files: what TensorFlow writes is read without it, and damage is found."""
+"""TFRecord files: TensorFlow's files are read without TensorFlow, and damage is detected."""
 
 from __future__ import annotations
 

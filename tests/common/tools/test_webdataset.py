@@ -1,4 +1,4 @@
-"""WebDataset tars: what tools write is read, and nothing is lost unsaid."""
+"""WebDataset tars: files from common tools are read, and nothing is lost silently."""
 
 from __future__ import annotations
 

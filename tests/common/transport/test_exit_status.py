@@ -1,4 +1,4 @@
-"""The exit status of a process in words, and the causes that the system tells."""
+"""The exit status of a process in words, and causes reported by the system."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_the_control_group_counts_is_read(tmp_path: Path, monkeypatch: pyte
     events = tmp_path / "memory.events"
     monkeypatch.setattr(exit_status, "_own_group", lambda: str(tmp_path / "missing"))
     monkeypatch.setattr(exit_status, "_EVENTS", (str(tmp_path / "other"), str(events)))
-    (tmp_path / "other").write_text("under_oom 0\n")  # an older kernel does not count them
+    (tmp_path / "other").write_text("under_oom 0\n")  # older kernels do not count them
     monkeypatch.setattr(exit_status, "_KILLED_BEFORE", 2)
     events.write_text("low 0\nhigh 4\nmax 9\noom 3\noom_kill 2\n")
     assert how_it_ended(-signal.SIGKILL) == "killed by SIGKILL"

@@ -1,4 +1,4 @@
-"""Children of a trainer import what is installed, whatever lies in the directory that the trainer was started in."""
+"""A trainer's children import the installed package, whatever is in the trainer's working directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that must not die in silence."""
+"""Threads that must not die silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DatasetWriter` and `write_dataset`: what lies on disk afterwards, and what does not."""
+"""`DatasetWriter` and `write_dataset`: what is on disk afterward, and what is not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows_of(count: int) -> Iterator[dict[str, Any]]:
 
 
 def data_files(root: Path) -> list[str]:
-    """The paths that a reader would see, sorted as it sorts them."""
+    """Returns the paths a reader would see, in its order."""
     found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
     return [path for path in found if not any(part.startswith(("_", ".")) for part in path.split("/"))]
 
@@ -56,7 +56,7 @@ def group_rows(path: Path) -> list[int]:
 
 
 def values(root: Path, column: str = "i") -> list[Any]:
-    """The column over all files in order of path."""
+    """Returns the column across all files in path order."""
     files = [pq.ParquetFile(root / path) for path in data_files(root)]
     return [
         value
@@ -380,7 +380,7 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with DatasetWriter(tmp_path / "d", schema, partition_by="key", row_group_rows=2) as out:
         for turn, key in enumerate([0, 1, 2, 0, 0, 1]):
             out.write_columns({"i": [2 * turn, 2 * turn + 1], "key": [key, key]})
-    # The third key closes key 0 and the first return to key 0 closes key 1, so both go on in a new file.
+    # The third key closes key 0 and the first return to key 0 closes key 1, so both continue in a new file.
     assert [(path, group_rows(tmp_path / "d" / path)) for path in data_files(tmp_path / "d")] == [
         ("key=0/part-00000.parquet", [2]),
         ("key=0/part-00001.parquet", [2, 2]),
@@ -427,7 +427,7 @@ def test_every_row_is_written_once_whatever_the_arguments(
     assert sorted(values(root)) == list(range(len(rows)))
     assert sum(not group_rows(root / path) for path in data_files(root)) == (0 if rows else 1)
     if known or files == 1:
-        place = {None: 0, "a": 1, "b": 2}  # the order of the directories
+        place = {None: 0, "a": 1, "b": 2}  # directory order
         ordered = sorted(rows, key=lambda row: place[row["key"]]) if partitioned else rows
         assert values(root) == [row["i"] for row in ordered]
 
@@ -466,7 +466,7 @@ def test_text_that_means_null_to_hive_is_refused(tmp_path: Path) -> None:
     assert everything(tmp_path) == []
 
 
-# ---- how columns are stored
+# ---- column storage
 
 
 def test_columns_are_stored_as_their_codec_wants(tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_big_values_get_pages_of_their_own(tmp_path: Path) -> None:
     schema = Unischema("s", [F("x", np.uint8, (1 << 20,), NdarrayCodec())])
     write_dataset(tmp_path, schema, {"x": np.zeros((4, 1 << 20), np.uint8)}, compression=None)
     group = pq.ParquetFile(tmp_path / "part-00000.parquet").metadata.row_group(0)
-    # A page header takes 20 to 40 bytes; one page for all four values would leave less than that.
+    # A page header takes 20 to 40 bytes; one page for all four values would take less.
     assert group.column(0).total_uncompressed_size - 4 * ((1 << 20) + 128 + 4) >= 4 * 15
 
 
@@ -569,7 +569,7 @@ def test_a_reader_sees_no_file_or_every_file(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(os, "rename", watched)
     write_dataset(root, NUMBERS, list(rows_of(6)), files=3)
-    assert seen == [0, 0, 0, 3]  # the last rename shows all of them
+    assert seen == [0, 0, 0, 3]  # the last rename makes them all visible
     if existing:
         assert root.stat().st_mode & 0o777 == 0o750
 

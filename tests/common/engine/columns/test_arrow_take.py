@@ -1,4 +1,4 @@
-"""Rows taken as runs of bytes, held to Arrow's own ``take``."""
+"""Rows taken as runs of bytes, compared with Arrow's own ``take``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES = [pa.int8(), pa.uint16(), pa.int32(), pa.int64(), pa.float16(), pa.float3
 
 @st.composite
 def lists(draw: st.DrawFn) -> tuple[pa.Array, np.ndarray]:
-    """Lists of numbers, cut out of longer ones and with nulls, and rows of them in any order."""
+    """Draws lists of numbers, sliced from longer ones and with nulls, and row numbers in any order."""
     arrow = draw(st.sampled_from(TYPES))
     cells = st.one_of(st.none(), st.lists(st.integers(0, 100), max_size=5))
     rows = draw(st.lists(cells, min_size=1, max_size=12))
@@ -71,7 +71,7 @@ def test_a_column_of_lists_is_gathered_alike_with_and_without_the_fast_path(
     np.testing.assert_array_equal(one.values, other.values)
     assert (one.valid is None) == (other.valid is None)
     np.testing.assert_array_equal(one.valid, other.valid)
-    one.values[:] = 0  # nobody else's memory
+    one.values[:] = 0  # not shared memory
     np.testing.assert_array_equal(fast.gather(rows, None).values, other.values)  # type: ignore[union-attr]
 
 

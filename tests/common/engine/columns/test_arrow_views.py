@@ -1,4 +1,4 @@
-"""Arrow's buffers as numpy arrays, held to Arrow's own conversion; and that pandas is not imported for it."""
+"""Arrow buffers as numpy arrays, compared with Arrow's own conversion, and without importing pandas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS = [
 
 @st.composite
 def arrays(draw: st.DrawFn) -> pa.Array:
-    """Numbers or truth values, some with nulls, cut out of longer arrays."""
+    """Draws numbers or booleans, some with nulls, sliced from longer arrays."""
     arrow = draw(st.sampled_from([*NUMBERS, pa.bool_()]))
     cell = st.booleans() if arrow == pa.bool_() else st.integers(0, 100)
     values = draw(st.lists(st.one_of(st.none(), cell) if draw(st.booleans()) else cell, max_size=40))

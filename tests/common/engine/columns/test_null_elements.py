@@ -1,4 +1,4 @@
-"""Nulls inside lists: each policy, against plain Python."""
+"""Nulls inside lists: each policy, compared with plain Python."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ TYPES: dict[str, tuple[pa.DataType, Any, Any]] = {
     "fixed": (pa.list_(pa.int64(), 2), st.integers(-9, 9), 5),
     "square": (pa.list_(pa.list_(pa.float32(), 2), 2), st.integers(-9, 9), 5),
 }
-"""The stored type, its innermost values, and what to fill with."""
+"""The stored type, its innermost values, and the fill value."""
 
 
 def _nulls(kind: pa.DataType) -> list[Any]:
-    """A null at each depth of a type."""
+    """A value with a null at each depth of a type."""
     size = kind.list_size if pa.types.is_fixed_size_list(kind) else 1
     return [None, *([null] * size for null in _nulls(kind.value_type))] if hasattr(kind, "value_type") else [None]
 
 
 def _stores_nulls(kind: pa.DataType) -> bool:
-    """Whether this pyarrow writes and reads them: older ones do not where lists have one length."""
+    """Whether this pyarrow writes and reads them: older versions do not for fixed-size lists."""
     file, nulls = io.BytesIO(), pa.table({"x": pa.array(_nulls(kind), kind)})
     try:
         pq.write_table(nulls, file)
@@ -53,7 +53,7 @@ NAMES = sorted(name for name, (kind, _, _) in TYPES.items() if _stores_nulls(kin
 
 
 def values_of(kind: pa.DataType, inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Values of a type, with nulls at every depth."""
+    """Draws values of a type, with nulls at every depth."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return inner | st.none()
     size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
@@ -62,7 +62,7 @@ def values_of(kind: pa.DataType, inner: st.SearchStrategy[Any]) -> st.SearchStra
 
 
 def whole(value: Any, zero: Any, sizes: list[int | None]) -> Any:
-    """A value with ``zero`` in the place of nulls."""
+    """Replaces nulls in a value with ``zero``."""
     if not sizes:
         return zero if value is None else value
     parts = [None] * (sizes[0] or 0) if value is None else value
@@ -70,7 +70,7 @@ def whole(value: Any, zero: Any, sizes: list[int | None]) -> Any:
 
 
 def there(value: Any) -> Any:
-    """True for each value inside lists, ``None`` for nulls."""
+    """Returns True for each value inside lists, ``None`` for nulls."""
     return [there(part) for part in value] if isinstance(value, list) else None if value is None else True
 
 
@@ -89,7 +89,7 @@ def sizes_of(kind: pa.DataType) -> list[int | None]:
 
 
 def written(directory: Path, rows: list[Any], kind: pa.DataType, cut: int = 0) -> Pipeline:
-    """Rows in two files, in row groups of 3, with their numbers as ``id``."""
+    """Writes rows to two files, in row groups of 3, with their numbers as ``id``."""
     for number, (first, last) in enumerate(((0, cut), (cut, len(rows)))):
         table = pa.table({"id": range(first, last), "x": pa.array(rows[first:last], kind)})
         pq.write_table(table, directory / f"{number}.parquet", row_group_size=3)

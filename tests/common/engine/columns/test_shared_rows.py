@@ -1,4 +1,4 @@
-"""Rows that windows share: decoded once, and nobody waits for one while there are others to decode."""
+"""Rows shared by windows: decoded once, and no thread waits for one while there are others to decode."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Decoder:
         self._gated = gated
 
     def put(self, rows: SharedRows, row: int, shape: tuple[int, ...] = (3,), *, wait: bool = True) -> list[int] | None:
-        """The row's values, which all are its number; ``None`` where another thread makes them."""
+        """Returns the row's values, all equal to its number; ``None`` if another thread makes them."""
         out = np.zeros(shape, np.int64)
 
         def decode(place: np.ndarray) -> None:
@@ -69,7 +69,7 @@ def test_a_row_that_failed_is_made_again() -> None:
 def test_large_rows_of_several_sizes_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_rows, "_LARGE_BYTES", 64)
     shapes = [(8,), (8,), (3, 7), (3,), (8,)]
-    for _ in range(3):  # in memory that the rows before had
+    for _ in range(3):  # in the memory of earlier rows
         rows, decoder = SharedRows(), Decoder()
         for _ in range(2):
             for row in range(50):

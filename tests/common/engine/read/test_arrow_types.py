@@ -1,4 +1,4 @@
-"""Every Arrow type that a Parquet file can hold, and the files of other writers."""
+"""Every Arrow type that a Parquet file can hold, and files from other writers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from parquetry.common.errors import DecodeError, FieldNotFoundError, SchemaError
 
 DATES = [datetime.date(2020, 1, 2), None, datetime.date(1960, 1, 1), datetime.date(1970, 1, 1)]
 MAPS = [[("k", 1)], None, [], [("a", 3), ("b", None)]]
-H = np.float16  # older pyarrow takes no Python floats for half floats
+H = np.float16  # older pyarrow does not accept Python floats for half floats
 A_MAP = pa.map_(pa.string(), pa.int64())
 
-# name: (column, what a reader hands out, dtype, shape)
+# name: (column, what a reader returns, dtype, shape)
 CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
     **{
         f"{sign}int{bits}": (
@@ -84,7 +84,7 @@ CASES: dict[str, tuple[pa.Array, list[Any], Any, tuple[int | None, ...]]] = {
 
 
 def reader(directory: Path, column: pa.Array, **options: Any) -> Pipeline:
-    """A pipeline over a file with ``x`` and ``id``, in row groups of three rows and one."""
+    """Returns a pipeline over a file with ``x`` and ``id``, in row groups of three rows and one."""
     table = pa.table({"id": pa.array(range(len(column))), "x": column})
     try:
         url = write_table(directory, table, row_group_size=3, **options)
@@ -212,11 +212,11 @@ def test_a_decimal_too_large_for_a_scaled_integer_is_refused(tmp_path: Path) -> 
         list(pipeline.decimals("scaled", "x"))
 
 
-# --- the files of other writers ---
+# --- files from other writers ---
 
 
 def everyday() -> pa.Table:
-    """What a warehouse table holds."""
+    """Returns the columns of a warehouse table."""
     count = 50
     return pa.table(
         {
@@ -231,7 +231,7 @@ def everyday() -> pa.Table:
 
 
 def expected_everyday(at_unit: int = 1) -> list[dict[str, Any]]:
-    """The same, as a reader hands it out."""
+    """Returns the same columns as a reader returns them."""
     return [
         {
             "id": n,
@@ -310,7 +310,7 @@ def test_gaps_are_measured_in_every_numeric_and_time_type(
     assert len(pipeline) == windows
 
 
-# --- files that were written over time ---
+# --- files written over time ---
 
 
 def test_a_nullable_column_that_a_later_file_lacks_is_null_there(tmp_path: Path) -> None:

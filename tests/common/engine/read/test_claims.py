@@ -1,4 +1,4 @@
-"""Claims: readers of one cache fetch each entry once, and none of them waits for a reader that is gone."""
+"""Claims: readers of one cache fetch each entry once, and none waits for a reader that is gone."""
 
 from __future__ import annotations
 

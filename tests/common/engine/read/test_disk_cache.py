@@ -1,4 +1,4 @@
-"""`DiskCache`: what goes in comes out, damage is noticed, and the directory stays within its bound."""
+"""`DiskCache`: entries come back unchanged, damage is detected, and the directory stays within its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of known lengths read without Arrow: what Arrow reads from the same file, or nothing."""
+"""Lists of known lengths read without Arrow: the same as Arrow reads from the file, or nothing."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def reader(path: Path, lengths: Sequence[int] | None) -> ListReader:
 
 
 def read(path: Path, lengths: Sequence[int] | None) -> pa.Array | None:
-    """The first row group's lists, if they are read here."""
+    """Returns the first row group's lists, if this reader reads them."""
     return reader(path, lengths).read(0, None).get("x")
 
 
 def bits(lists: pa.Array) -> bytes:
-    """The numbers as bytes: NaN is not equal to itself."""
+    """Returns the numbers as bytes, because NaN is not equal to itself."""
     return np.asarray(lists.flatten()).tobytes()
 
 
@@ -106,7 +106,7 @@ def test_what_is_not_plain_is_left_to_arrow(tmp_path: Path, options: dict[str, A
 
 def test_other_lengths_than_the_file_has_are_left_to_arrow(tmp_path: Path) -> None:
     path = written(tmp_path / "x.parquet", [[1, 2], None, [3, None, 4]], pa.list_(pa.int32()))
-    assert read(path, [2, 0, 2]) is not None  # what the lengths say is what the file has
+    assert read(path, [2, 0, 2]) is not None  # the lengths match the file
     assert read(path, [2, 0, 3]) is None
     assert read(path, None) is None
 
@@ -138,7 +138,7 @@ def test_damaged_pages_are_left_to_arrow(tmp_path: Path, codec: str | None, vers
     assert count(chunk) == 4 * 39
     assert all(count(chunk[:end]) is None for end in range(1, size))
     random = np.random.default_rng(0)
-    for _ in range(300):  # nothing but a number of bytes, or None, comes of it
+    for _ in range(300):  # the result is always a byte count or None
         damaged = chunk.copy()
         damaged[random.integers(0, min(size, 60))] = random.integers(0, 256)
         found = count(damaged)
@@ -173,7 +173,7 @@ def test_no_memory_is_set_aside_for_what_headers_claim(tmp_path: Path, codec: st
 
 
 def page_of(claimed_bytes: int, content: bytes) -> bytes:
-    """A data page (version 2) without levels whose header claims a size, in the Thrift compact protocol."""
+    """Returns a data page (version 2) without levels whose header claims a size, in the Thrift compact protocol."""
 
     def number(value: int) -> bytes:
         value, result = value << 1, b""

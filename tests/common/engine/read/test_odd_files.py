@@ -1,7 +1,7 @@
-"""Parquet files as they exist in the wild: each reads as pyarrow reads it, or says at once what is wrong and what to do.
+"""Parquet files from the wild: each reads as in pyarrow, or fails at once with what is wrong and how to fix it.
 
-The cases follow the descriptions of ``apache/parquet-testing`` (``data/README.md``, ``bad_data/README.md``); the files
-are made here, by pyarrow, and where pyarrow writes no such file, by changing bytes of one that it wrote.
+The cases follow the descriptions in ``apache/parquet-testing`` (``data/README.md``, ``bad_data/README.md``). The tests
+make the files with pyarrow, and change bytes where pyarrow cannot write such a file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def ids(pipeline: Pipeline) -> list[int]:
 
 
 def wide() -> pa.Table:
-    """A column of every physical type, nulls in all of them."""
+    """Returns a column of every physical type, all with nulls."""
     half = RANDOM.normal(size=COUNT).astype(np.float16)
     columns = {
         "flag": pa.array([k % 3 == 0 for k in range(COUNT)]),
@@ -63,7 +63,7 @@ WIDE = wide()
 
 
 def check_against_arrow(path: Path, table: pa.Table = WIDE) -> None:
-    """Rows in order, a filter, and a shuffle give what pyarrow reads."""
+    """Checks rows in order, a filter, and a shuffle against pyarrow."""
     held = pq.read_table(path)
     assert held.num_rows == table.num_rows
     expected = [_plain(row) for row in table.to_pylist()]
@@ -118,7 +118,7 @@ def test_a_row_group_of_more_pages_than_a_short_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"id": pa.array(range(count), pa.int32())})
     pq.write_table(table, path, data_page_size=1, write_batch_size=1, use_dictionary=False, compression="none")
-    assert path.stat().st_size > count * 20  # a page header for each row
+    assert path.stat().st_size > count * 20  # one page header per row
     assert ids(reader(path).skip(count - 3)) == [count - 3, count - 2, count - 1]
     assert len(reader(path).where(pc.field("id") >= count - 5)) == 5
 
@@ -143,7 +143,7 @@ def test_concatenated_gzip_members_are_one_page(tmp_path: Path) -> None:
 
 
 def _gzip_member(data: bytes, room: int) -> bytes:
-    """A member made longer by ``room`` bytes (0, or at least 2), in the header's extra field; see RFC 1952."""
+    """Lengthens a member by ``room`` bytes (0, or at least 2) in the header's extra field; see RFC 1952."""
     member = gzip.compress(data, 9, mtime=0)
     if not room:
         return member
@@ -154,7 +154,7 @@ def _gzip_member(data: bytes, room: int) -> bytes:
 
 
 def patched(path: Path, before: bytes, after: bytes) -> None:
-    """Replaces a value in the footer's statistics by another of the same length."""
+    """Replaces a value in the footer's statistics with another of the same length."""
     raw = path.read_bytes()
     footer = len(raw) - 8 - int.from_bytes(raw[-8:-4], "little")
     assert len(before) == len(after)
@@ -195,7 +195,7 @@ def test_a_zero_of_either_sign_in_statistics_is_both(tmp_path: Path, stored: flo
 
 
 def test_bounds_of_text_that_were_cut_off_prove_nothing(tmp_path: Path) -> None:
-    """As parquet-rs writes them with a truncation length: the bounds are around the values, and are no values."""
+    """Like parquet-rs with a truncation length: the bounds enclose the values but are not values themselves."""
     path = tmp_path / "a.parquet"
     names = ["Blart", "Alice", "Bob", "Kevin"]
     pq.write_table(pa.table({"id": range(4), "x": names, "raw": [n.encode() for n in names]}), path)

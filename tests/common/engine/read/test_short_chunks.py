@@ -1,4 +1,4 @@
-"""A column chunk that holds fewer or more values than its footer says is an error on every path that reads one."""
+"""A column chunk with fewer or more values than its footer says is an error on every read path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def shortened(content: bytes, column: str) -> list[bytes]:
-    """The file with each bit of the column's page header turned over, one at a time."""
+    """Yields the file with each bit of the column's page header flipped, one at a time."""
     metadata = pq.read_metadata(pa.BufferReader(content)).row_group(0)
     chunks = [metadata.column(number) for number in range(metadata.num_columns)]
     chunk = next(chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] == column)
@@ -70,7 +70,7 @@ def test_a_bit_of_a_page_header_moves_no_row(source: bytes, column: str, tmp_pat
 
 @pytest.fixture
 def short(source: bytes, tmp_path: Path) -> Path:
-    """A file whose chunk of ``number`` says that it has fewer values than its row group."""
+    """Writes a file whose ``number`` chunk claims fewer values than its row group."""
     path = tmp_path / "data" / "x.parquet"
     path.parent.mkdir()
     for content in shortened(source, "number"):

@@ -1,4 +1,4 @@
-"""Large values read without Arrow, into memory or later from their file: the same batches as when Arrow reads them."""
+"""Large values read without Arrow, into memory or later from their file: the same batches as with Arrow."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_batches_are_the_same_as_through_arrow(url: str, data: st.DataObject) ->
 @pytest.mark.parametrize(("field", "kind"), [("image", StoredCells), ("sweep", FileCells), ("mixed", FileCells)])
 @pytest.mark.parametrize("user_code", [False, True])
 def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str, kind: type, user_code: bool) -> None:
-    """With workers (images, user functions), and in the reader's own threads."""
+    """Runs with workers (images, user functions), and in the reader's own threads."""
     large = Unischema(
         "large",
         [
@@ -164,7 +164,7 @@ def test_the_sidecar_hands_large_values_on(tmp_path: Path, field: str, kind: typ
             sweep = random.standard_normal(5_000, np.float32)
             writer.write({"image": image, "sweep": sweep, "mixed": sweep})
     pipeline = Pipeline(tmp_path / "data", [field], workers=2)
-    if field == "mixed":  # of one shape by what a user says, and other shapes are found out late
+    if field == "mixed":  # the user declares one shape, and other shapes are detected late
         kind = StoredCells
     [fetcher] = fetchers_of(pipeline.plan())
     assert type(fetcher.fetch(0, None).columns[0]) is kind
@@ -252,7 +252,7 @@ def test_few_of_many_cells_do_not_hold_the_memory_of_all() -> None:
     assert cells.take(np.arange(90)).data is cells.data
 
 
-# --- values that stay in their file ---
+# --- values left in their file ---
 
 
 @pytest.fixture
@@ -261,7 +261,7 @@ def stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cells_in_file(path: Path, lengths: list[int], gaps: list[int]) -> tuple[FileCells, list[bytes]]:
-    """Values of these lengths with these gaps before them."""
+    """Lays out values of these lengths with these gaps before them."""
     random = np.random.default_rng(sum(lengths))
     content, starts, values = b"", [], []
     for length, gap in zip(lengths, gaps, strict=True):
@@ -307,7 +307,7 @@ def test_bytes_are_read_from_where_they_lie_however_little_comes_at_once(
 
 
 def write_images(folder: Path, count: int) -> list[np.ndarray]:
-    """Images of noise, 20 in each row group."""
+    """Noise images, 20 per row group."""
     schema = Unischema(
         "x", [UnischemaField("id", np.int64), UnischemaField("x", np.uint8, (80, 80, 3), CompressedImageCodec("png"))]
     )
@@ -397,7 +397,7 @@ def test_images_of_a_file_that_was_cut_are_not_called_damaged(url: str, tmp_path
 
 @pytest.mark.usefixtures("stay")
 def test_another_file_under_the_name_is_not_read_by_the_places_of_the_first(url: str, tmp_path: Path) -> None:
-    """Writers replace files whole; what is open is read to its end."""
+    """Writers replace whole files; an open file is read to its end."""
     source = data_file(url)
     copy = tmp_path / "data" / source.name
     copy.parent.mkdir()
@@ -422,9 +422,9 @@ def test_a_file_that_is_not_as_it_was_listed_is_not_opened(tmp_path: Path) -> No
     first = files.open(listed)
     assert first is not None
     assert files.open(listed) is first
-    (tmp_path / "new").write_bytes(b"another")  # of the same size
+    (tmp_path / "new").write_bytes(b"another")  # the same size
     os.replace(tmp_path / "new", path)
-    assert files.open(listed) is first  # what was listed, though it has no name any more
+    assert files.open(listed) is first  # the listed file, though its name is gone
     del first
     assert files.open(listed) is None
     path.unlink()
@@ -446,7 +446,7 @@ def test_files_are_closed_with_the_last_value(url: str) -> None:
 
 @pytest.mark.usefixtures("stay")
 def test_values_with_several_headers_are_decoded_one_by_one(tmp_path: Path) -> None:
-    """The same shape and dtype, but Fortran's order in one of them."""
+    """The same shape and dtype, but Fortran order in one of them."""
     schema = Unischema("x", [UnischemaField("x", np.float32, (5, 4), NdarrayCodec())])
     arrays = [np.random.default_rng(n).standard_normal((5, 4), np.float32) for n in range(8)]
     with DatasetWriter(tmp_path / "data", schema, row_group_rows=4, compression=None) as writer:

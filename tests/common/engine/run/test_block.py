@@ -1,4 +1,4 @@
-"""Loaded windows: where their rows are stored, and that their memory goes as soon as nobody holds them."""
+"""Loaded windows: where their rows are stored, and that their memory is freed once nothing references them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_rows_know_their_row_group_and_their_number_in_it() -> None:
 
 @pytest.mark.parametrize("windows", [False, True])
 def test_windows_go_as_soon_as_nobody_holds_them(url: Path, windows: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the garbage collector, which may let a gigabyte of them pass before it looks."""
+    """Runs without the garbage collector, which may let a gigabyte of them pile up before it runs."""
     alive: weakref.WeakSet[LoadedBlock] = weakref.WeakSet()
     made: list[int] = []
 

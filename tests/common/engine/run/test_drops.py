@@ -1,4 +1,4 @@
-"""Functions that leave rows out: full batches of what is left, an unknown length, and exact states all the same."""
+"""Functions that drop rows: full batches of the remaining rows, an unknown length, and still exact states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns kept by item against columns kept by row, and batches cut in one go against batches cut apart."""
+"""Columns stored by item against columns stored by row, and batches cut at once against batches cut separately."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDE = ("int32", "uint32", "float32")
 
 
 def table() -> pa.Table:
-    """Numbers of all sizes, with nulls in some, a small vector, and text."""
+    """Numbers of all sizes, some with nulls, a small vector, and text."""
     random = np.random.default_rng(5)
     columns: dict[str, pa.Array] = {"id": pa.array(np.arange(ROWS))}
     for number in range(10):
@@ -41,7 +41,7 @@ def table() -> pa.Table:
     for number in range(7):
         columns[f"one_{number}"] = pa.array(random.integers(0, 2, ROWS).astype(bool))
     columns["holes"] = pa.array(random.standard_normal(ROWS), mask=random.integers(0, 9, ROWS) == 0)
-    columns["few"] = pa.array(np.arange(ROWS, dtype=np.int32), mask=np.arange(ROWS) == 17)  # in one row group only
+    columns["few"] = pa.array(np.arange(ROWS, dtype=np.int32), mask=np.arange(ROWS) == 17)  # only in one row group
     columns["half"] = pa.array(random.standard_normal(ROWS).astype(np.float16))
     columns["text"] = pa.array([str(number) for number in range(ROWS)])
     columns["pair"] = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2 * ROWS, dtype=np.float32)), 2)
@@ -57,7 +57,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plain path: no window deals its columns."""
+    """Takes the plain path, in which no window reorders its columns."""
     monkeypatch.setattr(ElementProgram, "fields_by_item", ())
 
 
@@ -124,7 +124,7 @@ def test_shuffled_numbers_are_kept_by_item_and_can_still_be_had_by_row(url: Path
     (fetcher,) = fetchers_of(plan)
     window = fetcher.load(plan.block_rows(key))
     assert {names[number] for number in window.by_item} == {*names} - {"text"}
-    (plain,) = fetchers_of(Pipeline(url).plan())  # in natural order nothing is gained
+    (plain,) = fetchers_of(Pipeline(url).plan())  # no gain in natural order
     stored = plain.load(plan.block_rows(key))
     assert not stored.by_item
     rows = np.array([5, 3, 3, 600])

@@ -1,4 +1,4 @@
-"""Reading ahead: how many blocks are begun before a job asks for them."""
+"""Readahead: how many blocks are started before a job asks for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS, BLOCK_BYTES = 8, 100
 
 
 class Began(NamedTuple):
-    """What a store has begun, and the gate that its fetches wait at."""
+    """The fetches that a store has started, and the gate where they wait."""
 
     row_groups: list[int]
     gate: threading.Event
@@ -26,7 +26,7 @@ class Began(NamedTuple):
 
 
 class Plan:
-    """One stream of blocks of one row group each."""
+    """One stream of blocks with one row group each."""
 
     def block_rows(self, key: BlockKey) -> BlockRows:
         rows = np.arange(1)
@@ -40,7 +40,7 @@ class Plan:
 
 
 class Fetcher:
-    """Row groups that come when the gate is open."""
+    """Row groups that arrive once the gate is open."""
 
     def __init__(self, began: Began) -> None:
         self._began = began
@@ -72,7 +72,7 @@ def job(block: int) -> Job:
 
 
 def arrive(began: Began, count: int) -> list[int]:
-    """Waits for this many fetches, and for no more."""
+    """Waits for exactly this many fetches."""
     for _ in range(count):
         assert began.arrived.acquire(timeout=PATIENCE_S)
     assert not began.arrived.acquire(timeout=0.05)
@@ -96,10 +96,10 @@ def test_more_blocks_are_read_ahead_of_jobs_that_would_wait(began: Began) -> Non
     store.acquire(job(0))
     store.read_ahead()
     assert arrive(began, 2) == [0, 1]
-    store.acquire(job(1))  # it is on its way still
+    store.acquire(job(1))  # it is still on its way
     store.read_ahead()
     assert arrive(began, 2) == [0, 1, 2, 3]
-    store.acquire(job(1))  # the same block again says nothing new
+    store.acquire(job(1))  # the same block again changes nothing
     store.read_ahead()
     assert arrive(began, 0) == [0, 1, 2, 3]
     store.close()
@@ -127,7 +127,7 @@ def test_reading_ahead_keeps_to_the_budget(began: Began) -> None:
 
 
 def test_what_was_read_ahead_goes_when_it_is_behind(began: Began) -> None:
-    """Also where nothing more may be read ahead."""
+    """Also when no more readahead is allowed."""
     began.gate.set()
     store = store_of(began, threads=2, memory_limit=2 * BLOCK_BYTES)
     first = store.acquire(job(0))

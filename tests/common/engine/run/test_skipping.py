@@ -1,4 +1,4 @@
-"""Rows that fail are left out, counted and remembered (`on_error="skip"`); `tests/mishaps.py` has the property."""
+"""Failing rows are skipped, counted and remembered (`on_error="skip"`); `tests/mishaps.py` has the property test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ IMAGE = UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec(
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Images of which some are damaged, and nulls in another field."""
+    """Images, some of them damaged, and nulls in another field."""
     monkeypatch.setenv("PARQUETRY_CACHE_DIR", str(tmp_path / "kept"))
     good = IMAGE.storage.encode(IMAGE, np.zeros((2, 2, 3), np.uint8))
     ids = pa.array(range(ROWS), pa.int64())
@@ -49,7 +49,7 @@ def ids(elements: Any) -> list[Any]:
 
 
 def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows with every search for rows that fail."""
+    """Grows with every search for failing rows."""
     from parquetry.common.engine.run import threads
 
     searched: list[int] = []
@@ -172,7 +172,7 @@ def test_nulls_are_left_out_where_they_are_errors(url: str) -> None:
     from parquetry.common.pipeline.iteration import StepIterator
 
     pipeline = Pipeline(url, ["id", "score"], on_error="skip")
-    assert len(ids(pipeline)) == ROWS  # numpy has a form for them
+    assert len(ids(pipeline)) == ROWS  # numpy can represent them
     steps: StepIterator[Any] = StepIterator(pipeline, 0, strict_nulls=True)
     assert sum(count for count, _ in steps) == ROWS - 1
     assert steps.stats().skipped_null == 1
@@ -314,7 +314,7 @@ def test_a_mix_refuses_sources_that_treat_errors_differently(url: str) -> None:
 
 def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
     plans = [images(url).plan() for _ in range(9)]
-    knowers = [BadRows(plan, strict_nulls=True) for plan in plans]  # as each process has its own
+    knowers = [BadRows(plan, strict_nulls=True) for plan in plans]  # each process has its own
 
     def find(number: int) -> None:
         (draw,) = plans[number].draws(0, *plans[number].lane(Cursor()).resolve(np.array([number])))
@@ -329,7 +329,7 @@ def test_processes_that_keep_bad_rows_at_once_lose_none(url: str) -> None:
 
 def test_who_takes_over_counts_no_row_that_was_counted_already(url: str, caplog: pytest.LogCaptureFixture) -> None:
     pipeline = images(url).batch(4)
-    list(pipeline)  # so that all are known
+    list(pipeline)  # so all are known
     plan, counters = pipeline.plan(), Counters()
 
     def planner(cursor: Cursor) -> SkippingPlanner:

@@ -1,4 +1,4 @@
-"""Functions of Arrow batches: `transform` with ``batched="arrow"``."""
+"""Functions on Arrow batches: `transform` with ``batched="arrow"``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cast``: numbers in another dtype, as numpy casts them; what would become another number is an error."""
+"""``cast``: converts numbers as numpy does; a value that would change is an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drive(request: pytest.FixtureRequest, url: str) -> Pipeline:
 
 
 def column(tmp_path: Path, values: Any, kind: Any = None) -> Pipeline:
-    """A pipeline over one column ``x``, in row groups of three."""
+    """Returns a pipeline over one column ``x``, in row groups of three."""
     pq.write_table(pa.table({"x": pa.array(values, kind)}), tmp_path / "part.parquet", row_group_size=3)
     return Pipeline(str(tmp_path), executor="threads", workers=1)
 

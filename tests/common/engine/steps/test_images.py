@@ -1,4 +1,4 @@
-"""Image stages against numpy, OpenCV and Pillow; fused decoding against one step after the other; draws."""
+"""Image stages against numpy, OpenCV and Pillow; fused decoding against separate steps; random draws."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ PLACES = np.arange(HIGH * WIDE, dtype=np.int32).reshape(HIGH, WIDE)
 
 
 def picture(seed: int, *shape: int) -> np.ndarray:
-    """A smooth picture, so that JPEG keeps most of it."""
+    """Returns a smooth picture, so JPEG preserves most of it."""
     random = np.random.default_rng(seed)
     coarse = random.integers(0, 256, (3, 4, *shape[2:]), dtype=np.uint8)
     return cv2.resize(coarse, shape[1::-1], interpolation=cv2.INTER_CUBIC).reshape(shape)
 
 
 def row(number: int) -> dict[str, Any]:
-    """One row of the dataset."""
+    """Returns one row of the dataset."""
     return {
         "id": number,
         "jpeg": picture(number, HIGH, WIDE, 3),
@@ -77,7 +77,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(pipeline: Pipeline) -> dict[int, dict[str, Any]]:
-    """Unbatched rows by id."""
+    """Returns unbatched rows by id."""
     return {int(each["id"]): each for each in pipeline}
 
 
@@ -86,11 +86,11 @@ def values(pipeline: Pipeline, name: str) -> list[np.ndarray]:
 
 
 def same(batch: Any) -> Any:
-    """A user function that changes nothing, and keeps steps from being folded into decoding."""
+    """A user function that changes nothing, but keeps steps from being fused into decoding."""
     return batch
 
 
-# --- the fused path against one step after the other ---
+# --- the fused path against separate steps ---
 
 Verb = Callable[[Pipeline, str], Pipeline]
 SMOOTH = st.sampled_from(["nearest", "bilinear", "bicubic"])
@@ -154,7 +154,7 @@ def test_what_cannot_be_folded_still_comes_out_right(url: Path) -> None:
     assert not np.array_equal(first[0], wanted[0])
 
 
-# --- each operation against others' code ---
+# --- each operation against other libraries ---
 
 
 @pytest.mark.parametrize("name", ["jpeg", "depth", "tensor", "mask", "free"])
@@ -171,7 +171,7 @@ def test_resizing_is_opencvs(url: Path, name: str, size: tuple[int, int], interp
         if interpolation == "area" and (high < size[0] or wide < size[1]):
             used = cv2.INTER_LINEAR
         if interpolation == "area" and name == "jpeg" and high >= 2 * size[0] and wide >= 2 * size[1]:
-            continue  # decoded smaller; has a test of its own
+            continue  # decoded smaller; tested separately
         wanted = cv2.resize(image, size[::-1], interpolation=used).reshape(found.shape)
         assert found.dtype == image.dtype
         assert np.array_equal(found, wanted)
@@ -187,7 +187,7 @@ def test_nearest_takes_the_pixel_under_each_centre(url: Path, size: tuple[int, i
         )
         assert np.array_equal(found, image[rows][:, columns])
         pillow = np.asarray(Image.fromarray(image).resize(size[::-1], Image.Resampling.NEAREST))
-        assert (found == pillow).mean() > 0.8  # it rounds centres between two pixels one way or the other
+        assert (found == pillow).mean() > 0.8  # it rounds centers between two pixels either way
 
 
 def test_nearest_takes_any_dtype(url: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_jpeg_that_only_shrinks_is_decoded_smaller_and_looks_the_same(
     monkeypatch.setattr(Codec, "decode_reduced_into", counted)
     pipeline = Pipeline(large, ["image"], executor="threads")
     cut = {"scale": (0.9, 1.0), "seed": 2, "interpolation": "area"}
-    for verb, tolerance in (  # of 255, on average
+    for verb, tolerance in (  # out of 255, on average
         (lambda p: p.resize("image", size, interpolation="area"), 4),
         (lambda p: p.random_resized_crop("image", size, **cut), 4),
     ):
@@ -359,7 +359,7 @@ def test_other_interpolations_are_of_the_whole_image(large: Path, monkeypatch: p
 
 
 def augmented(pipeline: Pipeline, seed: int | None = 11) -> Pipeline:
-    """Everything that is random, on an image and its mask."""
+    """Every random stage, on an image and its mask."""
     both = ["jpeg", "places"]
     cut = pipeline.select("id", *both).random_resized_crop(both, (9, 7), interpolation={"places": "nearest"}, seed=seed)
     return cut.random_flip(both, seed=seed).random_flip(both, "vertical", seed=seed).normalize("jpeg", MEAN, STD)
@@ -417,13 +417,13 @@ def test_calls_of_one_seed_draw_alike_and_calls_of_another_do_not(url: Path) -> 
 def test_a_seed_that_nobody_gave_follows_the_shuffles(url: Path) -> None:
     first = augmented(Pipeline(url).shuffle(6, seed=1), None)
     again = augmented(Pipeline(url).shuffle(6, seed=1), None)
-    assert first.stages != again.stages  # each drew a number that is not used here
+    assert first.stages != again.stages  # each drew a number that is unused here
     assert_same(list(first), list(again))
     other = augmented(Pipeline(url).shuffle(6, seed=2), None)
     assert not np.array_equal(rows_of(again)[3]["places"], rows_of(other)[3]["places"])
     twice = Pipeline(url, ["places"]).shuffle(6, seed=1).random_flip("places").random_flip("places")
     turned = [np.array_equal(image, PLACES) for image in values(twice.repeat(3), "places")]
-    assert not all(turned)  # two calls of no seed are two draws
+    assert not all(turned)  # two calls without a seed are two draws
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
@@ -634,7 +634,7 @@ def test_an_image_and_a_mask_of_another_size_are_not_cut_alike(tmp_path: Path, p
 
 @pytest.fixture
 def no_opencv(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if OpenCV were not installed."""
+    """Simulates a missing OpenCV."""
     cached = (image_kernels.opencv, image_kernels._opencv_if_installed)
     for function in cached:
         function.cache_clear()

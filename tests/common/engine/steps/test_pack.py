@@ -1,4 +1,4 @@
-"""`pack` against columns put side by side by numpy, straight from storage and after other steps."""
+"""`pack` against columns joined by numpy, straight from storage and after other steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"
 
 
 def column(dtype: str, *shape: int) -> np.ndarray:
-    """Numbers of every dtype, small enough for all of them."""
+    """Numbers small enough for every dtype."""
     numbers = np.random.default_rng(len(dtype) + sum(shape)).integers(0, 100, (ROWS, *shape))
     return (numbers % 2 == 0) if dtype == "bool" else (numbers / (3 if "float" in dtype else 1)).astype(dtype)
 
@@ -62,7 +62,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def beside(names: list[str], dtype: Any) -> np.ndarray:
-    """What numpy makes of the columns."""
+    """Packs the columns with numpy."""
     return np.concatenate([VALUES[name].reshape(ROWS, -1).astype(dtype) for name in names], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""Nulls, variable shapes, decimals and axes: each form that a model may take, against plain Python."""
+"""Nulls, variable shapes, decimals and axes: each form that a model may expect, against plain Python."""
 
 from __future__ import annotations
 

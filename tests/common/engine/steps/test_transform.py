@@ -1,4 +1,4 @@
-"""User functions that return their own memory again, keep or change what they are given, or return nulls in any form."""
+"""User functions that reuse their own memory, keep or change their arguments, or return nulls in any form."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_masked_window_keeps_the_nulls_of_its_steps(tmp_path: Path) -> None:
     assert isinstance(Pipeline(built.url).schema["speed"].nullable, bool)
 
 
-# --- fields that are padded to the longest value of a batch ---
+# --- fields padded to the longest value of a batch ---
 
 FORMS: list[Any] = [False, True, "arrow"]
 

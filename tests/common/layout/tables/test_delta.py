@@ -1,4 +1,4 @@
-"""`Pipeline.from_delta`, held against what deltalake itself gives."""
+"""`Pipeline.from_delta`, compared with deltalake itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UUID = bytes(range(16))
 
 
 def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
-    """Rows as sorted tuples of plain values; nulls first."""
+    """Returns rows as sorted tuples of plain values; nulls first."""
     rows = [tuple(_plain(row[name]) for name in names) for row in pipeline]
     return sorted(rows, key=_key)
 
@@ -44,7 +44,7 @@ def table_rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
 
 
 def query_rows(path: Path, *names: str) -> list[tuple[Any, ...]]:
-    """What deltalake's own query engine gives, which knows deletion vectors and column mapping."""
+    """Returns the result of deltalake's own query engine, which supports deletion vectors and column mapping."""
     found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(path))).execute("select * from t")
     return table_rows(pa.table(found.read_all()), *names)
 
@@ -220,7 +220,7 @@ def test_a_checkpoint_may_have_sidecars(tmp_path: Path) -> None:
 
 
 def hand_table(path: Path, features: list[str], data: pa.Table, **more: Any) -> dict[str, Any]:
-    """A table of one file with the columns id and name; gives the action that added it."""
+    """Writes a table of one file with the columns id and name; returns the action that added it."""
     path.mkdir(exist_ok=True)
     action = hand.add(path, "a.parquet", data, **more)
     fields = [hand.field("id", "long"), hand.field("name", "string")]
@@ -312,7 +312,7 @@ def test_renamed_columns_are_found_by_column_mapping(tmp_path: Path, mode: str) 
         hand.mapped("number", "integer", 1, "col-1"),
         hand.mapped("group", struct, 2, "col-2"),
         hand.mapped("day", "string", 4, "col-4"),
-        hand.mapped("col-1", "string", 5, "col-5"),  # a new column by the old one's physical name
+        hand.mapped("col-1", "string", 5, "col-5"),  # a new column with the old one's physical name
     ]
     hand.commit(
         tmp_path,

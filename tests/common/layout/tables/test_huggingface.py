@@ -193,7 +193,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 def images_without_features(folder: Path) -> UnischemaField:
-    """A folder of images as structs, without a footer that tells; and how they are to be read."""
+    """Writes a folder of images as structs, without a footer that says so; returns how to read them."""
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     cells = [{"bytes": picture(10 * n, "jpeg"), "path": f"{n}.jpg"} for n in range(4)] + [None]
     write(folder / "a.parquet", pa.table({"id": range(5), "image": pa.array(cells, kind), "n": range(5)}))

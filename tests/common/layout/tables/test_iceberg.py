@@ -1,4 +1,4 @@
-"""`Pipeline.from_iceberg`, held against what pyiceberg itself gives; equality deletes, which it does not know, against lists."""
+"""`Pipeline.from_iceberg` against pyiceberg itself; equality deletes, which it does not support, against lists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestampType
 
 
 def rows_of(pipeline: Pipeline, *names: str) -> list[tuple[Any, ...]]:
-    """Rows as sorted tuples of plain values; nulls first."""
+    """Returns rows as sorted tuples of plain values; nulls first."""
     return _sorted(tuple(_plain(row[name]) for name in names) for row in pipeline)
 
 
@@ -55,7 +55,7 @@ def numbers(first: int, stop: int) -> pa.Table:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Any:
-    """A table of two files: ids 0 to 9, and 10 to 14."""
+    """Creates a table of two files: ids 0 to 9, and 10 to 14."""
     made = hand.catalog_in(tmp_path).create_table(
         "n.t", numbers(0, 0).schema, properties={"format-version": "2", "write.parquet.row-group-limit": "4"}
     )
@@ -124,7 +124,7 @@ def test_columns_are_found_by_their_ids(tmp_path: Path) -> None:
         change.rename_column("s.u", "w")
         change.delete_column("b")
     with table.update_schema() as change:
-        change.add_column("b", LongType())  # another column by the name of one that is gone
+        change.add_column("b", LongType())  # another column with the name of a deleted one
         change.add_column(("s", "x"), StringType())
         change.rename_column("real", "a")
     second = pa.table(
@@ -315,13 +315,13 @@ def test_files_that_others_wrote_are_read_by_the_name_mapping(tmp_path: Path) ->
         == scanned(table, "id", "part", "day")
         == [(1, "x", None), (2, "x", None)]
     )
-    pq.write_table(pa.table({"id": [1, 2]}), path)  # as Hive writes them, without the column
+    pq.write_table(pa.table({"id": [1, 2]}), path)  # as written by Hive, without the column
     values = [(row["id"], row["part"]) for row in Pipeline.from_iceberg(_with_size(table, path))]
     assert values == [(1, "x"), (2, "x")]
 
 
 def _with_size(table: Any, path: Path) -> Any:
-    """The table as it is; the footer of a file is kept by its size, which the manifest still tells for the old one."""
+    """Forgets cached footers, which go by size: the manifest still reports the old file's size."""
     from parquetry.common.layout import footers
 
     footers._kept.clear()

@@ -1,4 +1,4 @@
-"""`Pipeline.from_image_folder`: what is listed, in which order, and what happens when files change."""
+"""`Pipeline.from_image_folder`: which files it lists, in which order, and what happens when they change."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_row_groups_are_small_and_weigh_as_much_as_their_images(tmp_path: Path) 
 
 
 def replaced(path: Path, data: bytes) -> None:
-    """Other content of the same size, with the same time."""
+    """Writes other content with the same size and time."""
     before = path.stat()
     assert len(data) == before.st_size
     path.with_suffix(".new").write_bytes(data)
@@ -254,10 +254,10 @@ def test_an_image_that_is_replaced_by_one_of_its_size_and_time_is_noticed(
     for number, name in enumerate(["dog/1.jpg", "cat/b.PNG"]):
         put(folder, name, picture(kind_of(name), 10 + number).ljust(2000, b"\0"))
     first = opened()
-    (folder / "cat/a.jpg").chmod(0o600)  # which changes no content
+    (folder / "cat/a.jpg").chmod(0o600)  # does not change the content
     assert [int(row["image"].mean()) for row in first if row["path"] == "dog/1.jpg"] == [10]
     replaced(folder / "dog/1.jpg", picture("jpeg", 90).ljust(2000, b"\0"))
-    if not cached:  # a cache may give what the pipeline was planned with
+    if not cached:  # a cache may return the planned content
         with pytest.raises(DatasetError, match=r"dog/1.jpg: expected the version that the pipeline was planned with"):
             list(first)
     again = opened()
@@ -287,7 +287,7 @@ def test_two_stores_with_equal_listings_are_two_datasets(tmp_path: Path, cached:
     assert [greys(opened(store)) for store in (first, second, first)] == [{20}, {70}, {20}]
     kept = list((tmp_path / "cache").glob("*.table")) if cached else []
     assert bool(kept) == (cached and bool(says))
-    for path in first.files:  # unsaid: whether this is seen tells whether the cache is used
+    for path in first.files:  # whether this change shows tells whether the cache is used
         first.files[path] = picture("png", 50).ljust(300, b"\0")
     assert greys(opened(first)) == ({20} if kept else {50})
     for path in first.files:
@@ -298,7 +298,7 @@ def test_two_stores_with_equal_listings_are_two_datasets(tmp_path: Path, cached:
 
 def test_nothing_is_kept_of_a_store_without_a_name() -> None:
     store = in_memory("", 20, "tag")
-    store.storage_options["hook"] = lambda: None  # which nothing can pickle
+    store.storage_options["hook"] = lambda: None  # cannot be pickled
     pipeline = Pipeline.from_image_folder("/train", filesystem=store)
     assert not pipeline.dataset.outlives_plan
     assert kept_key(pipeline.dataset, [], "vocabulary") is None

@@ -1,4 +1,4 @@
-"""What addresses are, and which ones open a server to other machines."""
+"""Valid addresses, and which ones open a server to other machines."""
 
 from __future__ import annotations
 

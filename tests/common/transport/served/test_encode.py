@@ -1,4 +1,4 @@
-"""Batches survive the way through Arrow unchanged, in both layouts, and any Arrow reader can read the first."""
+"""Batches pass through Arrow unchanged, in both layouts, and any Arrow reader can read the first layout."""
 
 from __future__ import annotations
 

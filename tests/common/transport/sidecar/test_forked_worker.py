@@ -1,4 +1,4 @@
-"""Workers that are copies of the reader: as separate, as supervised and as mortal as those that are started afresh."""
+"""Workers forked from the reader: as isolated, supervised and killable as freshly started ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere worke
 
 READER = "parquetry.common.sidecar"
 WORKER = "parquetry.common.transport.sidecar.worker"
-TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"  # one that takes over
+TEMPLATE = "parquetry.common.transport.sidecar.forked_worker"  # its replacement
 
 _BEGUN: list[Any] = []
 
@@ -41,19 +41,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def _own_sidecar() -> Iterator[None]:
     IDLE.close()
     yield
-    while _BEGUN:  # also those of a test that failed
+    while _BEGUN:  # including those of a failed test
         _BEGUN.pop().close()
     IDLE.close()
 
 
 def begun(built: Built, **options: Any) -> tuple[Any, psutil.Process]:
-    """An iterator that goes on for ever, and its reader, with two workers."""
+    """Returns an endless iterator and its reader, with two workers."""
     before = set(psutil.Process().children())
     iterator = iter(Pipeline(built.url, executor="sidecar", workers=2, **options).repeat().batch(4))
     _BEGUN.append(iterator)
     for _ in range(20):
         next(iterator)
-    # An element came, so it has its own command line. Other children may just begin or end.
+    # It has delivered an element, so it has its own command line. Other children may be starting or ending.
     (reader,) = (child for child in set(psutil.Process().children()) - before if runs(child, READER))
     return iterator, reader
 
@@ -65,12 +65,12 @@ def runs(process: psutil.Process, module: str) -> bool:
 
 
 def runs_afresh(worker: psutil.Process) -> bool:
-    """Whether a worker was started by itself, and has come so far: until then it has its parent's command line, or none."""
+    """Whether a worker was started directly and is up: until then, it has its parent's command line, or none."""
     return runs(worker, WORKER)
 
 
 def sockets(process: psutil.Process) -> set[str]:
-    """The sockets that a process holds, by their inodes."""
+    """Returns the open sockets of a process, by inode."""
     folder = Path(f"/proc/{process.pid}/fd")
     links = set()
     for name in os.listdir(folder):
@@ -113,7 +113,7 @@ def test_one_that_is_killed_is_told_reaped_and_replaced(built: Built, capfd: pyt
     for worker in workers_of(reader):
         worker.send_signal(signal.SIGKILL)
     assert gone(list(first), WITHIN_S) == []
-    for _ in iterator:  # until both have been asked for something; it goes on for ever
+    for _ in iterator:  # until both have received a request; it is endless
         (template,) = reader.children()
         workers = template.children()  # a zombie would be one of them
         if len(workers) == 2 and not first & {worker.pid for worker in workers}:
@@ -121,7 +121,7 @@ def test_one_that_is_killed_is_told_reaped_and_replaced(built: Built, capfd: pyt
     assert not any(map(runs_afresh, workers))
     assert gone(list(first), WITHIN_S) == []
     iterator.close()
-    IDLE.close()  # the reader's last words have been read
+    IDLE.close()  # the reader's last output has been read
     assert "decode worker died (killed by SIGKILL)" in capfd.readouterr().err
 
 
@@ -140,7 +140,7 @@ def test_without_its_template_workers_are_started_by_themselves(
         if len(workers) == 2 and not set(first) & set(workers):
             break
     assert any(map(runs_afresh, workers))
-    assert template not in reader.children()  # nor is its zombie
+    assert template not in reader.children()  # and it left no zombie
     iterator.close()
     IDLE.close()
     assert "workers are forked from is gone; starting a worker without it" in capfd.readouterr().err
@@ -149,7 +149,7 @@ def test_without_its_template_workers_are_started_by_themselves(
 def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> None:
     iterator, reader = begun(built)
     (template,) = reader.children()
-    first = workers_of(reader)  # they are nobody's children without the template
+    first = workers_of(reader)  # they are orphans without the template
     template.kill()
     for worker in first:
         worker.kill()
@@ -162,7 +162,7 @@ def test_another_template_takes_over_from_one_that_was_killed(built: Built) -> N
         workers = workers_of(reader)
         if len(workers) == 2 and all(runs(worker, TEMPLATE) for worker in workers):
             break
-        for worker in filter(runs_afresh, workers):  # so that copies of the next template replace them
+        for worker in filter(runs_afresh, workers):  # so copies of the next template replace them
             worker.kill()
     assert [worker.parent() for worker in workers] == [template] * 2
     assert sockets(workers[0]).isdisjoint(sockets(workers[1]))
@@ -185,7 +185,7 @@ def test_nothing_adds_up_over_iterations(built: Built) -> None:
         return reader.num_fds(), [worker.pid for worker in workers], [len(sockets(worker)) for worker in workers]
 
     before, after = rounds(8), rounds(40)
-    assert after[0] <= before[0] + 8  # windows that are in use at the moment of counting
+    assert after[0] <= before[0] + 8  # windows in use at the moment of counting
     assert after[1:] == before[1:] == (after[1], [1, 1])
 
 
@@ -193,7 +193,7 @@ def test_functions_draw_their_own_numbers_and_multiply_in_every_worker(built: Bu
     def drawn(row: dict[str, Any]) -> dict[str, Any]:
         import random
 
-        size = 200 if row["id"] < 2 else 1  # OpenBLAS has lost its threads in the fork, and makes others
+        size = 200 if row["id"] < 2 else 1  # OpenBLAS lost its threads in the fork and creates new ones
         wide = np.ones((size, size)) @ np.ones((size, size))
         return {"numpy": np.random.random(), "python": random.random(), "sum": wide.sum(), "worker": os.getpid()}
 
@@ -215,14 +215,14 @@ def test_a_reader_that_has_threads_already_starts_its_workers_afresh(
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     iterator, reader = begun(built)
-    for _ in iterator:  # the second may still be on its way when the first has made a batch
+    for _ in iterator:  # the second may still be starting when the first has made a batch
         if all(map(runs_afresh, workers := workers_of(reader))):
             break
     assert len(workers) == 2
     iterator.close()
 
 
-# --- by itself, in a process that has one thread ---
+# --- alone, in a process with one thread ---
 
 ALONE = """
 import os, signal, socket, subprocess, sys
@@ -269,7 +269,7 @@ except ChildProcessError:
 
 
 def alone(before: str = "") -> tuple[list[str], str]:
-    """The lines that the program printed, and its stderr."""
+    """Returns the program's output lines and its stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning", "-c", before + textwrap.dedent(ALONE)],
         capture_output=True,

@@ -48,7 +48,7 @@ def test_a_wait_for_the_sidecar_is_interrupted(built: Built, tmp_path: Path, whe
     with Trainer(TRAINER, tmp_path, built.url, where) as trainer:
         waiting = []
         for _ in range(2):
-            waiting += trainer.told()  # the second time in another sidecar, because the first may never end
+            waiting += trainer.told()  # the second time in another sidecar, since the first may never end
             trainer.process.send_signal(signal.SIGINT)
         assert (trainer.output(), trainer.errors()) == ("interrupted\n" * 2, "")
     assert gone(waiting, WITHIN_S) == []

@@ -1,4 +1,4 @@
-"""The sidecar's life: what is killed leaves nothing, what dies is told or replaced, what is held stays valid."""
+"""The sidecar's lifecycle: kills leave nothing behind, deaths are reported or repaired, held values stay valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs pidfd_open to wait for processes of others"
 )
 
-CHEAP = ("id", "small", "vector", "label")  # decoded in threads of the reader
+CHEAP = ("id", "small", "vector", "label")  # decoded in the reader's threads
 COSTLY = ("id", "image", "points", "tags")  # decoded in worker processes
 OF_OTHERS: set[psutil.Process] = set()
 
@@ -41,11 +41,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """Each test begins without a sidecar, and ends all that it started."""
+    """Checks that each test starts without a sidecar and ends all it started."""
     gc.collect()
     IDLE.close()
     OF_OTHERS.clear()
-    OF_OTHERS.update(sidecars())  # TensorFlow's, of other tests, wait half a minute for another epoch
+    OF_OTHERS.update(sidecars())  # TensorFlow's, from other tests, wait half a minute for another epoch
     yield
     gc.collect()
     IDLE.close()
@@ -53,7 +53,7 @@ def _nothing_left() -> Iterator[None]:
 
 
 def sidecars() -> list[psutil.Process]:
-    """The readers that a test has started and that still run."""
+    """Returns the running readers that a test has started."""
     children = psutil.Process().children()
     return [child for child in children if child not in OF_OTHERS and _runs(child, "parquetry.common.sidecar")]
 
@@ -66,7 +66,7 @@ def _runs(process: psutil.Process, module: str) -> bool:
 
 
 def ids(batches: Any) -> list[int]:
-    """The ``id`` of every row."""
+    """Returns the ``id`` of every row."""
     return [number for batch in batches for number in batch["id"].tolist()]
 
 
@@ -113,7 +113,7 @@ def test_a_function_that_ends_its_process_is_an_error_and_no_endless_loop(built:
         next(iter(pipeline))
 
 
-# --- what users do ---
+# --- user actions ---
 
 
 def test_results_that_share_memory_are_the_consumers_to_change_one_by_one(built: Built) -> None:
@@ -152,7 +152,7 @@ def test_closing_an_iterator_is_idempotent_and_ends_it(built: Built) -> None:
             next(iterator)
 
 
-# --- what crosses ---
+# --- data that crosses processes ---
 
 
 def fails_on_thirty(row: dict[str, Any]) -> dict[str, Any]:
@@ -289,7 +289,7 @@ def test_an_idle_sidecar_answers_for_no_other_version_of_the_dataset(tmp_path: P
     after, mixed_after = pipeline(), mixed()
     assert len(after) == len(list(after)) == 25
     assert len(mixed_after) == len(list(mixed_after)) == 50
-    assert len(list(before)) == 15  # its own sidecar still idles, and holds what it opened
+    assert len(list(before)) == 15  # its own sidecar is still idle and holds its open dataset
     IDLE.close()
     for stale in (before, mixed_before):
         with pytest.raises(

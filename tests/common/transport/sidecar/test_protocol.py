@@ -1,4 +1,4 @@
-"""Messages, channels and slots: what goes in comes out, and what breaks the protocol is told."""
+"""Messages, channels and slots: data survives a round trip, and protocol violations are reported."""
 
 from __future__ import annotations
 
@@ -384,7 +384,7 @@ def test_a_view_that_begins_inside_an_array_is_copied_to_a_place_of_its_own() ->
     slot.begin()
     array = slot.allocate(np.dtype(np.float32), (1, 4))
     array[...] = [[1, 2, 3, 4]]
-    view = array[:, 1:]  # of one row, and so contiguous
+    view = array[:, 1:]  # one row, and so contiguous
     assert view.flags.c_contiguous
     output = _output("x", "dense", np.float32, (3,))
     header = write_table(slot, [Dense(view)], first_element=0, num_elements=1)
@@ -425,7 +425,7 @@ def test_an_error_of_any_length_fits_and_keeps_its_beginning_and_its_end(text: s
     assert sent.startswith(head)
     assert sent.endswith(tail)
     assert min(len(head), len(tail)) >= 2_000
-    assert len(body) > MAX_BODY_BYTES - 12  # one more character would not have fitted
+    assert len(body) > MAX_BODY_BYTES - 12  # one more character would not fit
 
 
 def test_the_longest_message_and_one_longer() -> None:

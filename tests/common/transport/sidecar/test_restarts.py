@@ -1,4 +1,4 @@
-"""Iterations that end early, one after the other: the sidecar is left whole, and nothing of its work is taken for a death."""
+"""Consecutive iterations that end early: the sidecar stays intact, and none of its work is mistaken for a death."""
 
 from __future__ import annotations
 

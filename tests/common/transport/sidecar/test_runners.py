@@ -1,4 +1,4 @@
-"""What is decoded in the reader's threads, and what in worker processes."""
+"""Which decoding runs in the reader's threads, and which in worker processes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def double(row: dict[str, Any]) -> dict[str, Any]:
     [
         (["id", "array"], lambda chain: chain, 2, False),
         (["id", "photo"], lambda chain: chain, 2, False),
-        (["id", "photo"], lambda chain: chain, 9, True),  # one interpreter lock is too narrow for so many
+        (["id", "photo"], lambda chain: chain, 9, True),  # one interpreter lock is a bottleneck for so many
         (["id", "array"], lambda chain: chain, 9, False),
         (["id", "mask"], lambda chain: chain, 2, True),
         (["id", "zipped"], lambda chain: chain, 2, True),

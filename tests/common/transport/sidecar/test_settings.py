@@ -1,4 +1,4 @@
-"""What the environment says to the Python client; the C++ client heeds the same, see `tests/tf_plugin/test_iterators.py`."""
+"""Environment variables of the Python client; the C++ client has the same, see `tests/tf_plugin/test_iterators.py`."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_a_sidecar_inherits_nothing_but_its_socket(pipeline: Pipeline) -> None:
     assert os.readlink(f"/proc/self/fd/{reading}") not in links
     os.close(reading)
     os.close(writing)
-    assert os.getpgid(sidecar.pid) == sidecar.pid  # Ctrl-C reaches the trainer alone
+    assert os.getpgid(sidecar.pid) == sidecar.pid  # Ctrl-C only reaches the trainer
     iterator.close()
 
 
 @pytest.fixture
 def sidecar_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes a program the sidecar; it finds its socket's number in ``fd``."""
+    """Replaces the sidecar with a program, which finds its socket's number in ``fd``."""
 
     def use(program: str) -> None:
         path = tmp_path / "sidecar.py"
