@@ -6,6 +6,7 @@ released in the child. ``DataLoader`` forks its workers, often while other threa
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  # its hook for forks takes a lock: ours is added later, so it runs first
 import functools
 import os
 import threading
