@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+_MISSING = object()
+
 if TYPE_CHECKING:
     from functools import cached_property as cached_property  # noqa: TID251  # type checkers see the original
 else:
@@ -31,10 +33,10 @@ else:
             if instance is None:
                 return self
             known = instance.__dict__
-            try:
-                return known[self.attrname]
-            except KeyError:
-                return known.setdefault(self.attrname, self.func(instance))
+            value = known.get(self.attrname, _MISSING)
+            if value is _MISSING:  # not in an except block, which errors of the function would show
+                value = known.setdefault(self.attrname, self.func(instance))
+            return value
 
 
 class ForkLock:

@@ -183,3 +183,14 @@ def test_a_thread_that_reads_can_fork() -> None:
 
     with reading():
         assert exit_code_of_child(read) == 0
+
+
+def test_the_error_of_a_property_stands_alone() -> None:
+    class Failing:
+        @cached_property
+        def value(self) -> int:
+            raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad") as raised:
+        _ = Failing().value
+    assert raised.value.__context__ is None
