@@ -66,7 +66,7 @@ def resolve_rank(num_shards: int | None, index: int | None) -> tuple[int, int]:
             raise PipelineError(
                 "shard: expected num_shards and index, or a launcher's variables such as WORLD_SIZE and RANK; got "
                 + (
-                    "neither."
+                    "neither. Pass both, as in shard(8, 0), or start the script with torchrun, mpirun or srun."
                     if pod is None
                     else f"only JOB_COMPLETION_INDEX={pod}. Set WORLD_SIZE to the number of completions."
                 )

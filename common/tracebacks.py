@@ -23,6 +23,21 @@ from .errors import ParquetryError
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_ELSEWHERE = {  # what pandas, polars, tf.data, torch and Petastorm call it: what it is called here
+    "columns": "fields",
+    "drop": "select",
+    "drop_last": "drop_remainder",
+    "filter": "where",
+    "head": "take",
+    "limit": "take",
+    "map": "transform",
+    "num_workers": "workers",
+    "rank": "index",
+    "reader_pool_type": "executor",
+    "schema_fields": "fields",
+    "workers_count": "workers",
+    "world_size": "num_shards",
+}
 _DUNDERS = {"__init__", "__iter__", "__len__", "__getitem__", "__getitems__", "__exit__"}
 
 
@@ -97,10 +112,14 @@ def public_methods_shorten(cls: type[_T]) -> type[_T]:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
-    """Returns `` Did you mean 'shuffle'?`` if a name is close, otherwise an empty string. Append it to a message."""
+    """Returns `` Did you mean 'shuffle'?`` if a name is close to a known one, or is what other libraries call it;
+    otherwise an empty string. Append it to a message.
+    """
     from difflib import get_close_matches  # needed only for errors
 
-    near = get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    names = list(known)
+    usual = _ELSEWHERE.get(str(name))
+    near = [usual] if usual in names else get_close_matches(str(name), names, n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -105,8 +105,6 @@ def _described(report: DatasetReport) -> Iterable[RenderableType]:
             known,
         )
     yield columns
-    for name, reason in report.refused.items():
-        yield f"{name}: {reason}"
     for name, names in report.labels.items():
         yield f"classes of {name}: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 

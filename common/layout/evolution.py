@@ -50,7 +50,7 @@ def unify_schemas(
             if widened is None:
                 refused[path] = (
                     f"field '{path}': expected one type in all files, got {before.type} in {first_file} and "
-                    f"{column.type} in {file}, which do not widen to one without loss. Write one of the files again, "
+                    f"{column.type} in {file}, which do not widen to one without loss. Rewrite one of the files, "
                     "or deselect the field with select(...) or fields=[...]."
                 )
                 continue

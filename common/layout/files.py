@@ -88,7 +88,8 @@ def list_files(
     """Lists every data file under the URLs (directories or files, of one filesystem), sorted by full path.
 
     Raises:
-        DatasetError: a URL does not exist or has no Parquet files, or the URLs are on different filesystems.
+        DatasetError: a URL does not exist or has no Parquet files, two URLs include the same file, or the URLs are on
+            different filesystems.
     """
     if not urls:
         raise DatasetError("dataset: expected at least one URL or path, got none.")
@@ -102,8 +103,14 @@ def list_files(
             raise DatasetError(f"dataset {url!r}: expected every URL on one filesystem, got {systems[0]!r} and {fs!r}.")
         systems.append(fs)
         roots.append(path.rstrip("/") or path)
-    for files, extra in _list_each(urls, systems, roots):
-        found.update((file.path, file) for file in files)
+    for url, (files, extra) in zip(urls, _list_each(urls, systems, roots), strict=True):
+        for file in files:
+            if file.path in found:
+                raise DatasetError(
+                    f"dataset {url!r}: expected each file once, got {file.path} under another URL too. List it once; "
+                    "to see some rows more often, mix() pipelines or weigh() rows."
+                )
+            found[file.path] = file
         metadata.update((version.path, version) for version in extra)
     plan = "" if store_of(systems[0]) else drawn_plan()
     ordered = tuple(_for_plan(found[path], plan) for path in sorted(found))

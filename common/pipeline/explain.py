@@ -87,6 +87,7 @@ def _selection(plan: Plan) -> list[str]:
             f"selection: {report.step}: {report.rows_before:,} -> {report.rows_after:,} of {report.row_groups:,} row "
             f"groups{pruned}{proven}{read}"
         )
+        lines += [report.note] if report.note else []
     row_groups = np.flatnonzero(np.diff(selection.items_before) > 0)
     names = [field.name for field in plan.program.fields]
     everything = _stored_bytes(plan, np.arange(len(plan.dataset.row_groups)), names)

@@ -37,14 +37,16 @@ class FieldVerbs:
     def select(self, *names: str | UnischemaField) -> Self:
         """Keeps only the fields that the names or regexes select, in schema order.
 
-        A `UnischemaField` with a codec also declares how its column is decoded.
+        A `UnischemaField` also declares how its column is decoded: with its codec, or else with the stored one, into
+        its dtype and shape.
 
             >>> list(next(iter(drive.select("speed", "i.*"))))
             ['id', 'speed', 'image']
 
         Raises:
-            PipelineError: no name is given.
+            PipelineError: no name is given, or a field comes after stages that make other values than it declares.
             FieldNotFoundError: a name or regex matches nothing (raised when the element is first needed).
+            SchemaError: a field cannot describe its column (raised when the element is first needed).
         """
         return self._with_stage(Select.of(names))
 

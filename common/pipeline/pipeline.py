@@ -67,7 +67,7 @@ class Pipeline(Sources, Verbs, Generic[Given]):
 
     Args:
         url_or_urls: a URL or local path of a directory or a Parquet file, or a list of them; or a pipeline.
-        fields: names or regexes of the fields to read; ``None`` = all. A `UnischemaField` with a codec declares how its
+        fields: names or regexes of the fields to read; ``None`` = all. A `UnischemaField` declares how its
             column is decoded, for instance JPEG bytes in a file without a parquetry schema.
         filesystem: a ``pyarrow.fs`` or fsspec filesystem to use instead of the URL's own.
         storage_options: options for an fsspec filesystem.
@@ -84,7 +84,8 @@ class Pipeline(Sources, Verbs, Generic[Given]):
             16 times as much in a batch. ``None`` = 1 GiB.
         on_error: what to do with a row that does not decode, or fails in a function: ``"raise"`` (default) raises the
             error at the row's position; ``"skip"`` leaves the row out and counts it, see ``docs/bad-rows.md``.
-        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction below 1.
+        max_errors: with ``"skip"``, how many rows of an epoch may fail: a number, or a fraction below 1. Each rank and
+            each loader worker counts its own rows.
         address: instead of a URL, the address of a server that makes the batches: ``unix:PATH``,
             ``tcp://127.0.0.1:PORT`` or a `ServerAddress`; see ``docs/arrow-stream.md``.
 

@@ -147,7 +147,8 @@ class Verbs(ImageVerbs):
             max_gap: the largest difference (inclusive) between adjacent timestamps in a window: a number in the field's
                 own unit, or a ``timedelta``.
             group_by: fields that identify a sequence: it ends when one of them changes, and continues across files
-                while they are equal.
+                while they are equal. If the rows of a group lie apart, no window spans the pieces, and a warning says
+                so; sort the dataset by these fields.
             stride: rows between candidate starts, counted from the first row of each sequence.
             overlap: whether windows may share rows.
             span_row_groups: whether windows may cross row-group boundaries.

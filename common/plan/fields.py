@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from ..errors import PipelineError, SchemaError
+from ..schema.dtypes import dtype_to_json, is_bytes
 from ..schema.element import Form, OutputField
 from ..schema.field import UnischemaField
 from ..stages.as_tuple import numbered
@@ -190,6 +191,9 @@ def fused(inputs: Sequence[Input], steps: Sequence[Step]) -> tuple[list[Input], 
 def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaField) -> UnischemaField:
     """Returns the field with which to read a column: ``given``, made nullable if the column is.
 
+    Without a codec, ``given`` is decoded with the codec of the stored field, into its own dtype and shape. If the
+    column holds plain bytes and ``given`` is an array, it is decoded with the default codec for such an array.
+
     Args:
         stored: the field in the dataset's schema.
         arrow: the type of the column.
@@ -197,11 +201,19 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaFiel
     Raises:
         SchemaError: the codec cannot have written this column.
     """
-    if given.storage.coded:
+    if given.codec is None:
+        if (given.dtype, given.shape) == (stored.dtype, stored.shape):
+            return stored
+        holds_bytes = is_bytes(stored.dtype) and not stored.storage.coded
+        if not (holds_bytes and given.storage.coded):
+            given = _converted(stored, given)
+    if given.storage == stored.storage:
+        fits, rule = True, ""
+    elif given.storage.coded:
         fits = pa.types.is_binary(arrow) or pa.types.is_large_binary(arrow) or pa.types.is_fixed_size_binary(arrow)
         rule = "a binary column"
     else:
-        fits = given.storage == stored.storage or given.storage.arrow_type(given) == arrow
+        fits = given.storage.arrow_type(given) == arrow
         rule = f"a column of {given.storage.arrow_type(given)}"
     if not fits:
         raise SchemaError(
@@ -209,3 +221,20 @@ def declared_as(stored: UnischemaField, arrow: pa.DataType, given: UnischemaFiel
             "Give the codec with which the column was written, or only the name."
         )
     return given.replace(nullable=given.nullable or stored.nullable)
+
+
+def _converted(stored: UnischemaField, given: UnischemaField) -> UnischemaField:
+    """Returns ``given``, which has no codec, with the codec of the stored field."""
+    try:
+        field = given.replace(codec=stored.codec, dims=given.dims or stored.dims)
+    except SchemaError:
+        field = given
+    if field.storage != stored.storage:
+        remedy = "give the codec that decodes it, such as TensorCodec()"
+        if not is_bytes(stored.dtype):
+            remedy = "change the values with cast(), pad() or transform()"
+        raise SchemaError(
+            f"field '{given.name}': expected {dtype_to_json(stored.dtype)} of shape {stored.shape}, as it is stored, "
+            f"got {dtype_to_json(given.dtype)} of shape {given.shape}. Give only the name, or {remedy}."
+        )
+    return field

@@ -95,7 +95,7 @@ class Options:
         """
         unknown = [name for name in arguments if name not in _NAMES]
         if unknown:
-            hint = did_you_mean(unknown[0], _NAMES)
+            hint = did_you_mean(unknown[0], {*_NAMES, *_ARGUMENTS})
             raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}" + (hint and f".{hint}"))
         values = {name: value for name, value in arguments.items() if value is not None}
         for name, least in _INTEGERS.items():
@@ -141,3 +141,5 @@ class Options:
 
 
 _NAMES = tuple(field.name for field in fields(Options))
+_ARGUMENTS = ("fields", "filesystem", "storage_options")
+"""The other keywords of everything that takes options."""

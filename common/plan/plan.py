@@ -363,11 +363,10 @@ class Plan(BasePlan):
     def _field(self, name: str) -> UnischemaField:
         """Returns a field as the pipeline declares it, or else as the dataset does."""
         stored = self.dataset.field(name)
-        given = [item for stage in self.stages for item in stage.declared]
-        declared = next((item for item in given if item.name == name), None)
-        if declared is None and name in self.dataset.image_bytes:
+        declared = self.order.declared.get(name)
+        if name in self.dataset.image_bytes and (declared is None or declared.codec is None):
             raise FieldNotFoundError(
-                f"field '{name}': expected a codec, because it is a struct of bytes and a path, got only its name. "
+                f"field '{name}': expected a codec, because it is a struct of bytes and a path, got none. "
                 f"Give fields=[UnischemaField('{name}', np.uint8, (None, None, 3), CompressedImageCodec('jpeg'))], or "
                 f"name '{name}.bytes'."
             )
@@ -475,11 +474,16 @@ class Plan(BasePlan):
         """Raises `EmptySelectionError` if the pipeline is empty, and not because of ``take`` or ``skip``."""
         files, groups = len(self.dataset.files), len(self.dataset.row_groups)
         if self.selection.matched == 0:
-            steps = "".join(f" Then {report.step} left {report.rows_after}." for report in self.selection.reports)
+            reports = self.selection.reports
+            steps = "".join(f" {report.step} left {report.rows_after} of {report.rows_before}." for report in reports)
+            notes = "".join(f" {report.note}" for report in reports if report.note)
+            remedy = "Loosen the filter" if reports else "Check the URL"
+            if self.selection.rows.total and self.selection.starts is not None:
+                remedy = "Form shorter windows, or allow a larger max_gap"
             raise EmptySelectionError(
-                f"pipeline: expected at least one item, got none from {files} files with {groups} row groups and "
-                f"{int(self.dataset.row_groups.rows.sum())} rows.{steps} Loosen the filter, or check the URL; "
-                "explain() shows the plan."
+                f"pipeline: expected at least one item, got none from {_number_of(files, 'file')} with "
+                f"{_number_of(groups, 'row group')} and {_number_of(int(self.dataset.row_groups.rows.sum()), 'row')}."
+                f"{steps}{notes} {remedy}. explain() shows the plan."
             )
         if self.order.join is not None and self.selection.num_items and not self.items.num_items:
             raise EmptySelectionError(
@@ -580,3 +584,8 @@ class Plan(BasePlan):
 
 def _row_view(stages: Sequence[Stage], items: int, spec: OrderSpec) -> RowView:
     return rows_viewed(stages, Epoch(items, spec.streams, spec.even))
+
+
+def _number_of(count: int, what: str) -> str:
+    """Formats a count with its noun: ``1 file``, ``2 files``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import PipelineError
+from ..schema.field import UnischemaField
 from ..stages.base import EVERY_FIELD, Decision, Stage, kinds
 from ..stages.batch import Batch
 from ..stages.cache import Cache
@@ -46,6 +47,7 @@ class StageOrder:
         views: ``shard``, ``take``, ``skip``, ``repeat``, ``batch`` over the order, in call order.
         stored: all stages in call order; filters and windows use the stored names of fields.
         fields: all stages in call order; each defines what it does to fields.
+        declared: how stored fields are decoded, by name, where a stage says so.
         learning: the stages that learn a vocabulary, using the stored names of fields.
         join: the only stage that forms items from several rows or draws rows by weight; it needs a measure of each row.
         batch: the only batch.
@@ -61,6 +63,7 @@ class StageOrder:
     views: list[Stage] = field(default_factory=list)
     stored: list[Stage] = field(default_factory=list)
     fields: list[Stage] = field(default_factory=list)
+    declared: dict[str, UnischemaField] = field(default_factory=dict)
     learning: list[Stage] = field(default_factory=list)
     join: Stage | None = None
     batch: Batch | None = None
@@ -75,8 +78,8 @@ class StageOrder:
         formed = next((done for done in self.fields if done.decides is Decision.FORM), None)
         if formed is not None and stage.changes_names:
             raise _misplaced(stage, formed.verb, "fields have positions there, not names")
-        if stage.declared and any(done.new_names is not None for done in self.fields):
-            raise _misplaced(stage, "rename", "it says how stored fields are decoded, by their stored names")
+        for item in stage.declared:
+            self._declare(stage, item)
         self.fields.append(stage)
         self.stored.append(stage)
         if stage.learns:
@@ -108,6 +111,23 @@ class StageOrder:
             case Decision.BYTES:
                 assert isinstance(stage, Cache)
                 self.cache = stage
+
+    def _declare(self, stage: Stage, item: UnischemaField) -> None:
+        """Notes how to decode a stored field. After other stages that work on fields, a field without a codec says
+        nothing about storage: `Stage.apply` compares it with what they make.
+        """
+        working = (done for done in self.fields if done.decides is Decision.FIELDS and done.verb != stage.verb)
+        if item.codec is not None:
+            working = (done for done in working if done.new_names is not None or done.changes(item.name))
+        before = "mix" if self.mixed else next((done.called for done in working), None)
+        if before is None:
+            if self.declared.setdefault(item.name, item) != item:
+                raise PipelineError(
+                    f"{stage.verb}: field '{item.name}': expected one declaration, got {self.declared[item.name]} and "
+                    f"{item}. After the first one, give only the name."
+                )
+        elif item.codec is not None:
+            raise _misplaced(stage, before, "it says how stored fields are decoded, by their stored names")
 
     @property
     def makes_batches(self) -> bool:
@@ -247,7 +267,9 @@ class StageOrder:
     @staticmethod
     def _refuse_twice(stage: Stage, present: bool) -> None:
         if present:
-            raise PipelineError(f"{stage.verb}: expected at most one in a pipeline, got a second. Remove one of them.")
+            raise PipelineError(
+                f"{stage.called}: expected at most one in a pipeline, got a second. Remove one of them."
+            )
 
 
 def order_stages(stages: Sequence[Stage], *, mixed: bool = False) -> StageOrder:
@@ -301,4 +323,6 @@ _ALIASES = {"balance": "weigh", "filter": "where", "fixed": "pad", "hash_split":
 
 
 def _misplaced(stage: Stage, after: str, why: str) -> PipelineError:
-    return PipelineError(f"{stage.verb}: expected before {after}(), got after it: {why}. Call {stage.verb}() earlier.")
+    return PipelineError(
+        f"{stage.called}: expected before {after}(), got after it: {why}. Call {stage.called}() earlier."
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..errors import ParquetryError, StateError
@@ -179,9 +179,10 @@ def parse_state(
         ("worker", "loader worker"),
     ):
         if getattr(found, name) != getattr(own, name):
+            hint = " Were files added, removed or rewritten?" if name == "fingerprint" else ""
             raise StateError(
                 f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
-                f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from."
+                f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from.{hint}"
             )
     _check_skipped(plan, found, own)
     if plan.program.drops:
@@ -205,6 +206,9 @@ def read_state(value: Any) -> State:
         members = json.loads(value) if isinstance(value, str | bytes | bytearray) else dict(value)
         if not isinstance(members, dict):
             raise TypeError(f"a {type(members).__name__}")
+        missing = [item.name for item in fields(State) if item.default is MISSING and item.name not in members]
+        if missing:
+            raise TypeError(f"without {', '.join(missing)}")
         state = State(**members)
     except StateError:
         raise

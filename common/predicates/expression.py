@@ -337,7 +337,9 @@ def _is_predicate(value: object) -> bool:
 
 def _non_empty_list(value: object) -> list[Any]:
     if not isinstance(value, (tuple, list)) or len(value) == 0:
-        raise PipelineError(f"filters: expected an expression or a list of tuples, got {value!r}. {_DNF}")
+        raise PipelineError(
+            f"where: expected an expression such as pc.field('id') > 3, or tuples, got {value!r}. {_DNF}"
+        )
     return list(value)
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from ..layout.dataset import StoredDataset
 from ..pipeline.explain import bytes_text
-from ..schema.image_files import JPEG_MAGIC, PNG_MAGIC
+from ..schema.image_files import is_image_file
 from ..selection.statistics import column_statistics
 from .inspecting import DatasetReport, FieldReport, Source, inspect, pipeline_of
 
@@ -160,12 +160,12 @@ def _schema(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:
             "Convert it to JSON: parquetry migrate.",
         )
     for name, reason in report.refused.items():
-        yield _note(
+        yield _problem(
             "refused-column",
             name,
             f"Column '{name}' cannot become a tensor.",
+            "Reading all fields raises an error.",
             reason,
-            "Select the other fields by name.",
         )
     for field in report.fields:
         if field.nulls:
@@ -241,7 +241,7 @@ def _looks_like_images(dataset: StoredDataset, field: FieldReport) -> bool:
     if field.codec is not None or field.shape != () or field.dtype != "bytes" or field.partition:
         return False
     values = [value for value in _first_values(dataset, field.name, 8) if value]
-    return bool(values) and all(value.startswith((JPEG_MAGIC, PNG_MAGIC)) or value[8:12] == b"WEBP" for value in values)
+    return 2 * sum(is_image_file(memoryview(value)) for value in values) > len(values)
 
 
 def _dictionaries(report: DatasetReport, dataset: StoredDataset) -> Iterator[Finding]:

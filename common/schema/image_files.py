@@ -53,6 +53,12 @@ class ImageHeader:
         return (self.mode == "P" and mode in ("RGB", "RGBA")) or (self.mode != "L;16" and self.mode == f"{mode}{_DEEP}")
 
 
+def is_image_file(data: memoryview) -> bool:
+    """Whether bytes begin like a JPEG, PNG or WebP file."""
+    head = bytes(data[:12])
+    return head.startswith((JPEG_MAGIC, PNG_MAGIC)) or head[8:] == b"WEBP"
+
+
 def wanted_mode(dtype: np.dtype[Any], channels: int) -> str:
     """Returns the `ImageHeader.mode` of a file that has this dtype and number of channels."""
     return MODES[channels] + (_DEEP if dtype == np.uint16 else "")

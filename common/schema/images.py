@@ -137,9 +137,14 @@ class CompressedImageCodec(Codec):
         if bytes(data[:2]) == JPEG_MAGIC and simplejpeg is not None and fits_buffer:
             if self.convert is False:
                 check_mode(self._header(field, data), out.dtype, channels, self.convert)
-            image = simplejpeg.decode_jpeg(data, _JPEG_COLORS[channels], buffer=out)
-            if image.shape[:2] != out.shape[:2]:
-                raise ValueError(f"expected an image of shape {out.shape}, got {image.shape}")
+            try:
+                found = simplejpeg.decode_jpeg(data, _JPEG_COLORS[channels], buffer=out).shape[:2]
+            except ValueError:  # damaged, or too large for the buffer
+                found = simplejpeg.decode_jpeg_header(data)[:2]
+                if found == out.shape[:2]:
+                    raise
+            if found != out.shape[:2]:
+                raise ValueError(f"expected an image of shape {out.shape}, got {(*found, *out.shape[2:])}")
             return
         image = pixels(field, data, out.shape, out.dtype, channels, self.convert)
         if image.dtype != out.dtype:

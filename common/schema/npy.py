@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from .image_files import is_image_file
+
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _MOST_HEADER_BYTES = 1 << 16
@@ -52,7 +54,8 @@ def npy_header(data: memoryview, size_bytes: int | None = None) -> NpyHeader:
         ValueError: the data is not NPY, holds an object array, or is shorter than the header promises.
     """
     if bytes(data[:6]) != _MAGIC or len(data) < 10:  # bytes(), because Arrow buffers have signed bytes
-        raise ValueError(f"expected .npy bytes, got {bytes(data[:8])!r}")
+        hint = ". For image files, give the field a CompressedImageCodec" if is_image_file(data) else ""
+        raise ValueError(f"expected .npy bytes, got {bytes(data[:8])!r}{hint}")
     version = data[6]
     length_bytes = _LENGTH_BYTES.get(version)
     if length_bytes is None:

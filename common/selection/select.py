@@ -6,6 +6,7 @@ of the remaining row groups are read in parallel. A row group that the statistic
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,6 +34,8 @@ from .stamps import Stamps, stamps_of
 from .statistics import column_bytes, column_statistics
 from .windows import WindowRule, decreasing_stamp, window_starts
 
+_LOGGER = logging.getLogger(__name__)
+
 ReadStored = Callable[[int, Sequence[UnischemaField]], pa.Table]
 """Reads columns of a whole row group in the dataset's types, named by field, including partition columns."""
 
@@ -50,6 +53,7 @@ class Report:
         read: the row groups whose predicate columns were read, with ``read_bytes`` stored bytes in total.
         rows_before, rows_after: the number of rows (or windows) before and after the step.
         pruned_by: what excluded the pruned row groups, in words.
+        note: what the user should know about the result, as a sentence.
     """
 
     step: str
@@ -61,6 +65,7 @@ class Report:
     rows_before: int
     rows_after: int
     pruned_by: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +409,11 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
     tables = in_parallel(columns, row_groups.tolist(), "forming windows", threads) if names else []
     table = pa.concat_tables(tables) if tables else None
     row_group_of_row = np.repeat(row_groups, rows.counts[row_groups])
-    sequence = _sequences(dataset, step, row_group_of_row, table)
+    groups = _groups(dataset, step, table)
+    sequence = _sequences(dataset, step, row_group_of_row, groups)
+    note = _scattered(step, groups)
+    if note:
+        _LOGGER.warning("%s", note)
     stamps = None
     if step.timestamp is not None and table is not None:
         stamps = _stamps(dataset, step, rows, table.column(step.timestamp))
@@ -429,33 +438,59 @@ def _ngram(dataset: StoredDataset, selection: Selection, step: Ngram, read: Read
         read_bytes=sum(column_bytes(dataset, int(row_group), stored) for row_group in row_groups) if stored else 0,
         rows_before=rows.total,
         rows_after=len(starts),
+        note=note,
     )
     offsets = np.asarray(step.steps, dtype=np.int64) - step.steps[0]
     return replace(selection, starts=starts, steps=offsets, reports=(*selection.reports, report))
 
 
-def _sequences(dataset: StoredDataset, step: Ngram, row_group: np.ndarray, table: pa.Table | None) -> np.ndarray:
+def _groups(dataset: StoredDataset, step: Ngram, table: pa.Table | None) -> np.ndarray | None:
+    """Returns the numbers of the ``group_by`` values of each selected row, ``[fields, rows]``."""
+    if not step.group_by or table is None:
+        return None
+    for name in step.group_by:
+        field = dataset.schema[name]
+        if field.shape or field.storage.coded:
+            raise PipelineError(
+                f"ngram: expected group_by='{name}' to be a field of plain values that can be compared, got shape "
+                f"{field.shape}, stored by {type(field.storage).__name__}. Name another field."
+            )
+    return np.stack([_codes(table.column(name)) for name in step.group_by])
+
+
+def _sequences(dataset: StoredDataset, step: Ngram, row_group: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
     """Returns the number of the sequence that each selected row belongs to, ascending."""
     if len(row_group) == 0:
         return np.zeros(0, dtype=np.int64)
     breaks = np.zeros(len(row_group), dtype=bool)
     if not step.span_row_groups:
         breaks[1:] |= row_group[1:] != row_group[:-1]
-    if step.group_by:
-        for name in step.group_by:
-            field = dataset.schema[name]
-            if field.shape or field.storage.coded:
-                raise PipelineError(
-                    f"ngram: expected group_by='{name}' to be a field of plain values that can be compared, got shape "
-                    f"{field.shape}, stored by {type(field.storage).__name__}. Name another field."
-                )
-            assert table is not None  # group_by reads columns
-            codes = _codes(table.column(name))
-            breaks[1:] |= codes[1:] != codes[:-1]
+    if groups is not None:
+        breaks[1:] |= _differs(groups)
     else:
         file = dataset.row_groups.file[row_group]
         breaks[1:] |= file[1:] != file[:-1]
     return np.cumsum(breaks)
+
+
+def _differs(groups: np.ndarray) -> np.ndarray:
+    """Whether each row belongs to another group than the row before it, bool ``[rows - 1]``."""
+    return np.asarray((groups[:, 1:] != groups[:, :-1]).any(axis=0))
+
+
+def _scattered(step: Ngram, groups: np.ndarray | None) -> str:
+    """Returns a sentence that says that rows of one group lie apart, so windows are lost; empty if they do not."""
+    if groups is None or step.span == 1 or not groups.shape[1]:
+        return ""
+    runs = groups[:, np.flatnonzero(np.append(True, _differs(groups)))]
+    count, pieces = np.unique(runs, axis=1).shape[1], runs.shape[1]
+    if count == pieces:
+        return ""
+    by = list(step.group_by)
+    return (
+        f"ngram: the rows of {count:,} groups by {by} lie in {pieces:,} pieces, and no window spans two pieces. Sort "
+        f"the data by {[*by, *([step.timestamp] if step.timestamp else [])]} to get every window."
+    )
 
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:

@@ -175,6 +175,7 @@ class Stage(PlainFields):
 
     @property
     def called(self) -> str:
+        """The method that adds it, for messages."""
         return self.verb
 
     @property

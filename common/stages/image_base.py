@@ -149,6 +149,12 @@ class ImageStage(Stage):
 
     def _check_image(self, output: OutputField) -> None:
         arrays = output.kind == "dense" and not output.levels
+        if output.kind == "bytes" and not output.shape:
+            raise PipelineError(
+                f"{self.verb}: field '{output.name}': expected images of shape (H, W) or (H, W, C), got bytes. If they "
+                f"are image files, say how to decode them: fields=[UnischemaField('{output.path[-1]}', 'uint8', "
+                "(None, None, 3), CompressedImageCodec('jpeg'))]."
+            )
         if not arrays or output.dtype.kind not in "buif" or len(output.shape) not in (2, 3):
             raise PipelineError(
                 f"{self.verb}: field '{output.name}': expected images of shape (H, W) or (H, W, C), got {output.kind} "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import PipelineError
+from ..schema.element import output_of
 from ..schema.field import UnischemaField
 from .base import Stage
 from .columns import Columns
@@ -25,7 +26,7 @@ class Projection(Step):
 
 @dataclass(frozen=True)
 class Select(Stage):
-    """Keeps only some fields; fields in ``declared`` override how the dataset's schema decodes their columns.
+    """Keeps only some fields; fields in ``declared`` say how their columns are decoded, with their own dtype and shape.
 
     Ahead of all other stages that use fields, it decides what is read. Later, it drops columns.
     """
@@ -37,9 +38,9 @@ class Select(Stage):
 
     @classmethod
     def of(cls, fields: Iterable[str | UnischemaField]) -> Select:
-        """Creates the stage from names, regexes and fields; a field with a codec declares how its column is decoded."""
+        """Creates the stage from names, regexes and fields."""
         given = list(fields)
-        declared = tuple(item for item in given if isinstance(item, UnischemaField) and item.codec is not None)
+        declared = tuple(item for item in given if isinstance(item, UnischemaField))
         return cls(tuple(item.name if isinstance(item, UnischemaField) else item for item in given), declared)
 
     def to_json(self) -> dict[str, Any]:
@@ -66,6 +67,23 @@ class Select(Stage):
         if columns.fields is None:
             columns.patterns.append(self.patterns)
             return
+        for item in self.declared:
+            _check_made(columns, item)
         keep = tuple(columns.matching(self.patterns))
         columns.steps.append(Projection(keep=keep))
         columns.outputs = [columns.outputs[number] for number in keep]
+
+
+def _check_made(columns: Columns, item: UnischemaField) -> None:
+    """Raises `PipelineError` if an earlier stage makes values of another dtype or shape than the field declares."""
+    wanted = output_of(item)
+    for number in columns.matching((item.name,)):
+        output = columns.outputs[number]
+        fits = len(wanted.shape) == len(output.shape) and all(
+            axis in (None, found) for axis, found in zip(wanted.shape, output.shape, strict=True)
+        )
+        if not fits or (wanted.kind, wanted.dtype) != (output.kind, output.dtype):
+            raise PipelineError(
+                f"select: field '{output.name}': expected {wanted.dtype} of shape {wanted.shape}, got {output.dtype} "
+                f"of shape {output.shape} from earlier stages. Give only the name, or convert it with cast() or pad()."
+            )

@@ -5,6 +5,7 @@ A filter reads stored values, so it runs before every stage that does not itself
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,6 +28,8 @@ from .columns import ResolveFields
 from .functions import UserFunction
 from .names import NewNames, RenamedRows
 
+_LINE_BREAK = re.compile(r"\n *")
+
 
 class Filter(Stage):
     """Base of the three forms of filter."""
@@ -34,6 +37,10 @@ class Filter(Stage):
     @property
     def decides(self) -> Decision:
         return Decision.ITEMS
+
+    @property
+    def called(self) -> str:
+        return "where"
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ class Where(Filter):
         return None if "..." in self.text else f"where {self.text}"
 
     def __str__(self) -> str:
-        return f"where({self.text})"
+        return f"where({_LINE_BREAK.sub(' ', self.text)})"
 
 
 @dataclass(frozen=True)

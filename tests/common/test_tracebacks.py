@@ -112,6 +112,21 @@ def test_a_keyword_that_is_misspelled_names_the_one_that_is_near(drive: Pipeline
         drive.shuffle(zzz=3)
 
 
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda p: p.limit(3), "take"),
+        (lambda p: p.batch(2, drop_last=True), "drop_remainder"),
+        (lambda p: p.shard(world_size=2, rank=0), "num_shards"),
+        (lambda p: Pipeline(p.urls, columns=["id"]), "fields"),
+        (lambda p: Pipeline(p.urls, num_workers=2), "workers"),
+    ],
+)
+def test_a_name_of_another_library_names_ours(drive: Pipeline, call: Any, meant: str) -> None:
+    with pytest.raises((AttributeError, TypeError), match=rf"Did you mean '{meant}'\?$"):
+        call(drive)
+
+
 def test_a_keyword_that_a_function_of_the_callers_does_not_take_is_left_alone() -> None:
     def inner(buffer_size: int) -> None: ...
 

@@ -304,14 +304,21 @@ class SkippingPlanner:
     def _end(self, last: Row) -> NoReturn:
         self.bad.save()
         raise PipelineError(
-            f"max_errors={self._limit}: expected at most {self._allowed()} rows of an epoch to fail, got one more. "
-            f"The last: {self._told(last)}. Fix these rows, or allow more."
+            f"max_errors={self._limit}: expected at most {self._allowed()} rows{self._counted_here()} of an epoch to "
+            f"fail, got one more. The last: {self._told(last)}. Fix these rows, or allow more."
         )
 
     def _allowed(self) -> int:
         """Returns how many rows of a pass may fail."""
         assert self._limit is not None
         return math.floor(self._limit * self._pass_rows()) if isinstance(self._limit, float) else self._limit
+
+    def _counted_here(self) -> str:
+        """Returns whose rows are counted, if there are several readers."""
+        shard, workers = self._plan.order.shard, self._cursor.workers
+        of_rank = "" if shard is None or shard.num_shards == 1 else f" of rank {shard.index}"
+        of_worker = "" if workers == 1 else f" of loader worker {self._cursor.worker}"
+        return of_rank + of_worker
 
     def _pass_rows(self) -> float:
         """Returns the number of rows of this part in one pass over the data."""

@@ -57,6 +57,13 @@ def test_many_files_are_asked_for_at_once(folder: Path) -> None:
     assert listing.roots == tuple(files)
 
 
+def test_a_file_under_two_urls_is_refused(folder: Path) -> None:
+    first = named(folder)[0]
+    for urls in ([first, first], [first, str(folder)], [folder, folder]):
+        with pytest.raises(DatasetError, match=r"expected each file once, got .*\.parquet under another URL too"):
+            len(Pipeline(urls))
+
+
 def test_a_missing_file_among_many_is_named(folder: Path) -> None:
     files = [*named(folder), str(folder / "nothing.parquet")]
     with pytest.raises(DatasetError, match=r"nothing\.parquet'?: expected a directory or a Parquet file"):

@@ -176,11 +176,11 @@ def test_thousands_of_groups_do_not_nest_deeply() -> None:
 @pytest.mark.parametrize(
     ("filters", "rule"),
     [
-        (None, "expected an expression or a list of tuples"),
-        ("a", "expected an expression or a list of tuples"),
-        ([], "expected an expression or a list of tuples"),
-        ([[]], "expected an expression or a list of tuples"),
-        ([1], "expected an expression or a list of tuples"),
+        (None, "expected an expression such as"),
+        ("a", "expected an expression such as"),
+        ([], "expected an expression such as"),
+        ([[]], "expected an expression such as"),
+        ([1], "expected an expression such as"),
         (("a",), "expected \\('field', op, value\\)"),
         (("a", "==", 1, 2), "expected \\('field', op, value\\)"),
         ([("a", "==", 1), [("b", "==", 1)]], "expected \\('field', op, value\\)"),
@@ -203,7 +203,7 @@ def test_as_expression_takes_expressions_and_tuples() -> None:
     expression = a > 1
     assert as_expression(expression) is expression
     assert as_expression(("a", ">", 1)).equals(expression)
-    with pytest.raises(PipelineError, match="expected an expression or a list of tuples, got 3"):
+    with pytest.raises(PipelineError, match="or tuples, got 3"):
         as_expression(3)
 
 

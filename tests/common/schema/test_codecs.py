@@ -458,7 +458,7 @@ def test_an_image_of_another_kind_is_refused() -> None:
 def test_a_jpeg_of_another_size_is_refused(height: int) -> None:
     field = image_field(CompressedImageCodec("jpeg"), (4, 4, 3))
     data = memoryview(field.storage.encode(field, picture((4, 4, 3))))
-    with pytest.raises(ValueError, match=r"too small|expected an image of shape \(5, 4, 3\), got \(4, 4, 3\)"):
+    with pytest.raises(ValueError, match=rf"expected an image of shape \({height}, 4, 3\), got \(4, 4, 3\)"):
         field.storage.decode_into(field, data, np.zeros((height, 4, 3), np.uint8))
 
 
