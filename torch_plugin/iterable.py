@@ -34,7 +34,7 @@ from .iterator import ElementIterator, Progress, lane_of, parse
 from .meshes import warn_of_model_parallel
 from .pass_counters import PassCounters
 from .passes import Announced, Pass
-from .placement import Placement, rank_here, shard_of, shared_number, with_shard
+from .placement import Placement, on_these_ranks, rank_here, shard_of, shared_number, with_shard
 from .process_end import end_with_trainer
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +87,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         self._progress: Progress | None = None
         self._begun: Progress | None = None  # where this process's latest iterator began; None once a loader announced
         self._canonical_shards: int | None = None  # from a state, if the pipeline does not set it
+        self._deals_itself = False  # a single process resumed from a state of several ranks
         self._parts: dict[Any, Pipeline] = {}
         self._dealer: Dealer | None = None  # for the pass a loader announced
         self._warned_of_batches = False
@@ -228,8 +229,10 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         Raises:
             StateError: the state belongs to another dataset, pipeline, or part.
         """
-        state, at = parse(state_dict), self._placement()
-        self._adopt_streams(canonical_shards_of(self._part(at).plan(), state))
+        at = self._placement()
+        part, state = on_these_ranks(self._part(at), parse(state_dict))
+        self._deals_itself |= at.num_shards == 1 and part is not self._part(at)
+        self._adopt_streams(canonical_shards_of(part.plan(), state))
         plan = self._part(at).plan()
         lane = lane_of(state, at.worker, at.workers)
         found = parse_state(plan, state, worker=lane, workers=at.workers, strict=strict)
@@ -317,7 +320,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         pipeline, own = self._pipeline, shard_of(self._pipeline)
         if not in_worker:
             warn_of_model_parallel(own.num_shards if self._is_fixed and own is not None else at.num_shards)
-        if at.num_shards > 1:
+        if at.num_shards > 1 or (self._deals_itself and not self._is_fixed):
             _LOG.info("%s: part %d of %d", self._pipeline.urls[0], at.shard, at.num_shards)
             pipeline = with_shard(pipeline, at.num_shards, at.shard)
         if self._canonical_shards is not None:
@@ -409,6 +412,7 @@ class ParquetIterable(PipelineCarrier, Announced, IterableDataset[Given]):
         result._seed_shared = self._seed_shared
         result._seed_is_own = self._seed_is_own
         result._canonical_shards = self._canonical_shards
+        result._deals_itself = self._deals_itself
         return result
 
     def __getstate__(self) -> Any:

@@ -24,6 +24,7 @@ from parquetry.common.schema.element import Element
 from parquetry.common.tracebacks import shorten
 
 from .loader_memory import Placer, SharedPacker, block_bytes, share_regions
+from .placement import on_these_ranks
 from .tensors import arrays_to_torch, as_tensor, batch_to_torch, rows_to_torch, split_for_torch
 
 
@@ -175,7 +176,8 @@ class ElementIterator(Generic[Given]):
         """
         if self.begun:
             raise StateError("load_state_dict: expected a fresh iterator, got one that has begun. Call iter() again.")
-        self._steps = self._restored(parse(state_dict), strict)
+        self._pipeline, state = on_these_ranks(self._pipeline, parse(state_dict))
+        self._steps = self._restored(state, strict)
         self.progress.moved_to(self._steps)
         if self._resumer is not None:
             self._resumer.resumed(self.progress)

@@ -6,12 +6,14 @@ Pure functions over stages. A rank's part is a ``shard`` stage; a loader worker'
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch.distributed as dist
 
 from parquetry.common import Pipeline
 from parquetry.common.plan.stage_order import order_stages
+from parquetry.common.plan.state import plan_hash, read_state
 from parquetry.common.stages.base import Decision, Stage
 from parquetry.common.stages.shard import Shard
 from parquetry.common.stages.shuffle import Shuffle
@@ -38,6 +40,35 @@ def with_shard(pipeline: Pipeline, num_shards: int, index: int) -> Pipeline:
     while end and stages[end - 1].decides not in (Decision.ORDER, Decision.CUT):
         end -= 1  # the same rows, but each pass is dealt evenly, and a function may drop rows afterwards
     return pipeline.with_stages([*stages[:end], mine, *stages[end:]])
+
+
+def on_these_ranks(part: Pipeline, given: dict[str, Any]) -> tuple[Pipeline, dict[str, Any]]:
+    """Returns the part of a rank, and a state, so that the state fits if it is from another number of ranks.
+
+    A dataset without ``shard()`` is dealt in a process group, and read whole by a single process. So the part of a
+    single process gets a shard stage for a state of several ranks, and a state of a single process gets the names that
+    its pipeline has with the shard stage.
+
+    Raises:
+        StateError: not a state.
+    """
+    state, shard = read_state(given), shard_of(part)
+    if shard is None:
+        return (part if state.canonical_shards == 1 else with_shard(part, 1, 0)), given
+    if shard.num_shards == 1 or state.shards[1] > 1 or state.canonical_shards > 1 or shard not in part.stages:
+        return part, given
+    whole = part.with_stages([stage for stage in part.stages if stage is not shard])
+    dealt = with_shard(whole, shard.num_shards, shard.index)
+    own = [replace(shard, canonical_shards=None) if stage is shard else stage for stage in part.stages]
+    if list(dealt.stages) != own:  # you wrote shard() elsewhere, which may give another order
+        return part, given
+    names = {"order": True, "pipeline": False}
+    changed = {
+        name: plan_hash(dealt.plan(), order_only=order_only)
+        for name, order_only in names.items()
+        if getattr(state, name) == plan_hash(whole.plan(), order_only=order_only)
+    }
+    return part, {**given, **changed}
 
 
 def with_shard_at_end(pipeline: Pipeline) -> Pipeline:

@@ -355,11 +355,11 @@ def test_text_that_is_no_utf8_is_told_and_bytes_are_bytes(tmp_path: Path) -> Non
 def test_files_without_row_groups_and_row_groups_without_rows(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64())])
     pq.ParquetWriter(tmp_path / "a.parquet", schema).close()
-    with pytest.raises(EmptySelectionError, match="got none from 1 files with 0 row groups and 0 rows"):
+    with pytest.raises(EmptySelectionError, match="got none from 1 file with 0 row groups and 0 rows"):
         next(iter(reader(tmp_path)))
     with pq.ParquetWriter(tmp_path / "b.parquet", schema) as writer:
         writer.write_table(pa.table({"id": pa.array([], pa.int64())}))
-    with pytest.raises(EmptySelectionError, match="got none from 2 files with 1 row groups and 0 rows"):
+    with pytest.raises(EmptySelectionError, match="got none from 2 files with 1 row group and 0 rows"):
         next(iter(reader(tmp_path)))
     write_table(tmp_path, pa.table({"id": [7]}), "c.parquet")
     assert ids(reader(tmp_path).shard(1, 0).shuffle(9, seed=1)) == [7]

@@ -1,0 +1,113 @@
+"""A dataset without ``shard()`` resumes on another number of processes, one included."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builders import Built, build
+from torch.utils.data import DataLoader
+
+from parquetry.common.errors import StateError
+from parquetry.torch_plugin import ParquetIterable, ParquetNode, ParquetPipe
+
+ROWS, BATCH = 120, 4
+MODULES = [importlib.import_module(f"parquetry.torch_plugin.{name}") for name in ("iterable", "placement")]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("rows"), [[20, 13], [7, 20], [30, 30]])
+
+
+@pytest.fixture
+def on_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Makes this process a rank of a process group, as far as datasets can tell."""
+
+    def set_rank(rank: int, ranks: int) -> None:
+        for module in MODULES:
+            monkeypatch.setattr(module, "rank_here", lambda: (ranks, rank))
+
+    return set_rank
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "as stored": lambda rows: rows.batch(BATCH),
+    "shuffled": lambda rows: rows.shuffle(20, seed=3).batch(BATCH),
+    "filtered": lambda rows: rows.where([("id", ">=", 24)]).shuffle(20, seed=3).batch(BATCH),
+    "repeated": lambda rows: rows.shuffle(20, seed=3).repeat(2).batch(BATCH),
+    "rows": lambda rows: rows.shuffle(20, seed=3),
+}
+
+
+def ids_of(elements: Any) -> list[int]:
+    return [int(number) for element in elements for number in element["id"].reshape(-1)]
+
+
+@pytest.mark.parametrize("cls", [ParquetIterable, ParquetPipe, ParquetNode])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)])
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+def test_the_rest_of_an_epoch_is_dealt_to_other_ranks(
+    built: Built, on_rank: Any, cls: Any, before: int, after: int, chain: Callable[[Any], Any]
+) -> None:
+    taken, state = [], None
+    for rank in range(before):
+        on_rank(rank, before)
+        rows = chain(cls(built.url, ["id"]))
+        if isinstance(rows, ParquetNode):
+            rows.reset()
+            taken += ids_of(next(rows) for _ in range(5))
+        else:
+            iterator = iter(rows)
+            taken += ids_of(next(iterator) for _ in range(5))
+        state = rows.state_dict()
+    lengths = set()
+    for rank in range(after):
+        on_rank(rank, after)
+        rows = chain(cls(built.url, ["id"]))
+        rows.load_state_dict(state)
+        rest = list(rows)
+        lengths.add(len(rest))
+        taken += ids_of(rest)
+    whole = ids_of(chain(built.pipeline("id")))
+    assert len(lengths) == 1
+    assert set(taken) == set(whole)
+    assert len(whole) <= len(taken) < len(whole) + 2 * BATCH * after  # padded to equal lengths
+
+
+def test_one_process_continues_the_order_of_several_ranks(built: Built, on_rank: Any) -> None:
+    rows = CHAINS["shuffled"](ParquetIterable(built.url, ["id"]))
+    on_rank(0, 2)
+    iterator = iter(rows)
+    next(iterator)
+    state = rows.state_dict()
+    on_rank(0, 1)
+    alone = CHAINS["shuffled"](ParquetIterable(built.url, ["id"]))
+    alone.load_state_dict(state)
+    explicit = ids_of(built.pipeline("id").shuffle(20, seed=3).shard(1, 0, canonical_shards=2).batch(BATCH))
+    assert (
+        ids_of(iter(CHAINS["shuffled"](ParquetIterable(built.url, ["id"]))).load_state_dict(state))
+        == (explicit[2 * BATCH :])
+    )
+    assert ids_of(alone) == explicit[2 * BATCH :]
+    following = ids_of(DataLoader(alone, batch_size=None))
+    assert sorted(following) == list(range(ROWS))
+    again = alone.state_dict()
+    assert again["canonical_shards"] == 2
+    for ranks in (1, 2):
+        on_rank(0, ranks)
+        CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).load_state_dict(again)
+
+
+def test_another_order_is_still_refused(built: Built, on_rank: Any) -> None:
+    on_rank(0, 2)
+    state = CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).state_dict()
+    on_rank(0, 1)
+    other = ParquetIterable(built.url, ["id"]).shuffle(21, seed=3).batch(BATCH)
+    with pytest.raises(StateError, match="it belongs to another pipeline"):
+        other.load_state_dict(state)
+    before_shuffle = ParquetIterable(built.url, ["id"]).shard(2, 0).shuffle(20, seed=3).batch(BATCH)
+    with pytest.raises(StateError, match="it belongs to another pipeline"):
+        before_shuffle.load_state_dict(CHAINS["shuffled"](ParquetIterable(built.url, ["id"])).state_dict())
