@@ -180,6 +180,8 @@ def parse_state(
     ):
         if getattr(found, name) != getattr(own, name):
             hint = " Were files added, removed or rewritten?" if name == "fingerprint" else ""
+            if name == "canonical_shards" and plan.order.shard is None:
+                hint = " If one process continues for several, call shard(1, 0)."
             raise StateError(
                 f"state: it belongs to another {what}: expected {getattr(own, name)!r}, the state has "
                 f"{getattr(found, name)!r}. Load it into the iterator of the pipeline that it was taken from.{hint}"
