@@ -58,6 +58,19 @@ VERBS = (
     "bucket",
 )
 FIELDS = (*ALL_FIELDS, *TOKEN_FIELDS)
+DECLARED: dict[str, list[UnischemaField]] = {
+    "ts": [UnischemaField("ts", np.int32)],
+    "speed": [UnischemaField("speed", np.float64)],
+    "small": [UnischemaField("small", "int32"), UnischemaField("small", np.float32)],
+    "half": [UnischemaField("half", np.float32)],
+    "codes": [UnischemaField("codes", np.int64, (None,)), UnischemaField("codes", np.float32, (None,))],
+    "pair": [UnischemaField("pair", np.float32, (2,)), UnischemaField("pair", np.int64, (None,))],
+    "grid": [UnischemaField("grid", np.float32, (None, 2))],
+    "marks": [UnischemaField("marks", np.int32, (None,))],
+    "matrix": [UnischemaField("matrix", np.int32, (None, None))],
+}
+"""Other forms in which some fields can be read without a loss."""
+WORKING = {"transform", "nulls", "pad", "rename", "cast", "as_tuple", "encode", "concat", "pack_rows", "bucket"}
 CASTS: dict[str, list[Any]] = {
     "speed": [np.float64, "int32"],
     "flag": ["int8", np.float32],
@@ -294,6 +307,8 @@ class Chain:
         self.called: dict[str, str] = {}
         self.cast_fields: set[str] = set()
         self.encoded: set[str] = set()
+        self.declared: set[str] = set()
+        self.worked = False
         self.padded = False
         self.without_nulls: set[str] = set()
         self.formed = False
@@ -356,7 +371,15 @@ class Chain:
         kept = self.draw(st.lists(st.sampled_from(self.names), max_size=4))
         keep = [name for name in self.names if name in (self.key, *kept)]
         self.names = keep
-        return call("select", *self.draw(st.permutations(keep)))
+        given = self.draw(st.permutations(keep))
+        return call("select", *(self._declared(name) for name in given))
+
+    def _declared(self, name: str) -> str | UnischemaField:
+        """Returns a name, or, where it is still stored as it was written, maybe the field in another form."""
+        if self.worked or name not in DECLARED or name in self.declared or not self.draw(st.booleans()):
+            return name
+        self.declared = {*self.declared, name}
+        return self.draw(st.sampled_from(DECLARED[name]))
 
     def ngram(self) -> Call:
         options: dict[str, Any] = {
@@ -602,9 +625,12 @@ def _slow(row: dict[str, Any]) -> bool:
 
 
 @st.composite
-def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Sequence[str] = VERBS) -> list[Call]:
+def chains(
+    draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Sequence[str] = VERBS, *, on_a_mix: bool = False
+) -> list[Call]:
     """Draws calls that a pipeline accepts, in any order."""
     chain = Chain(draw, built_names, cache)
+    chain.worked = on_a_mix
     calls: list[Call] = []
     pipeline = Pipeline("nowhere")
     for verb in draw(st.lists(st.sampled_from(verbs), min_size=draw(st.sampled_from([0, 2, 4, 6, 8])), max_size=10)):
@@ -623,4 +649,5 @@ def chains(draw: st.DrawFn, built_names: Sequence[str], cache: str, verbs: Seque
             vars(chain).update(before)
             continue
         calls.append(made)
+        chain.worked = chain.worked or verb in WORKING
     return calls

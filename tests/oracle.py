@@ -176,8 +176,10 @@ def _in_storage(each: Call, stored: dict[str, str]) -> Call:
 
 
 def _selected(each: Call) -> Callable[[Row], Row]:
+    patterns = [getattr(given, "name", given) for given in each.args]  # fields are read in other forms of equal value
+
     def keeps(name: Any) -> bool:
-        return any(re.fullmatch(pattern, str(name)) for pattern in each.args)
+        return any(re.fullmatch(pattern, str(name)) for pattern in patterns)
 
     def change(row: Row) -> Row:
         left = {}

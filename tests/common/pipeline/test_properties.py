@@ -157,7 +157,7 @@ def test_any_chain_on_a_mix_of_any_chains_gives_what_a_list_comprehension_gives(
             assume(check(built, calls, THREADS.elements, iteration=iteration))
             pipelines.append(apply(built.pipeline(), calls))
             sources.append(partial(THREADS.elements, pipelines[-1]))
-        behind = data.draw(chains([*KEPT, "vector"], "x", BEHIND), "calls on the mix")
+        behind = data.draw(chains([*KEPT, "vector"], "x", BEHIND, on_a_mix=True), "calls on the mix")
         assume(all(each.options.get("canonical_shards") is None for each in behind if each.verb == "shard"))
         mixed = mix(pipelines, **options)
         expected = check_mixed(
