@@ -1,6 +1,10 @@
-"""Parquet as a native tf.data source: `ParquetDataset`, and its stages as functions for ``dataset.apply(...)``.
+"""Reads Parquet as a native tf.data source.
 
-Names are imported when they are first used, so that ``python -m parquetry.tf_plugin.build`` runs without the rest.
+`ParquetDataset` is the dataset. Its stages are also available as functions that you pass to
+``dataset.apply(...)``.
+
+Names are imported on first use, so ``python -m parquetry.tf_plugin.build`` does not import the
+rest of the package.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     from parquetry.common.errors import needs_framework
-    from parquetry.common.pipeline.verbs import Verbs  # knows every verb without TensorFlow
+    from parquetry.common.pipeline.verbs import Verbs  # lists the verbs, needs no TensorFlow
 
     module = {"ParquetDataset": ".dataset", "mix": ".dataset", "load_ops": ".build"}.get(name, ".functional")
     if module == ".functional" and (name.startswith("_") or not hasattr(Verbs, name)):

@@ -1,7 +1,8 @@
-"""`ArrowFeed`: what stands behind a dataset with ``transport="arrow"``: a server, and this dataset's endpoint at it.
+"""`ArrowFeed`: the server and the endpoint behind a dataset with ``transport="arrow"``.
 
-A pipeline over files gets a server process of its own; one with an address uses that server. What always holds: states
-are the native op's, and when the dataset is gone, its endpoint is, and so is its server once the last reader is done.
+A pipeline over files gets its own server process. A pipeline with an address uses the server at
+that address. States are interchangeable with those of the native op. When the dataset is garbage
+collected, its endpoint closes, and its own server stops as soon as the last reader is done.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from .arrow_versions import Reader
 
 
 class ArrowFeed:
-    """The dataset of a pipeline's stream, and its place in the order.
+    """A ``tf.data.Dataset`` that reads a pipeline's stream and tracks its position in the order.
 
     Args:
-        state: where the first iterator begins, see `ParquetDataset.load_state_dict`; empty for the start.
+        state: where the first iterator begins, see `ParquetDataset.load_state_dict`. Empty means
+            the start.
     """
 
     def __init__(self, pipeline: Pipeline, reader: Reader, *, state: str = "") -> None:
@@ -51,17 +53,27 @@ class ArrowFeed:
         self.dataset: tf.data.Dataset = arrow_dataset(pipeline.element, self._endpoint.endpoint, reader)
 
     def start_next_at(self, state: Mapping[str, Any] | str) -> None:
-        """The next iterator goes on from a state."""
+        """Makes the next iterator continue from a state."""
         pipeline, cursor = _resumed(self._pipeline, state)
         if pipeline.drawn_seed != self._pipeline.drawn_seed:
-            raise StateError("state: it has another shuffle seed, which was drawn. Use load_state_dict().")
+            raise StateError(
+                "state: it has another shuffle seed, which was drawn at random. "
+                "To resume from this state, use load_state_dict()."
+            )
         self._endpoint.start_next_at(cursor)
 
     def progress(self, elements: int, *, since_restart: bool) -> tuple[dict[str, Any], int]:
-        """The state after some elements of the latest iterator, and how many it had before it when it began.
+        """Returns the state after ``elements`` elements of the latest iterator.
+
+        Also returns how many elements that iterator still had ahead of it when it began.
+
+        Args:
+            since_restart: whether ``elements`` counts from where the latest iterator began, and not
+                from the start of the iteration.
 
         Raises:
-            tf.errors.FailedPreconditionError: no iterator has begun, or the elements cannot be counted.
+            tf.errors.FailedPreconditionError: no iterator has begun, or its elements cannot be
+                counted.
         """
         plan, latest = self._pipeline.plan(), self._endpoint.latest
         if latest is None or plan.program.drops:
@@ -77,12 +89,15 @@ class ArrowFeed:
 
     @property
     def cardinality(self) -> int:
-        """Elements of a whole iteration, as tf.data says it."""
+        """The number of elements in a whole iteration, in tf.data's encoding."""
         return self._pipeline.plan().cardinality
 
 
 def _resumed(pipeline: Pipeline, state: Mapping[str, Any] | str) -> tuple[Pipeline, Cursor]:
-    """The pipeline with the state's seed, where nobody chose one, and where the state is in its order."""
+    """Returns the pipeline and the position of the state in its order.
+
+    If you did not choose a seed, the returned pipeline has the state's seed.
+    """
     pipeline, found = resume(pipeline, lambda made: made.plan(), state if isinstance(state, str) else dict(state))
     origin = Origin(passes=found.origin[0], rows=found.origin[1])
     return pipeline, Cursor(iteration=found.iteration, origin=origin, start=found.consumed)

@@ -1,16 +1,19 @@
-"""The op library: found if it is built already for this TensorFlow and these sources, else compiled once.
+"""Finds the op library for this TensorFlow and these sources, or compiles it once.
 
-In: the C++ sources in ``kernels/`` and the installed TensorFlow. Out: the path of a shared library. Its file name
-holds the TensorFlow version and a hash of the sources and flags, so a library that does not fit is never loaded.
-Several processes may ask at the same time: one compiles, the others wait, and none ever sees half a file. The lock
-ends with its process, so one that is killed keeps nobody waiting.
+In: the C++ sources in ``kernels/`` and the installed TensorFlow. Out: the path of a shared library.
+Its file name contains the TensorFlow version and a hash of the sources and flags, so a library that
+does not match is never loaded. Several processes can ask at the same time: one compiles, the others
+wait, and none ever sees a partial file. The operating system releases the lock when its process
+ends, so a killed process does not block the others.
 
-What lies in the package is trusted as the package is. What was compiled at first use is loaded only if it is this
-user's own, in a folder that nobody else can write, and as it was when a trial process loaded it: its hash is kept
-beside it. Otherwise it is compiled again.
+A library inside the package is trusted like the package itself. A library that was compiled at
+first use is loaded only if this user (or root) owns it, nobody else can write to it or its folder,
+and it has not changed since a trial process loaded it. Its hash is stored next to it. Otherwise it
+is compiled again.
 
-Wheels for a platform hold libraries for many versions of TensorFlow beside this module. ``python -m
-parquetry.tf_plugin.build [folder]`` builds one now, there unless a folder is given; ``--name`` prints its file name.
+Platform wheels contain libraries for many TensorFlow versions next to this module. ``python -m
+parquetry.tf_plugin.build [folder]`` builds a library now, next to this module unless you give a
+folder. ``--name`` prints its file name.
 """
 
 from __future__ import annotations
@@ -55,34 +58,35 @@ _logger = logging.getLogger(__name__)
 
 @lru_cache(maxsize=1)
 def library_path() -> Path:
-    """The library for this TensorFlow; compiles it if it is nowhere yet.
+    """Returns the path of the library for this TensorFlow, and compiles it if there is none yet.
 
     Raises:
-        RuntimeError: it has to be compiled and cannot be; says what to run.
+        RuntimeError: the library must be compiled, and that fails. Without a compiler, the message
+            says what to run.
     """
     packaged = PACKAGE / library_name()
     return packaged if has_content(packaged) else kept_library(cache_folder())
 
 
 def library_name() -> str:
-    """The file name of the library that fits this TensorFlow and these sources."""
+    """Returns the file name of the library that matches this TensorFlow and these sources."""
     flags = [
         flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith("-I")
-    ]  # not where it is installed
+    ]  # without the include paths, which depend on where TensorFlow is installed
     digest = digest_of(sorted((*KERNELS.glob("*.h"), *KERNELS.glob("*.cc"))), (_FLAGS, flags))
     return f"_parquetry_ops-tf{tf.__version__}-{sys.platform}-{os.uname().machine}-{digest}.so"
 
 
 def cache_folder() -> Path:
-    """Where a library that is compiled at first use is kept."""
+    """Returns the folder for libraries that are compiled at first use."""
     return Path(user_cache_dir("parquetry")) / "ops"
 
 
 def build_library(folder: Path) -> Path:
-    """Compiles the library into ``folder``, unless it is there, and returns its path.
+    """Compiles the library into ``folder``, unless it exists there, and returns its path.
 
     Raises:
-        RuntimeError: no compiler, or the compiler failed, or the folder cannot be written.
+        RuntimeError: there is no compiler, the compiler fails, or the folder cannot be written to.
     """
     target = folder / library_name()
     with _writes(folder):
@@ -94,11 +98,14 @@ def build_library(folder: Path) -> Path:
 
 
 def kept_library(folder: Path) -> Path:
-    """The library in the folder of this user, compiled and tried if it is not there as it was tried before.
+    """Returns the library in this user's folder.
+
+    If the library is missing, or has changed since it was last tried, this compiles it and tries to
+    load it.
 
     Raises:
-        RuntimeError: what `build_library` raises; the folder is another user's, or others can write it; or the library
-            cannot be loaded.
+        RuntimeError: for the reasons listed at `build_library`, if another user owns the folder, if
+            others can write to it, or if the library cannot be loaded.
     """
     target = folder / library_name()
     with _writes(folder):
@@ -109,13 +116,14 @@ def kept_library(folder: Path) -> Path:
         with locked(target, "its op", _logger):
             if _is_as_tried(target) or (_is_usable(target) and not _tried(target)):
                 return target
-            target.unlink(missing_ok=True)  # empty, cut off, changed, or somebody else's
+            target.unlink(missing_ok=True)  # empty, truncated, changed, or owned by another user
             _compile(target)
             problem = _tried(target)
             if problem:
                 target.unlink(missing_ok=True)
                 raise RuntimeError(
-                    f"op library of parquetry: expected one that TensorFlow {tf.__version__} can load, got "
+                    "parquetry op library: expected a library that "
+                    f"TensorFlow {tf.__version__} can load, got "
                     f"'{target}', which it cannot.\n{problem}"
                 )
     return target
@@ -123,21 +131,24 @@ def kept_library(folder: Path) -> Path:
 
 @contextmanager
 def _writes(folder: Path) -> Iterator[None]:
-    """Names the folder in the error if it cannot be used."""
+    """Adds the folder's name to the error if the folder cannot be used."""
     try:
         yield
     except OSError as error:
         raise RuntimeError(
-            f"op library of parquetry: expected a folder that can be written, got '{folder}' ({error}). "
-            "Set XDG_CACHE_HOME to another folder."
+            f"parquetry op library: expected a folder that can be written, got '{folder}' "
+            f"({error}). Set XDG_CACHE_HOME to another folder."
         ) from error
 
 
 def _make_private(folder: Path) -> None:
-    """Takes a folder from everybody else, and drops what they may have put there.
+    """Makes a folder writable for this user only.
+
+    If others could write to it, this also deletes the libraries in it, because others may have put
+    them there.
 
     Raises:
-        PermissionError: it is another user's, or stays writable for others.
+        PermissionError: another user owns the folder, or others can still write to it.
     """
     if _is_own(folder.stat()):
         return
@@ -145,18 +156,18 @@ def _make_private(folder: Path) -> None:
         os.chmod(folder, 0o700)
         for path in folder.glob("_parquetry_ops-*"):
             path.unlink(missing_ok=True)
-        _logger.warning("others could write '%s': its op library is compiled again", folder)
+        _logger.warning("others could write to '%s', so its op library is compiled again", folder)
     if not _is_own(folder.stat()):
         raise PermissionError("it is another user's, or others can write it")
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether a file or folder is this user's (or root's), and nobody else can write it."""
+    """Returns whether this user (or root) owns a file or folder and nobody else can write to it."""
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & 0o022
 
 
 def _is_usable(target: Path) -> bool:
-    """Whether the library is a file with content that nobody else can write."""
+    """Returns whether the library is a non-empty file that nobody else can write to."""
     try:
         status = target.lstat()
     except FileNotFoundError:
@@ -165,7 +176,7 @@ def _is_usable(target: Path) -> bool:
 
 
 def _is_as_tried(target: Path) -> bool:
-    """Whether the library is the one that a trial process could load."""
+    """Returns whether the library is unchanged since a trial process loaded it."""
     try:
         return _is_usable(target) and _record_of(target).read_text() == _digest(target)
     except FileNotFoundError:
@@ -173,14 +184,19 @@ def _is_as_tried(target: Path) -> bool:
 
 
 def _tried(target: Path) -> str:
-    """Loads the library in a process of its own; keeps its hash if that goes well, else returns what it said."""
+    """Loads the library in a separate process.
+
+    On success, stores the library's hash and returns an empty string. On failure, returns what that
+    process printed.
+    """
     digest = _digest(target)
     command = python_command("parquetry.tf_plugin.build", "--try", str(target))
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:
         return f"Trial process: exit status {result.returncode}.\n{result.stderr[-4000:]}"
-    with suppress(OSError), whole_file(str(_record_of(target))) as unfinished:  # a folder of root's is only read
+    # A folder that root owns is read-only: the hash is not stored there.
+    with suppress(OSError), whole_file(str(_record_of(target))) as unfinished:
         Path(unfinished).write_text(digest)
     return ""
 
@@ -195,37 +211,40 @@ def _digest(target: Path) -> str:
 
 def _compile(target: Path) -> None:
     compiler = _compiler()
-    # One after the other in one go: most of the time goes into TensorFlow's headers, which are then read once.
+    # Compile all sources as one unit: most of the time goes into TensorFlow's headers, which are
+    # then parsed only once.
     sources = [flag for source in sorted(KERNELS.glob("*.cc")) for flag in ("-include", str(source))]
     what = f"parquetry compiles its op for TensorFlow {tf.__version__}, once, about a minute"
     with pulse(what, _logger), whole_file(str(target)) as unfinished:
         command = [*compiler, *_FLAGS, *_compile_flags(), *sources, "-x", "c++", os.devnull, "-o", unfinished]
         command += ["-x", "none", *_link_flags(), "-ldl"]
-        run_compiler(command, "op library of parquetry")
+        run_compiler(command, "parquetry op library")
         os.chmod(unfinished, 0o755)
 
 
 def _compiler() -> list[str]:
-    """The command of ``$CXX``, or of the first compiler that is there.
+    """Returns the command from ``$CXX``, or the first compiler that is installed.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is no compiler.
     """
     compiler = find_compiler()
     if compiler is not None:
         return compiler
     prebuilt = sorted({found[1] for path in PACKAGE.glob("*.so") if (found := re.search(r"-tf([^-]+)-", path.name))})
     raise RuntimeError(
-        f"op library of parquetry: expected a C++17 compiler, because none is built for TensorFlow {tf.__version__} "
+        "parquetry op library: expected a C++17 compiler, because there is no prebuilt library for "
+        f"TensorFlow {tf.__version__} "
         f"(built are those for: {', '.join(prebuilt) or 'none'}), got no {(chosen_compiler() or ['g++'])[0]}. "
-        "Run: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), or conda install gxx; or set CXX to "
-        "another compiler; or install a wheel of parquetry for your platform, which holds the op, and a TensorFlow "
-        "that it is built for (docs/installing.md)."
+        "Run: apt-get install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), "
+        "or conda install gxx. Or set CXX to another compiler. Or install a wheel of parquetry for "
+        "your platform, which contains the op, with a TensorFlow version that it is built for "
+        "(docs/installing.md)."
     )
 
 
 def _compile_flags() -> list[str]:
-    # As system headers: TensorFlow's own warnings are not ours to read.
+    # Include them as system headers, which silences warnings from TensorFlow's own code.
     flags = []
     for flag in tf.sysconfig.get_compile_flags():
         flags += ["-isystem", flag[2:]] if flag.startswith("-I") else [flag]
@@ -238,10 +257,10 @@ def _link_flags() -> list[str]:
 
 @lru_cache(maxsize=1)
 def load_ops() -> Any:
-    """Registers the op with TensorFlow in this process, and returns the module that holds it.
+    """Registers the op with TensorFlow in this process and returns the module that contains it.
 
-    `ParquetDataset` does this by itself. Call it in a process that only runs the graphs of others: a worker of the
-    tf.data service, or a program that loads a saved model.
+    `ParquetDataset` calls this for you. Call it yourself in a process that only runs graphs built
+    elsewhere: a tf.data service worker, or a program that loads a saved model.
 
         >>> from parquetry.tf_plugin import load_ops
         >>> load_ops()
@@ -249,7 +268,7 @@ def load_ops() -> Any:
     If no library was built for this TensorFlow, the first call compiles one, which takes about a minute.
 
     Raises:
-        RuntimeError: the op has to be compiled, and there is no compiler or it fails.
+        RuntimeError: the op must be compiled, and there is no compiler or the compiler fails.
     """
     return tf.load_op_library(str(library_path()))
 

@@ -1,7 +1,7 @@
-"""Ray Data over parquetry: ``ray.data.read_datasource(ParquetrySource(pipeline))``.
+"""Reads a pipeline with Ray Data: ``ray.data.read_datasource(ParquetrySource(pipeline))``.
 
-Ray (2.48 or newer) is imported only when something here is used; install it with ``pip install 'parquetry[ray]'``. The
-workers of the cluster need parquetry too, because they read and decode.
+Ray (2.48 or newer) is imported on first use. Install it with ``pip install 'parquetry[ray]'``.
+Install parquetry on the cluster's workers too, because they read and decode.
 """
 
 from __future__ import annotations

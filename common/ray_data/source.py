@@ -1,7 +1,8 @@
-"""`ParquetrySource`: the rows of a pipeline as a Ray dataset, for preprocessing that outgrows one machine.
+"""`ParquetrySource`: reads a pipeline as a Ray dataset, to preprocess on more than one machine.
 
-Each read task makes a run of consecutive rows, so the tasks together make each row of the pipeline once, and Ray's
-``preserve_order`` gives the pipeline's order. A task skips to its first row in the plan, without reading what precedes.
+Each read task produces a run of consecutive rows. Together, the tasks produce each row of the
+pipeline once, and Ray's ``preserve_order`` keeps the pipeline's order. A task skips to its first
+row in the plan and does not read the rows before it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 try:
     from ray.data import Datasource
-except ModuleNotFoundError:  # then `parquetry.common.ray_data` says what to install
+except ModuleNotFoundError:  # `parquetry.common.ray_data` reports what to install
     Datasource = object
 
 _BLOCK_BYTES = 16 << 20
@@ -35,35 +36,39 @@ _MOST_ROWS = 4096
 
 
 class ParquetrySource(Datasource):
-    """The rows of a pipeline, for ``ray.data.read_datasource``.
+    """Makes a pipeline's rows available to ``ray.data.read_datasource``.
 
         >>> images = Pipeline("s3://bucket/frames", ["image", "label"]).where(field("speed") > 3)
         >>> rows = ray.data.read_datasource(ParquetrySource(images))
         >>> rows.map_batches(Embedder, concurrency=4, num_gpus=1).write_parquet("s3://bucket/embedded")
 
-    Every row of the pipeline comes once. If you need them in its order, set
-    ``ray.data.DataContext.get_current().execution_options.preserve_order = True``. Batches of the pipeline become rows
-    again, because Ray makes its own.
+    You get every row of the pipeline once. If you need the rows in order, set
+    ``ray.data.DataContext.get_current().execution_options.preserve_order = True``. If the pipeline
+    makes batches, they are split into rows again, because Ray makes its own batches.
 
-    Scalars and text become plain Arrow columns, with nulls where values are null. Arrays of one shape become Ray's
-    tensors; arrays whose shapes vary become lists (one axis) or Ray's tensors of variable shape. Arrays that may be
-    null become lists. The fields of a window's steps are named by their offset: ``"0/image"``.
+    Scalars and text become plain Arrow columns, with nulls where values are null. Arrays of one
+    shape become Ray tensors. Arrays whose shapes vary become lists (one axis) or Ray's
+    variable-shaped tensors. Arrays that may be null become lists. In windows, the fields of a step
+    are named by its offset: ``"0/image"``.
 
     Args:
         pipeline: a `Pipeline`, or a dataset, pipe or node that has one. It must be finite.
-        epoch: which epoch of the shuffle to read, from 0. Ray reads a dataset again each time that it runs, in the same
-            order.
+        epoch: which epoch of the shuffle to read, from 0. Each time you run the Ray dataset, it
+            reads this epoch again, in the same order.
 
     Raises:
-        PipelineError: the pipeline repeats forever, or a server makes its elements.
+        PipelineError: the pipeline repeats forever, or a server produces its elements.
     """
 
     def __init__(self, pipeline: Pipeline[Any] | Sources, *, epoch: int = 0) -> None:
         super().__init__()
         made: Any = getattr(pipeline, "pipeline", pipeline)
         if made.address is not None:
-            raise PipelineError("ParquetrySource: expected a pipeline over a dataset, got one that a server makes.")
-        if made.options.workers is None:  # a task has one processor
+            raise PipelineError(
+                "ParquetrySource: expected a pipeline that reads a dataset directly, "
+                "got one that reads its elements from a server."
+            )
+        if made.options.workers is None:  # Ray gives each task one CPU
             made = made.with_options(workers=1)
         plan = made.plan()
         if plan.length is None:
@@ -74,21 +79,27 @@ class ParquetrySource(Datasource):
         self._most_tasks = sum(len(part.dataset.row_groups.rows) for part in plan.parts)
         try:
             self._elements: int | None = len(made)
-        except TypeError:  # rows that fail, or that a function drops, are known only when they are read
+        except TypeError:  # some rows may fail or be dropped by a function, known only on reading
             self._elements = None
 
     def get_name(self) -> str:
-        """The name that Ray shows in its plans."""
+        """Returns the name that Ray shows in its plans."""
         return "Parquetry"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """The bytes of all rows, about; ``None`` if nobody knows how many there are."""
+        """Returns the approximate size of all rows in bytes.
+
+        Returns ``None`` if the number of rows is unknown.
+        """
         return None if self._elements is None else self._elements * self._rows_each * self._row_bytes
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """The tasks, at most as many as the pipeline has row groups; one if its length is unknown."""
+        """Returns the read tasks, at most one for each row group of the pipeline.
+
+        There is one task if the pipeline's length is unknown.
+        """
         from ray.data import ReadTask
 
         if self._elements is None:
@@ -109,7 +120,7 @@ class ParquetrySource(Datasource):
 
     @property
     def _rows_each(self) -> int:
-        """How many rows an element has."""
+        """The number of rows in an element."""
         return self._pipeline.element.batch_size or 1
 
     def _metadata(self, elements: int | None) -> BlockMetadata:
@@ -136,7 +147,10 @@ def _block(pipeline: Pipeline[Any], columns: Sequence[Column]) -> pa.Table:
 
 
 def _array(output: OutputField, column: Column) -> pa.Array:
-    """Converts a column to Arrow. The type depends on the field alone, because Ray joins blocks."""
+    """Converts a column to Arrow.
+
+    The Arrow type depends only on the field, never on the values, because Ray concatenates blocks.
+    """
     from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
     if output.kind == "dense" and not output.nullable and not output.levels:

@@ -1,7 +1,7 @@
-"""Spark and parquetry: datasets from Spark, DataFrames made of datasets, and Spark as the engine for large jobs.
+"""Uses parquetry with Spark: write datasets, read them as DataFrames, and run large jobs.
 
-pyspark (3.5 or newer) is imported only when something here is used; install it with ``pip install 'parquetry[spark]'``.
-The executors need parquetry too, because they encode and decode with its codecs.
+pyspark (3.5 or newer) is imported on first use. Install it with ``pip install 'parquetry[spark]'``.
+Install parquetry on the executors too, because they encode and decode with its codecs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""`spark_converter`: a DataFrame as Parquet in a cache directory, and from there into TensorFlow, PyTorch and numpy.
+"""`spark_converter`: writes a DataFrame to a Parquet cache that TensorFlow, PyTorch and numpy read.
 
-In: a DataFrame. Out: a `SparkConverter`, a small value that pickles, so that executors can train from it. Equal logical
-plans share their files; what was made is removed by `delete`, or when the driver ends.
+In: a DataFrame. Out: a `SparkConverter`, a small value that you can pickle, so executors can train
+from it. DataFrames with equal logical plans share their files. The files are removed by `delete`,
+or when the driver ends.
 """
 
 from __future__ import annotations
@@ -38,14 +39,16 @@ _SMALL_FILE_BYTES = 50 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkConverter:
-    """A DataFrame that was written to the cache. It holds no session: pickle it, and read it anywhere.
+    """A DataFrame that was written to the cache.
+
+    It holds no Spark session, so you can pickle it and read the rows anywhere.
 
     Attributes:
-        url: the directory of the files, readable by everybody who reads the rows.
-        file_urls: the files, in order of path.
-        rows: rows of the DataFrame; also ``len()``.
-        row_groups: row groups of all files.
-        storage_options: for fsspec.
+        url: the directory of the files. Every process that reads the rows must be able to read it.
+        file_urls: the files, sorted by path.
+        rows: the number of rows in the DataFrame; also ``len()``.
+        row_groups: the number of row groups in all files.
+        storage_options: arguments for fsspec.
     """
 
     url: str
@@ -65,12 +68,12 @@ class SparkConverter:
         index: int | None = None,
         **options: Unpack[OptionArguments],
     ) -> Pipeline:
-        """A `Pipeline` over the rows, for numpy; add verbs to it.
+        """Returns a `Pipeline` over the rows, which yields numpy arrays. Add verbs to it.
 
         Args:
             fields: names or regexes; ``None`` = all.
-            num_shards, index: this rank's part, every rank with as many rows; of a launcher that sets the environment,
-                call ``.shard()`` instead.
+            num_shards, index: the number of ranks and this rank's index. Every rank gets the same
+                number of rows. If your launcher sets the environment, call ``.shard()`` instead.
             options: ``workers``, ``memory_limit`` and the other options of `Pipeline`.
         """
         given = dict(self.storage_options) or None
@@ -79,8 +82,8 @@ class SparkConverter:
             return pipeline
         if num_shards is not None and num_shards > self.row_groups:
             _LOGGER.warning(
-                "%s: %d row groups for %d ranks, so some are read by several ranks. Write more: "
-                "df.repartition(n), or a smaller row_group_size_mb.",
+                "%s: %d row groups for %d ranks, so several ranks read the same row group. Write "
+                "more row groups: use df.repartition(n) or a smaller row_group_size_mb.",
                 self.url,
                 self.row_groups,
                 num_shards,
@@ -95,7 +98,10 @@ class SparkConverter:
         index: int | None = None,
         **options: Unpack[OptionArguments],
     ) -> Any:
-        """A `parquetry.tf_plugin.ParquetDataset`, which is a ``tf.data.Dataset``; arguments as for `pipeline`."""
+        """Returns a `parquetry.tf_plugin.ParquetDataset`, which is a ``tf.data.Dataset``.
+
+        The arguments are the same as for `pipeline`.
+        """
         face = import_module("parquetry.tf_plugin").ParquetDataset
         return face.from_pipeline(self.pipeline(fields, num_shards=num_shards, index=index, **options))
 
@@ -107,12 +113,18 @@ class SparkConverter:
         index: int | None = None,
         **options: Unpack[OptionArguments],
     ) -> Any:
-        """A `parquetry.torch_plugin.ParquetPipe` for a ``DataLoader``; arguments as for `pipeline`."""
+        """Returns a `parquetry.torch_plugin.ParquetPipe` for a ``DataLoader``.
+
+        The arguments are the same as for `pipeline`.
+        """
         face = import_module("parquetry.torch_plugin").ParquetPipe
         return face.from_pipeline(self.pipeline(fields, num_shards=num_shards, index=index, **options))
 
     def delete(self) -> None:
-        """Removes the files. Idempotent; a converter of an equal DataFrame, made later, writes them anew."""
+        """Removes the files. You can call this more than once.
+
+        If you convert an equal DataFrame later, its files are written again.
+        """
         CACHE.forget(self.url)
         if CACHE.remove_directory is not None:
             CACHE.remove_directory(self.url)
@@ -132,23 +144,26 @@ def spark_converter(
     storage_options: Mapping[str, Any] | None = None,
     wait_s: float = 30.0,
 ) -> SparkConverter:
-    """Writes a DataFrame to the cache, or finds it there; MLlib vectors become arrays.
+    """Writes a DataFrame to the cache, or finds it there. MLlib vectors become arrays.
 
     Args:
-        parent_cache_dir: a directory that executors and readers see, as a URL or a local path; ``None`` = the session's
-            setting ``parquetry.spark.converter.parentCacheDirUrl``.
-        dtype: ``"float32"`` or ``"float64"``: all floats, also those in arrays, become that; ``None`` keeps each as it
-            is.
-        row_group_size_mb: size of the row groups that Spark writes.
-        compression: of Spark's Parquet writer.
-        reuse: whether the files of an earlier call are used if its DataFrame has the same logical plan and these
-            arguments are equal. A plan does not say whether the files that it reads have changed.
+        parent_cache_dir: a directory that executors and readers can access, as a URL or a local
+            path; ``None`` = the session's setting ``parquetry.spark.converter.parentCacheDirUrl``.
+        dtype: ``"float32"`` or ``"float64"`` converts all floats to that type, including those in
+            arrays. ``None`` keeps each type.
+        row_group_size_mb: the size of the row groups that Spark writes.
+        compression: the compression of Spark's Parquet writer.
+        reuse: whether to use the files of an earlier call if its DataFrame has the same logical
+            plan and these arguments are equal. A plan does not tell whether the files it reads have
+            changed.
         storage_options: arguments for fsspec.
-        wait_s: how long to wait until all files that Spark wrote can be seen (object stores may show them late).
+        wait_s: how many seconds to wait until all files that Spark wrote are visible. Object stores
+            may show them late.
 
     Raises:
-        PipelineError: no directory, or an argument out of range.
-        DatasetError: files that cannot be seen after ``wait_s``, or a file system that refused.
+        PipelineError: there is no cache directory, or an argument is out of range.
+        DatasetError: some files are still not visible after ``wait_s``, or the file system reports
+            an error.
     """
     session = session_of(df, "spark_converter")
     context_of(session, "spark_converter")
@@ -177,18 +192,20 @@ def _parent(session: SparkSession, given: str | os.PathLike[str] | None) -> str:
     parent = os.fspath(given) if given is not None else session.conf.get(PARENT_CONF, None)
     if not parent:
         raise PipelineError(
-            "spark_converter: expected a directory for the cache that driver, executors and readers see, got none. "
-            f"Pass parent_cache_dir=..., or set spark.conf.set({PARENT_CONF!r}, 'file:///...')."
+            "spark_converter: expected a cache directory that the driver, executors and readers "
+            "can access, got none. "
+            f"Pass parent_cache_dir=..., or call spark.conf.set({PARENT_CONF!r}, 'file:///...')."
         )
     if str(parent).startswith("dbfs:/"):
         raise PipelineError(
-            f"spark_converter: expected a directory that Python sees, got {str(parent)!r}. Write file:///dbfs/..."
+            f"spark_converter: expected a directory that Python can open, got {str(parent)!r}. "
+            "Use file:///dbfs/... instead."
         )
     return parent.rstrip("/") if "://" in parent else os.path.abspath(os.path.expanduser(parent))
 
 
 def _is_there(converter: SparkConverter) -> bool:
-    """Whether nobody has removed the files."""
+    """Returns whether the directory of the files still exists."""
     filesystem, path = resolve(converter.url, storage_options=dict(converter.storage_options) or None)
     return bool(filesystem.get_file_info(path).type == pafs.FileType.Directory)
 
@@ -225,8 +242,8 @@ def _warn_of_small_files(url: str, sizes: list[int]) -> None:
     median = sorted(sizes)[len(sizes) // 2] if sizes else 0
     if len(sizes) > 1 and median < _SMALL_FILE_BYTES:
         _LOGGER.warning(
-            "%s: %d files with a median size of %.1f MB; expected %d MB or more, because each file costs a request. "
-            "Write fewer: df.coalesce(n).",
+            "%s: %d files with a median size of %.1f MB; expected %d MB or more, because each file "
+            "costs a request. Write fewer files: use df.coalesce(n).",
             url,
             len(sizes),
             median / (1 << 20),
@@ -235,10 +252,10 @@ def _warn_of_small_files(url: str, sizes: list[int]) -> None:
 
 
 def remove_directory(filesystem: pafs.FileSystem, path: str) -> None:
-    """Removes a directory of the cache, if it is there.
+    """Removes a cache directory, if it exists.
 
     Raises:
-        DatasetError: the file system refused.
+        DatasetError: the file system cannot remove it.
     """
     try:
         if filesystem.get_file_info(path).type != pafs.FileType.NotFound:

@@ -1,4 +1,7 @@
-"""What `spark_converter` has written in this driver: found again by logical plan, removed when the driver ends."""
+"""Tracks the files that `spark_converter` wrote in this driver.
+
+They are found again by logical plan and removed when the driver ends.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheKey:
-    """What beside the plan decides what the files are."""
+    """The settings that, together with the logical plan, determine the files."""
 
     parent: str
     dtype: str | None
@@ -36,11 +39,11 @@ class CacheKey:
 
 
 class Written(Protocol):
-    """What was written for a DataFrame."""
+    """The result of writing a DataFrame."""
 
     @property
     def url(self) -> str:
-        """Where."""
+        """The directory of the files."""
 
 
 Kept = TypeVar("Kept", bound=Written)
@@ -56,10 +59,11 @@ class _Entry:
 
 
 class ConverterCache:
-    """The converters of this process; thread-safe.
+    """The converters of this process. Thread-safe.
 
     Attributes:
-        remove_directory: removes the directory at a URL in place of `SparkConverter.delete`, or ``None``.
+        remove_directory: a function that `SparkConverter.delete` calls to remove the directory at a
+            URL, or ``None`` to let `SparkConverter.delete` remove it.
     """
 
     def __init__(self) -> None:
@@ -69,7 +73,10 @@ class ConverterCache:
         self._registered = False
 
     def find(self, df: DataFrame, key: CacheKey, kind: type[Kept]) -> Kept | None:
-        """The converter of a DataFrame with the same logical plan, by Spark's own comparison."""
+        """Returns the converter of a DataFrame with the same logical plan, or ``None``.
+
+        Spark compares the plans.
+        """
         plan_hash = df.semanticHash()
         with self._lock:
             entries = [entry for entry in self._entries if (entry.plan_hash, entry.key) == (plan_hash, key)]
@@ -83,7 +90,7 @@ class ConverterCache:
         return None
 
     def keep(self, df: DataFrame, key: CacheKey, converter: Written, remove: Callable[[], None]) -> None:
-        """Notes what was written; it is removed at exit."""
+        """Registers files that were written, so that they are removed at exit."""
         entry = _Entry(df=df, plan_hash=df.semanticHash(), key=key, converter=converter, remove=remove)
         with self._lock:
             self._entries.append(entry)
@@ -92,12 +99,15 @@ class ConverterCache:
                 atexit.register(self.remove_all)
 
     def forget(self, url: str) -> None:
-        """Drops what was written to a URL from the list; the files are the caller's matter."""
+        """Removes a URL from the list. The caller removes the files."""
         with self._lock:
             self._entries = [entry for entry in self._entries if entry.converter.url != url]
 
     def remove_all(self) -> None:
-        """Removes all files. Idempotent; what cannot be removed is told, not raised."""
+        """Removes all files. You can call this more than once.
+
+        If files cannot be removed, this logs a warning and does not raise.
+        """
         with self._lock:
             entries, self._entries = self._entries, []
         for entry in entries:
@@ -111,7 +121,10 @@ CACHE = ConverterCache()
 
 
 def new_directory(parent: str, application: str) -> str:
-    """The URL of a directory that nobody else uses; its name says when, and for which Spark application."""
+    """Returns a URL for a new directory that nobody else uses.
+
+    The directory's name contains the current time and the Spark application's id.
+    """
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     return posixpath.join(parent.rstrip("/"), f"{now}-{application}-{uuid.uuid4().hex}")
 
@@ -124,10 +137,10 @@ def wait_for_files(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[pafs.FileInfo]:
-    """Waits until every file can be seen; returns what is known of them.
+    """Waits until every file is visible and returns the information about the files.
 
     Raises:
-        DatasetError: some files cannot be seen in time; names one.
+        DatasetError: some files are not visible in time. The message names one.
     """
     end = clock() + timeout_s
     while True:
@@ -137,8 +150,9 @@ def wait_for_files(
             return list(infos)
         if clock() >= end:
             raise DatasetError(
-                f"cache of a DataFrame: expected {len(paths)} files within {timeout_s} s, got {len(missing)} that "
-                f"cannot be seen, such as '{missing[0]}'. Wait longer with wait_s=..., or check that this machine sees "
-                "the directory that the executors write to."
+                f"DataFrame cache: expected {len(paths)} files within {timeout_s} s, got "
+                f"{len(missing)} that cannot be seen, such as '{missing[0]}'. Wait longer with "
+                "wait_s=..., or check that this machine can access the directory that the "
+                "executors write to."
             )
         sleep(_POLL_S)

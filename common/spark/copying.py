@@ -1,4 +1,7 @@
-"""`copy`: that of ``parquetry.common.tools`` with a Spark task for each stripe; the files are the same."""
+"""`copy`: copies a dataset like ``parquetry.common.tools.copy``, with one Spark task per stripe.
+
+The resulting files are the same.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,11 @@ def copy(
     target_options: Mapping[str, Any] | None = None,
     stripe_bytes: int = STRIPE_BYTES,
 ) -> CopyReport:
-    """Copies a dataset, or a part of it, on the executors; rows are selected there, too.
+    """Copies a dataset, or part of it, on the executors. They also select the rows.
 
-    The arguments, the errors and the result are those of ``parquetry.common.tools.copy``. Called again after an
-    interruption, also by that one, it goes on with what is missing.
+    The arguments, errors and result are the same as for ``parquetry.common.tools.copy``. If a copy
+    is interrupted, call this again to write only what is missing. This also finishes a copy that
+    ``parquetry.common.tools.copy`` began.
     """
     context_of(spark, "copy")
     plan = plan_copy(
@@ -74,7 +78,7 @@ class _WriteStripe:
 
     def __call__(self, item: tuple[int, Stripe]) -> int:
         number, stripe = item
-        if self._job.has(number):  # an attempt before this one, whose end Spark has not seen
+        if self._job.has(number):  # an earlier attempt finished, but Spark did not notice
             return 0
         try:
             return sum(write_stripe(stripe, self._job, number))

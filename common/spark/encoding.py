@@ -1,8 +1,11 @@
-"""`encode_dataframe`: plain columns of a DataFrame to the columns that a schema stores, in batches, on the executors.
+"""`encode_dataframe`: encodes plain DataFrame columns into the columns that a schema stores.
 
-In: numbers, text, bytes, (nested) arrays and MLlib vectors. Out: what the fields' codecs store, in types of Spark. A
-binary column of a coded field is taken as stored already (JPEG files, say): its bytes are looked at, and never become
-Python objects. Rows keep their order; values obey the one gate of every writer, `schema.checking`.
+In: numbers, text, bytes, (nested) arrays and MLlib vectors. Out: what the fields' codecs store, in
+Spark types. Executors encode the rows in batches and keep their order.
+
+If a field has an image or array codec and its column is binary, the values are taken as already
+encoded (JPEG files, for example). Their bytes are checked, but never become Python objects. All
+values go through the same checks as in every other writer, see `schema.checking`.
 """
 
 from __future__ import annotations
@@ -34,10 +37,12 @@ _STEP_BYTES = 64 << 20
 
 
 def core_schema(schema: object) -> Unischema:
-    """The schema as parquetry's own value; one of ``parquetry.common.petastorm`` is converted.
+    """Returns the schema as a parquetry `Unischema`.
+
+    A schema from ``parquetry.common.petastorm`` is converted.
 
     Raises:
-        SchemaError: something else.
+        SchemaError: ``schema`` is not a schema, or has no fields.
     """
     convert = getattr(type(schema), "to_parquetry", None)
     if convert is not None:
@@ -48,14 +53,15 @@ def core_schema(schema: object) -> Unischema:
 
 
 def encode_dataframe(df: object, schema: Unischema) -> Any:
-    """A DataFrame of the columns as they are stored, in the order of the schema: ready for ``df.write.parquet``.
+    """Returns a DataFrame of the stored columns in schema order, ready for ``df.write.parquet``.
 
     Args:
-        df: has a column for each field; a nullable field may be missing.
+        df: a DataFrame with a column for each field. Columns of nullable fields may be missing.
 
     Raises:
-        SchemaError: a column that no field has, or a field without a column. When the DataFrame is computed, values
-            that do not fit raise `EncodeError` in the executor, which Spark hands on as its own error.
+        SchemaError: a column has no field, or a field has no column. Values are checked later, when
+            Spark computes the DataFrame: if one does not fit, the executor raises `EncodeError`,
+            and Spark reports it as its own error.
     """
     session_of(df, "encode_dataframe")
     schema = core_schema(schema)
@@ -70,7 +76,10 @@ def encode_dataframe(df: object, schema: Unischema) -> Any:
 
 
 def checked_columns(df: DataFrame, schema: Unischema) -> Any:
-    """The DataFrame with arrays for vectors; see `encode_dataframe` for the errors."""
+    """Checks the columns, and returns the DataFrame with vectors converted to arrays.
+
+    Raises the same errors as `encode_dataframe`.
+    """
     unknown = [name for name in df.columns if name not in schema]
     missing = [field.name for field in schema if field.name not in df.columns and not field.nullable]
     if unknown or missing:
@@ -82,10 +91,12 @@ def checked_columns(df: DataFrame, schema: Unischema) -> Any:
 
 
 def encoded_tables(schema: Unischema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of stored columns, each of a bounded size; error messages count rows from the first batch.
+    """Yields tables of stored columns. Each table has a bounded size.
+
+    Error messages count rows from the first batch.
 
     Raises:
-        EncodeError: a value that does not fit; says in which row and field.
+        EncodeError: a value does not fit its field. The message names the row and field.
     """
     row = 0
     for batch in batches:
@@ -113,12 +124,15 @@ def _encode(field: UnischemaField, batch: pa.RecordBatch, first_row: int) -> pa.
 
 
 def _cast(field: UnischemaField, column: pa.Array) -> pa.Array | None:
-    """The column in the stored type where Arrow's cast is exact or refuses; ``None`` where the gate must look."""
+    """Casts a column to the stored type, if Arrow's cast either is exact or fails.
+
+    Returns ``None`` if the values must be checked one by one.
+    """
     stored = field.storage.arrow_type(field)
     if column.null_count == len(column):
         return pa.nulls(len(column), stored)
     inner, wanted = _innermost(column.type), _innermost(stored)
-    narrows = pa.types.is_floating(wanted) and inner != wanted  # a double does not become a float unseen
+    narrows = pa.types.is_floating(wanted) and inner != wanted  # no unchecked double to float
     as_spark_stores_it = inner == _innermost(spark_arrow_type(field))
     if narrows or not (as_spark_stores_it or _kind(inner) == _kind(wanted)):
         return None
@@ -142,7 +156,7 @@ def _encode_values(field: UnischemaField, column: pa.Array, first_row: int) -> p
 
 
 def _checked(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
-    """Stored bytes as they are, if the header of each says the field's shape."""
+    """Returns stored bytes unchanged, after checking that each header matches the field's shape."""
     for number, cell in enumerate(column, first_row):
         if not cell.is_valid:
             continue
@@ -151,14 +165,14 @@ def _checked(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Arra
             field.storage.check_stored(field, data)
         except (ValueError, OSError) as error:
             raise EncodeError(
-                f"row {number}, field '{field.name}': expected bytes that {type(field.storage).__name__} stores, of "
-                f"shape {field.shape}, got: {error}."
+                f"row {number}, field '{field.name}': expected bytes that "
+                f"{type(field.storage).__name__} stores, with shape {field.shape}, got: {error}."
             ) from error
     return column.cast(field.storage.arrow_type(field))
 
 
 def _encode_arrays(field: UnischemaField, column: pa.Array, first_row: int) -> pa.Array:
-    """Nested lists through the codec, by way of arrays and not of Python numbers."""
+    """Encodes nested lists with the codec, through numpy arrays and not Python numbers."""
     schema = Unischema("column", [field])
     if is_string_like(field.dtype) or field.dtype.kind in "mM" or not field.shape:
         return _encode_values(field, column, first_row)
@@ -202,15 +216,16 @@ def _has_null_inside(column: pa.Array) -> bool:
 
 
 def dict_to_spark_row(schema: Unischema, row: Mapping[str, Any]) -> Any:
-    """The row for ``spark.createDataFrame(rows, schema.as_spark_schema())``.
+    """Returns a row for ``spark.createDataFrame(rows, schema.as_spark_schema())``.
 
-    For many rows, `encode_dataframe` or `write_rows` are faster: there bytes do not become Python objects of Spark's.
+    If you have many rows, `encode_dataframe` or `write_rows` are faster, because they do not turn
+    bytes into Spark's Python objects.
 
     Args:
-        row: a value for each field; nullable ones may be missing.
+        row: a value for each field. Nullable fields may be missing.
 
     Raises:
-        EncodeError: a value that does not fit its field, an unknown field.
+        EncodeError: a value does not fit its field, or the row has an unknown field.
     """
     require_pyspark("dict_to_spark_row")
     from pyspark.sql import Row
@@ -222,6 +237,7 @@ def dict_to_spark_row(schema: Unischema, row: Mapping[str, Any]) -> Any:
 
 
 def _python(value: pa.Scalar) -> Any:
-    if isinstance(value, pa.TimestampScalar) and value.is_valid:  # no pandas, which Arrow would use for nanoseconds
+    if isinstance(value, pa.TimestampScalar) and value.is_valid:
+        # Avoids pandas, which Arrow would use for nanoseconds.
         return datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=value.value)
     return value.as_py()

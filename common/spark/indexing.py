@@ -1,4 +1,4 @@
-"""`write_index`: the row-group index of a dataset, its footers read by Spark's executors."""
+"""`write_index`: writes a dataset's row-group index. Spark's executors read the footers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ def write_index(
     storage_options: Mapping[str, Any] | None = None,
     columns: Sequence[str] | None = None,
 ) -> str:
-    """Writes the same index as ``parquetry.common.layout.index.write_index``; the executors read the footers.
+    """Writes the same index as ``parquetry.common.layout.index.write_index``.
+
+    The executors read the footers.
 
     Raises:
-        DatasetError: no directory, no Parquet files in it, a damaged file, or a directory that cannot be written.
-        FieldNotFoundError: a pattern that matches no field of the first file.
+        DatasetError: ``url`` is not a directory, it contains no Parquet files, a file is damaged,
+            or the directory cannot be written to.
+        FieldNotFoundError: a pattern matches no field of the first file.
     """
     context_of(spark, "write_index")
     listing = list_files(
@@ -49,7 +52,7 @@ def write_index(
 
 
 class _Describe:
-    """Files to their lines, in an executor."""
+    """Creates the index lines of some files, in an executor."""
 
     def __init__(self, filesystem: pafs.FileSystem, first: DataFile, columns: Sequence[str] | None) -> None:
         self._filesystem = filesystem

@@ -1,8 +1,8 @@
-"""`materialize_dataset`: a context manager around Spark's own writing; afterwards the dataset has a schema.
+"""`materialize_dataset`: a context manager that adds a schema to files that Spark writes itself.
 
-In: a schema, and a block that lets Spark write Parquet to a URL. Out: JSON metadata beside the files, so that every
-reader knows codecs, shapes and nullability. Always holds: a block that fails leaves no new metadata, and Hadoop's
-settings are as they were.
+In: a schema, and a block in which Spark writes Parquet to a URL. Out: JSON metadata next to the
+files, which tells every reader the codecs, shapes and nullability. If the block fails, no new
+metadata is written. Hadoop's settings are always restored.
 """
 
 from __future__ import annotations
@@ -45,28 +45,33 @@ def materialize_dataset(
     storage_options: Mapping[str, Any] | None = None,
     petastorm_compatible: bool = False,
 ) -> Iterator[None]:
-    """Inside the block, write Parquet files to ``url``; when it ends well, their metadata are written.
+    """Writes the metadata of the Parquet files that you write to ``url`` inside the block.
+
+    The metadata is written when the block ends without an error.
 
     Args:
         spark: the session that writes.
         url: the directory that the block writes to.
-        schema: what a row is, also a schema of ``parquetry.common.petastorm``; the block writes its stored columns, as
-            `encode_dataframe` or `dict_to_spark_row` make them.
-        row_group_size_mb: size of the row groups that Spark writes in the block; ``None`` = Hadoop's own setting.
-        use_summary_metadata: lets Hadoop write its own ``_metadata`` too, with all footers; no reader here needs it.
-        filesystem_factory: gives the ``pyarrow.fs`` or fsspec file system to write the metadata with.
+        schema: the schema of a row, which may come from ``parquetry.common.petastorm``. The block
+            writes its stored columns, as `encode_dataframe` or `dict_to_spark_row` create them.
+        row_group_size_mb: the size of the row groups that Spark writes in the block; ``None`` =
+            Hadoop's own setting.
+        use_summary_metadata: lets Hadoop also write its own ``_metadata`` with all footers. No
+            reader in parquetry needs it.
+        filesystem_factory: returns the ``pyarrow.fs`` or fsspec file system used to write the
+            metadata.
         storage_options: arguments for fsspec.
-        petastorm_compatible: writes the keys that Petastorm 0.8 to 0.13 reads, too.
+        petastorm_compatible: also writes the keys that Petastorm 0.8 to 0.13 reads.
 
     Raises:
-        SchemaError: a schema that is none, or a field that the files do not have.
+        SchemaError: ``schema`` is not a schema, or the files lack one of its fields.
         DatasetError: the block wrote no Parquet files to ``url``.
-        PipelineError: a row-group size that is none.
+        PipelineError: ``row_group_size_mb`` is not a number above 0.
     """
     stored = core_schema(schema)
     stored = petastorm_schema(stored) if petastorm_compatible else stored
     with _hadoop_settings(context_of(spark, "materialize_dataset"), row_group_size_mb, use_summary_metadata):
-        yield  # what it raises ends here, before anything is written
+        yield  # if the block raises, no metadata is written
     given = None if filesystem_factory is None else filesystem_factory()
     _describe(url, stored, given, storage_options, petastorm_compatible)
 
@@ -87,13 +92,13 @@ def _describe(
             file.relative: footer.num_row_groups for file, footer in zip(dataset.files, dataset.footers, strict=True)
         }
         arrow = read_metadata(filesystem, root)
-        assert arrow is not None  # it has just been written
+        assert arrow is not None  # generate_metadata has just written it
         write_metadata(filesystem, root, arrow, {**(arrow.metadata or {}), **petastorm_metadata(schema, counts)})
-    _LOGGER.info("materialize_dataset: wrote the schema '%s' of %d fields to %s.", schema.name, len(schema), root)
+    _LOGGER.info("materialize_dataset: wrote schema '%s' with %d fields to %s.", schema.name, len(schema), root)
 
 
 def _remove_stale_index(filesystem: pafs.FileSystem, root: str) -> None:
-    """An index of other files would only be refused by each reader, with a warning."""
+    """Removes an old index. It describes other files, so every reader would warn and ignore it."""
     path = f"{root}/{_INDEX}"
     with storage_errors("removing", path):
         if filesystem.get_file_info(path).type == pafs.FileType.File:
@@ -112,7 +117,8 @@ def _hadoop_settings(
         if isinstance(row_group_size_mb, bool) or row_group_size_mb <= 0:
             raise PipelineError(f"row_group_size_mb: expected a number above 0, got {row_group_size_mb!r}.")
         settings["parquet.block.size"] = str(int(row_group_size_mb * (1 << 20)))
-        # Parquet's writer looks at the size only every 100 rows unless told; rows with images are large.
+        # By default, Parquet's writer checks the size only every 100 rows. Rows with images are
+        # large, so check more often.
         settings["parquet.block.size.row.check.min"] = "3"
         settings["parquet.page.size.row.check.min"] = "3"
     hadoop = context._jsc.hadoopConfiguration()

@@ -1,7 +1,10 @@
-"""`DatasetPart`: some row groups of a dataset, as an executor gets them; it lists nothing and plans nothing again.
+"""`DatasetPart`: the row groups of a dataset that go to one executor.
 
-In: the driver's `StoredDataset` and row-group numbers. Out: a smaller one that pickles, with its files and row groups
-numbered from 0. Rows that a table has deleted are the driver's matter: it sends the rows that are wanted.
+The executor does not list or plan again.
+
+In: the driver's `StoredDataset` and row-group numbers. Out: a smaller `StoredDataset` that pickles.
+Its files and row groups are numbered from 0. The driver handles rows that a table has deleted: it
+sends the executor the rows to read.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ..layout.row_groups import RowGroups
 
 
 class DatasetPart(StoredDataset):
-    """A part of ``dataset``: its row groups ``row_groups`` (ascending)."""
+    """The part of ``dataset`` with the given ``row_groups`` (ascending)."""
 
     def __init__(self, dataset: StoredDataset, row_groups: np.ndarray) -> None:
         groups = dataset.row_groups
@@ -50,12 +53,16 @@ class DatasetPart(StoredDataset):
 
 
 def whole_files(dataset: StoredDataset, tasks: int) -> list[np.ndarray]:
-    """The row groups of a dataset in at most ``tasks`` stretches of whole files, of about as many rows."""
+    """Splits a dataset's row groups into at most ``tasks`` runs of whole files.
+
+    The runs have about the same number of rows.
+    """
     groups = dataset.row_groups
     if not len(groups):
         return []
     ends = np.cumsum(groups.rows)
     part = (ends - groups.rows) * tasks // max(int(ends[-1]), 1)
     first = np.flatnonzero(np.diff(groups.file, prepend=-1))
-    part = np.repeat(part[first], np.diff(first, append=len(groups)))  # a file goes where its first row group goes
+    # A file goes to the task that gets its first row group.
+    part = np.repeat(part[first], np.diff(first, append=len(groups)))
     return np.split(np.arange(len(groups)), np.flatnonzero(np.diff(part)) + 1)

@@ -1,6 +1,7 @@
-"""`dataset_as_rdd` and `dataset_as_dataframe`: a dataset's rows in Spark, read and decoded by the executors' Python.
+"""`dataset_as_rdd` and `dataset_as_dataframe`: read a dataset's rows in Spark.
 
-The driver lists and plans once; each task gets some row groups. Partitions, and their rows, keep the order of storage.
+Python on the executors reads and decodes the rows. The driver lists and plans once, and each task
+gets some of the row groups. Partitions and their rows keep the storage order.
 """
 
 from __future__ import annotations
@@ -50,16 +51,19 @@ def dataset_as_rdd(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """An RDD of decoded rows: dicts of numpy scalars and arrays, text and bytes, as `Pipeline` gives them.
+    """Returns an RDD of decoded rows.
+
+    Each row is a dict of numpy scalars and arrays, text and bytes, as `Pipeline` yields them.
 
     Args:
-        fields: names or regexes (matched in full); ``None`` = all.
-        tasks: partitions of the RDD; ``None`` = four for each core, but none without a row group.
+        fields: names or regexes, matched against the full name; ``None`` = all.
+        tasks: the number of partitions; ``None`` = four for each core. Every partition has at least
+            one row group, so there may be fewer.
         filesystem, storage_options: as for `Pipeline`.
 
     Raises:
-        DatasetError: no dataset at the URL.
-        FieldNotFoundError, SchemaError: fields that do not exist, or cannot become tensors.
+        DatasetError: there is no dataset at the URL.
+        FieldNotFoundError, SchemaError: a field does not exist or cannot become a tensor.
     """
     plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_rdd")
     return plan.payloads(spark).flatMap(partial(_decoded_rows, plan.fields))
@@ -75,21 +79,23 @@ def dataset_as_dataframe(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """A DataFrame of a dataset's rows.
+    """Returns a DataFrame of a dataset's rows.
 
-    Scalars have the types that `Unischema.as_spark_schema` gives. Decoded arrays become nested Spark arrays, which take
-    much memory in Java: leave images encoded unless the job needs their pixels.
+    Scalars have the types that `Unischema.as_spark_schema` returns. Decoded arrays become nested
+    Spark arrays, which need a lot of memory in Java. Leave images encoded unless your job needs
+    their pixels.
 
     Args:
-        fields: names or regexes (matched in full); ``None`` = all.
-        decode: whether columns stored by an image or array codec are decoded, or the names or regexes of those that
-            are; the others are the stored bytes.
-        tasks: partitions of the DataFrame; ``None`` = four for each core, but none without a row group.
+        fields: names or regexes, matched against the full name; ``None`` = all.
+        decode: whether to decode columns that an image or array codec stores, or the names or
+            regexes of the columns to decode. The other columns contain the stored bytes.
+        tasks: the number of partitions; ``None`` = four for each core. Every partition has at least
+            one row group, so there may be fewer.
         filesystem, storage_options: as for `Pipeline`.
 
     Raises:
-        DatasetError: no dataset at the URL.
-        FieldNotFoundError, SchemaError: fields that do not exist, or that Spark has no type for.
+        DatasetError: there is no dataset at the URL.
+        FieldNotFoundError, SchemaError: a field does not exist, or Spark has no type for it.
     """
     plan = ReadPlan.of(url, spark, fields, tasks, filesystem, storage_options, "dataset_as_dataframe")
     decoded = _chosen(decode, [field.name for field in plan.fields if field.storage.coded])
@@ -111,10 +117,10 @@ def _chosen(decode: bool | str | Sequence[str], coded: list[str]) -> set[str]:
 
 
 class ReadPlan:
-    """What is read, and which row groups each task takes.
+    """The fields to read, and the row groups that each task reads.
 
     Args:
-        tasks: how many partitions there are at most.
+        tasks: the maximum number of partitions.
     """
 
     def __init__(self, dataset: StoredDataset, fields: Sequence[UnischemaField], tasks: int) -> None:
@@ -134,7 +140,7 @@ class ReadPlan:
         storage_options: Mapping[str, Any] | None,
         what: str,
     ) -> ReadPlan:
-        """Lists the dataset."""
+        """Lists the dataset and creates the plan."""
         context = context_of(spark, what)
         urls = [os.fspath(url)] if isinstance(url, str | os.PathLike) else list(url)
         dataset = StoredDataset(urls, filesystem=filesystem, storage_options=storage_options)
@@ -143,11 +149,11 @@ class ReadPlan:
 
     @property
     def stored(self) -> Unischema:
-        """The fields with codecs that keep the precision of stored decimals and times."""
+        """The fields, with codecs that keep the full precision of stored decimals and times."""
         return stored_schema(self.dataset, self.fields)
 
     def payloads(self, spark: object) -> Any:
-        """An RDD with a pickled `ReadTask` in each partition."""
+        """Returns an RDD with one pickled `ReadTask` in each partition."""
         rows = every_row(self.dataset).rows
         items = [
             cloudpickle.dumps(ReadTask(part=DatasetPart(self.dataset, row_groups), rows=rows.row_groups(row_groups)))
@@ -158,7 +164,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """Some row groups, and their wanted rows."""
+    """Some row groups, and the rows to read from them."""
 
     part: DatasetPart
     rows: RowSet
@@ -166,14 +172,14 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """A column of a DataFrame: a field, and whether its stored bytes are decoded."""
+    """A DataFrame column: a field, and whether to decode its stored bytes."""
 
     field: UnischemaField
     decode: bool
 
     @property
     def spark_arrow_type(self) -> pa.DataType:
-        """The Arrow type of the column that Spark gets."""
+        """The Arrow type of the column that Spark receives."""
         if not self.decode:
             return as_spark_takes_it(self.field.storage.arrow_type(self.field), field=self.field.name)
         if is_string_like(self.field.dtype):
@@ -207,7 +213,7 @@ def _read_batches(columns: Sequence[_Read], batches: Iterator[pa.RecordBatch]) -
 
 
 def _arrays(task: ReadTask, columns: Sequence[_Read], row_group: int) -> Iterator[dict[str, pa.Array]]:
-    """The columns of one row group in Spark's types, some rows at a time."""
+    """Yields the columns of one row group in Spark's types, some rows at a time."""
     plain = [column.field for column in columns if not column.decode]
     coded = [column.field for column in columns if column.decode]
     stored = to_stored(Unischema("stored", plain), Fetcher(task.part, plain).stored(row_group))
@@ -222,10 +228,10 @@ def _arrays(task: ReadTask, columns: Sequence[_Read], row_group: int) -> Iterato
 def _decoded(
     task: ReadTask, fields: Sequence[UnischemaField], row_group: int, *, more_bytes: int = 0
 ) -> Iterator[tuple[np.ndarray, list[Column]]]:
-    """The wanted rows of a row group, some at a time, and their decoded columns.
+    """Yields the rows to read from a row group, some at a time, with their decoded columns.
 
     Args:
-        more_bytes: what a row takes beside these fields.
+        more_bytes: the bytes that a row needs in addition to these fields.
     """
     rows = task.rows.of(row_group)
     cells = np.arange(len(rows))

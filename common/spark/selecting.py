@@ -1,7 +1,8 @@
-"""`compute_selection`: what a pipeline's filters and windows leave, computed by Spark and kept where pipelines look.
+"""`compute_selection`: computes a pipeline's filters and windows with Spark, and stores the result.
 
-Filters look at one row group at a time, so each task evaluates them on some files. Windows depend on the rows before:
-the executors read the time stamps and group keys, the driver forms the windows. The result is that of `Pipeline`.
+Pipelines find the stored result. Filters work on one row group at a time, so each task evaluates
+them on some of the files. Windows depend on earlier rows: the executors read the time stamps and
+group keys, and the driver forms the windows. The result is the same as `Pipeline` computes.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ _TASKS_PER_CORE = 4
 
 
 def compute_selection(spark: object, pipeline: Pipeline) -> int:
-    """Computes which rows or windows a pipeline wants, and keeps the result; returns their number.
+    """Computes which rows or windows a pipeline selects. Stores them and returns their number.
 
-    It goes to ``$PARQUETRY_CACHE_DIR/selections`` (or the user's cache directory) of this machine, under the name that
-    every pipeline with the same dataset and stages looks for; put that directory where all ranks see it. A selection by
-    a Python function is not kept on disk: this very pipeline object has it.
+    The result goes to ``$PARQUETRY_CACHE_DIR/selections`` (or the user's cache directory) on this
+    machine. Every pipeline with the same dataset and stages looks for it there, so put that
+    directory where all ranks can read it. If a Python function selects rows, the result is not
+    stored on disk. Only this pipeline object has it.
 
-    A dataset of many files should have its index first (`write_index`), because the plan needs the row groups.
+    If your dataset has many files, call `write_index` first, because the plan needs the row groups.
 
     Raises:
-        EmptySelectionError: nothing is left.
-        TransformError: a predicate function failed; says for which row.
-        DatasetError, PipelineError: as when the pipeline is read.
+        EmptySelectionError: no rows or windows are left.
+        TransformError: a predicate function failed. The message names the row.
+        DatasetError, PipelineError: the same errors as when you read the pipeline.
     """
     context_of(spark, "compute_selection")
     if not isinstance(pipeline, Pipeline):
@@ -62,7 +64,7 @@ def compute_selection(spark: object, pipeline: Pipeline) -> int:
 
 
 def select(spark: object, pipeline: Pipeline) -> int:
-    """`compute_selection` of a pipeline over one dataset; it may be empty."""
+    """Runs `compute_selection` for a pipeline over one dataset. The result may be empty."""
     plan = pipeline.plan()
     assert isinstance(plan, Plan)
     key = selection_key(plan.dataset, plan.order.selected)
@@ -119,7 +121,7 @@ class _FilterPart:
 
 
 class _Filter:
-    """Filters on a part of the dataset, in an executor."""
+    """Evaluates filters on a part of the dataset, in an executor."""
 
     def __init__(self, steps: Sequence[dict[str, Any]]) -> None:
         self._steps = steps
@@ -140,7 +142,7 @@ class _Filter:
 
 
 class _StoredColumns:
-    """Columns that the driver looks at, read by the executors."""
+    """Columns that the executors read and the driver evaluates."""
 
     def __init__(self, spark: object, plan: Plan, tasks: int) -> None:
         self._spark = spark
@@ -148,7 +150,11 @@ class _StoredColumns:
         self._tasks = tasks
 
     def reader(self, steps: Sequence[Stage], rows: RowSet) -> Callable[[int, Sequence[UnischemaField]], pa.Table]:
-        """Reads from what the executors have read for windows, or to measure rows, else from storage."""
+        """Returns a function that reads the columns of a row group.
+
+        If the executors have read those columns, to form windows or to measure rows, the function
+        returns them. Otherwise it reads from storage.
+        """
         step = next((step for step in steps if isinstance(step, Ngram | Measure)), None)
         names = [] if step is None else list(dict.fromkeys(step.reads))
         tables = self._read(names, np.flatnonzero(rows.counts > 0)) if names else {}
@@ -166,14 +172,14 @@ class _StoredColumns:
         items = [DatasetPart(dataset, part) for part in parts]
         result: dict[int, pa.Table] = {}
         for part, tables in zip(
-            parts, run_tasks(self._spark, "reading what rows are chosen by", _Read(names), items), strict=True
+            parts, run_tasks(self._spark, "reading selection columns", _Read(names), items), strict=True
         ):
             result.update(zip(part.tolist(), map(table_from_bytes, tables), strict=True))
         return result
 
 
 class _Read:
-    """Columns of every row group of a part, in an executor."""
+    """Reads columns from every row group of a part, in an executor."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Running functions on executors, and the addresses by which Spark and parquetry name the same place."""
+"""Runs functions on executors, and converts parquetry URLs for Spark."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LEAST_WAVE = 64
 
 
 def require_pyspark(what: str) -> Any:
-    """The package ``pyspark``.
+    """Returns the ``pyspark`` package.
 
     Raises:
-        CodecUnavailableError: it is not installed.
+        CodecUnavailableError: pyspark is not installed.
     """
     try:
         import pyspark
@@ -31,10 +31,12 @@ def require_pyspark(what: str) -> Any:
 
 
 def context_of(spark: object, what: str) -> Any:
-    """The ``SparkContext`` of a session (or the context itself).
+    """Returns the ``SparkContext`` of a session. You can also pass the context itself.
 
     Raises:
-        PipelineError: something else, or a Spark Connect session, which has none.
+        CodecUnavailableError: pyspark is not installed.
+        PipelineError: ``spark`` is something else, or a Spark Connect session, which has no
+            ``SparkContext``.
     """
     require_pyspark(what)
     from pyspark import SparkContext
@@ -50,11 +52,11 @@ def context_of(spark: object, what: str) -> Any:
 
 
 def session_of(df: object, what: str) -> Any:
-    """The session of a DataFrame.
+    """Returns the session of a DataFrame.
 
     Raises:
         CodecUnavailableError: pyspark is not installed.
-        PipelineError: something else.
+        PipelineError: ``df`` is not a Spark DataFrame.
     """
     require_pyspark(what)
     if not hasattr(df, "sparkSession"):
@@ -63,8 +65,10 @@ def session_of(df: object, what: str) -> Any:
 
 
 def spark_url(url: str | os.PathLike[str]) -> str:
-    """The URL that means to Spark what ``url`` means to parquetry: a local path stays local whatever
-    ``fs.defaultFS`` says, and is not percent-encoded, because Hadoop does not decode it.
+    """Returns the URL with which Spark reaches the same place as parquetry does with ``url``.
+
+    A local path stays local, whatever ``fs.defaultFS`` is set to. It is not percent-encoded,
+    because Hadoop does not decode it.
     """
     text = os.fspath(url)
     if "://" in text and not text.lower().startswith("file://"):
@@ -73,16 +77,17 @@ def spark_url(url: str | os.PathLike[str]) -> str:
 
 
 def run_tasks(spark: object, what: str, function: Callable[[_Item], Any], items: Sequence[_Item]) -> Iterator[Any]:
-    """The result of ``function`` for each item, in order; each item is a task on an executor.
+    """Runs ``function`` on each item, and yields the results in order.
 
-    An error of parquetry comes back as itself, at once: Spark would repeat the task and then tell it as Java's.
+    Each item is one task on an executor. A parquetry error is raised unchanged and without retries.
+    Left to Spark, the task would be retried and the error then reported as a Java error.
     """
     if not items:
         return
     context = context_of(spark, what)
-    wave = max(_LEAST_WAVE, 4 * context.defaultParallelism)  # bounds what the driver holds
+    wave = max(_LEAST_WAVE, 4 * context.defaultParallelism)  # limits how much the driver holds
     for first in range(0, len(items), wave):
-        # Pickled here: Spark's own batches would put several large items into one message.
+        # Pickle here, because Spark would batch several large items into one message.
         pickled = [cloudpickle.dumps(item) for item in items[first : first + wave]]
         context.setJobDescription(f"parquetry: {what}")
         try:
@@ -96,7 +101,7 @@ def run_tasks(spark: object, what: str, function: Callable[[_Item], Any], items:
 
 
 class Guarded:
-    """A function of pickled items that returns parquetry's errors instead of raising them."""
+    """Wraps a function to take pickled items, and to return parquetry errors, not raise them."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
@@ -109,7 +114,7 @@ class Guarded:
 
 
 def table_to_bytes(table: pa.Table) -> bytes:
-    """A table as Arrow IPC."""
+    """Serializes a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -1,4 +1,4 @@
-"""MLlib vectors as arrays of numbers, which Parquet and tensors can hold."""
+"""Converts MLlib vectors to arrays of numbers, which Parquet and tensors can hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ FLOATS = ("float32", "float64")
 
 
 def vectors_to_arrays(df: DataFrame, dtype: str | None = None) -> Any:
-    """The DataFrame with an array for each dense or sparse vector; ``dtype=None`` keeps their doubles."""
+    """Returns the DataFrame with every dense or sparse vector converted to an array.
+
+    ``dtype=None`` keeps the doubles of the vectors.
+    """
     from pyspark.sql import functions
 
     names = vector_columns(df)
@@ -28,15 +31,17 @@ def vectors_to_arrays(df: DataFrame, dtype: str | None = None) -> Any:
 
 
 def vector_columns(df: DataFrame) -> list[str]:
-    """The columns that hold vectors of ``pyspark.ml`` or of the older ``pyspark.mllib``."""
+    """Returns the names of columns with ``pyspark.ml`` or older ``pyspark.mllib`` vectors."""
     return [field.name for field in df.schema if type(field.dataType).__name__ == "VectorUDT"]
 
 
 def with_floats(df: DataFrame, dtype: str | None) -> Any:
-    """The DataFrame with all its floats (columns, and elements of arrays) of one type; ``None`` changes nothing.
+    """Returns the DataFrame with all floats cast to one type, including those in arrays.
+
+    ``None`` changes nothing.
 
     Raises:
-        PipelineError: another type.
+        PipelineError: ``dtype`` is another type.
     """
     if dtype is None:
         return df

@@ -1,7 +1,8 @@
-"""`write_dataframe` and `write_rows`: a DataFrame, or an RDD of rows, as a parquetry dataset.
+"""`write_dataframe` and `write_rows`: write a DataFrame, or an RDD of rows, as a parquetry dataset.
 
-Each task writes its rows with `DatasetWriter`, straight from the executor's Python: encoded bytes do not go to Java.
-The files appear together when all tasks are done, as with `write_dataset`; a job that fails leaves nothing behind.
+Each task writes its rows with `DatasetWriter`, directly from Python on the executor, so encoded
+bytes do not pass through Java. The files appear together when all tasks are done, as with
+`write_dataset`. A job that fails leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -53,19 +54,22 @@ def write_dataframe(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes the rows of a DataFrame; see `encode_dataframe` for its columns and `DatasetWriter` for the arguments.
+    """Writes the rows of a DataFrame.
+
+    See `encode_dataframe` for the columns that ``df`` needs, and `DatasetWriter` for the arguments.
 
     Args:
-        files: for each partition of the DataFrame. Its partitions follow each other in the dataset's order of rows.
-        overwrite: replaces a dataset that is at the URL, once all new files are written.
+        files: the number of files for each partition of the DataFrame. The rows of the dataset
+            follow the order of the partitions.
+        overwrite: replaces a dataset at the URL once all new files are written.
 
     Returns:
         The number of rows.
 
     Raises:
-        DatasetError: something is at the URL already, or it cannot be written.
-        SchemaError, PipelineError: columns or arguments that do not fit.
-        EncodeError: a value that does not fit; nothing is left of the dataset then.
+        DatasetError: something already exists at the URL, or the URL cannot be written to.
+        SchemaError, PipelineError: columns or arguments do not fit.
+        EncodeError: a value does not fit its field. Nothing of the dataset is left behind.
     """
     session = session_of(df, "write_dataframe")
     schema = core_schema(schema)
@@ -97,7 +101,10 @@ def write_rows(
     filesystem: object = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes an RDD of row dicts (numpy arrays and all) as `write_dataset` would; see `write_dataframe`."""
+    """Writes an RDD of row dicts, which may contain numpy arrays, as `write_dataset` does.
+
+    See `write_dataframe` for the arguments.
+    """
     context_of(getattr(rdd, "context", rdd), "write_rows")
     schema = core_schema(schema)
     layout = _layout(schema, row_group_rows, row_group_bytes, partition_by, files)
@@ -117,7 +124,7 @@ def _layout(
     partition_by: str | Sequence[str],
     files: int,
 ) -> dict[str, Any]:
-    """Arguments for `DatasetWriter`, checked before any task begins."""
+    """Returns arguments for `DatasetWriter`, and checks them before any task begins."""
     RowGroupLimit.of(rows=row_group_rows, size_bytes=row_group_bytes)
     return {
         "row_group_rows": row_group_rows,
@@ -129,7 +136,7 @@ def _layout(
 
 @contextlib.contextmanager
 def _small_batches(session: SparkSession) -> Iterator[None]:
-    """Spark sends 10,000 rows at a time unless told; of images that would be gigabytes."""
+    """Lowers the batch size. Spark's default, 10,000 rows, would be gigabytes of images."""
     before = session.conf.get(_BATCH_CONF)
     session.conf.set(_BATCH_CONF, str(min(int(before), CHUNK_ROWS) if int(before) > 0 else CHUNK_ROWS))
     try:
@@ -144,7 +151,10 @@ def _write_batches(writer: DatasetWriter, batches: Iterable[pa.RecordBatch]) -> 
 
 
 class _Target:
-    """A dataset that the tasks of one job write, each a stripe of its own; a context manager on the driver."""
+    """A dataset that the tasks of one job write. Each task writes its own stripe.
+
+    On the driver, use it as a context manager.
+    """
 
     def __init__(self, job: CopyJob, schema: Unischema, compression: str, petastorm_compatible: bool) -> None:
         self._job = job
@@ -164,7 +174,7 @@ class _Target:
         filesystem: object,
         storage_options: Mapping[str, Any] | None,
     ) -> _Target:
-        """Begins the job; raises `DatasetError` if something is at the URL already."""
+        """Begins the job. Raises `DatasetError` if something already exists at the URL."""
         schema = petastorm_schema(schema) if petastorm_compatible else schema
         checked = check_compression(compression)
         found, root = resolve(url, filesystem=filesystem, storage_options=storage_options)
@@ -179,7 +189,11 @@ class _Target:
             self._job.discard()
 
     def write(self, layout: Mapping[str, Any], items: Iterator[Any], fill: Fill) -> bytes:
-        """In a task: writes its stripe; the outcome for `finish`, pickled, parquetry's errors included."""
+        """Writes a task's stripe, in that task.
+
+        Returns the pickled outcome for `finish`. If a parquetry error occurs, the outcome is the
+        error.
+        """
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -210,14 +224,17 @@ class _Target:
         return counted.rows
 
     def finish(self, outcomes: Iterable[bytes], layout: Mapping[str, Any]) -> int:
-        """Makes the dataset visible; returns the number of rows. Raises what a task raised."""
+        """Makes the dataset visible and returns the number of rows.
+
+        If a task raised a parquetry error, this raises it again.
+        """
         total, stripes = 0, 0
         for outcome in map(pickle.loads, outcomes):
             if isinstance(outcome, ParquetryError):
                 raise outcome
             stripe, rows = outcome
             total, stripes = total + rows, max(stripes, 0 if stripe is None else stripe + 1)
-        if not stripes:  # no rows at all: one file says what they would be
+        if not stripes:  # no rows at all: write one empty file that has the columns
             stripes = 1
             self._write(0, layout, (), DatasetWriter.write_rows)
         stored = arrow_schema(self.schema, without=layout["partition_by"])
@@ -227,9 +244,9 @@ class _Target:
 
 
 class _Counting(DatasetWriter):
-    """A writer that knows how many rows it has written."""
+    """A writer that counts the rows it has written."""
 
     @property
     def rows(self) -> int:
-        """Rows so far."""
+        """The number of rows written so far."""
         return self._rows
