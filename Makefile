@@ -13,7 +13,8 @@
 #   make test-common  the tests of common, in an environment with neither framework
 #   make test-tf217   the tests of the TensorFlow face, with TensorFlow 2.17, numpy 1.26 and pyarrow 18
 #   make test-tf216   Arrow streams read by tensorflow-io, with TensorFlow 2.16, the one it runs with
-#   make test-trainers  PyTorch trainers: Accelerate, the Hugging Face Trainer, Lightning, Ray; also the notebooks
+#   make test-trainers  PyTorch trainers: Accelerate, the Hugging Face Trainer, Lightning, Ray; also the notebooks, and
+#                     stores that answer on this machine: S3, Google Cloud Storage, HTTP
 #   make test-spark   the tests of the Spark support, with pyspark 4 and both frameworks; needs Java 17 or newer
 #   make sanitize     the op's client under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer, the compiled core
 #                     under the first two; needs gcc
@@ -121,7 +122,7 @@ test-spark: $(VENV_SPARK)/.op-built
 	$(VENV_SPARK)/bin/python -m pytest $(PYTEST) tests/spark "tests/examples/test_examples.py::test_an_example_runs_and_prints_what_it_promises[trainers/spark_to_torch.py]"
 
 test-trainers: $(VENV_TRAINERS)/.installed
-	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers tests/examples
+	$(VENV_TRAINERS)/bin/python -m pytest tests/trainers tests/examples tests/stores
 
 # Wheels: a pure one, and one with the core and the op for each TensorFlow, for any Python (they do not use its ABI).
 docs: $(VENV_DOCS)/.installed
@@ -184,7 +185,7 @@ $(VENV_SPARK)/.installed: setup.py pyproject.toml constraints-spark.txt
 
 $(VENV_TRAINERS)/.installed: setup.py pyproject.toml constraints-trainers.txt
 	$(call new_venv,$(PYTHON),$(VENV_TRAINERS))
-	$(VENV_TRAINERS)/bin/python -m pip install -c constraints-trainers.txt -e ".[trainers,examples,test]"
+	$(VENV_TRAINERS)/bin/python -m pip install -c constraints-trainers.txt -e ".[trainers,examples,stores,test]"
 	touch $@
 
 $(VENV_DOCS)/.installed: setup.py pyproject.toml constraints-docs.txt

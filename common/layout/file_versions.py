@@ -31,7 +31,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError
-from .stores import fsspec_of, store_of, without_subtrees
+from .store_faults import passes
+from .stores import fsspec_of, has_plain_handler, store_of, without_subtrees
 
 # Names, in lower case, under which stores report content tags and modification times.
 _TAGS = (
@@ -223,7 +224,9 @@ def look(filesystem: pafs.FileSystem, path: str) -> tuple[pafs.FileType, FileVer
         fs.invalidate_cache(fs._parent(inside))  # a cached listing would hide changes
         try:
             info = fs.info(inside)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if passes(error):
+                raise
             return pafs.FileType.NotFound, None
         if info["type"] != "file":
             return pafs.FileType.Directory, None
@@ -353,7 +356,7 @@ class _Opening:
 def _open(filesystem: pafs.FileSystem, path: str) -> Iterator[_Opening]:
     base, inside = without_subtrees(filesystem, path)
     fs = fsspec_of(base)
-    if fs is not None and type(base.handler) is pafs.FSSpecHandler:  # whose open would first check the type
+    if fs is not None and has_plain_handler(base):  # whose open would first check the type
         with _unbuffered(fs, inside) as raw, pa.PythonFile(raw, mode="r") as source:
             etag = getattr(raw, "req_kw", {}).get("IfMatch")  # set by s3fs
             yield _Opening(source, insists_on="" if etag is None else _tag(etag))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from ..errors import DatasetError, missing_package
+from .stores import ForkSafeHandler, has_plain_handler
 
 # Two letters or more, so that a drive letter stays a path; "::" joins fsspec's chains ("simplecache::s3://...").
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)(?=://|::.*://)")
@@ -122,6 +123,8 @@ def _given(filesystem: pafs.FileSystem, text: str) -> tuple[pafs.FileSystem, str
     if isinstance(filesystem, pafs.FileSystem):
         found = _SCHEME.match(text)
         path = text[found.end() + len("://") :] if found else text
+        if isinstance(filesystem, pafs.PyFileSystem) and has_plain_handler(filesystem):
+            filesystem = _wrapped(filesystem.handler.fs)
         return filesystem, _trimmed(path)
     if not _is_fsspec(filesystem):
         raise DatasetError(
@@ -199,7 +202,7 @@ def _import_fsspec(text: str, scheme: str) -> ModuleType:
 
 
 def _wrapped(filesystem: object) -> pafs.FileSystem:
-    return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    return pafs.PyFileSystem(ForkSafeHandler(filesystem))
 
 
 def _trimmed(path: str) -> str:

@@ -108,6 +108,8 @@ def told(error: BaseException) -> str:
 def _most_attempts(error: BaseException) -> int:
     """The most attempts at a read that fails with this error."""
     for each in _causes(error):
+        if isinstance(each, FileNotFoundError) and each.__cause__ is not None:
+            continue  # fsspec's HTTP file system raises it for every failure
         if isinstance(each, ParquetryError | StoreError | FileNotFoundError | PermissionError | MemoryError):
             return 1
         said = f"{type(each).__name__} {each}"

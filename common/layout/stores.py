@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
 import posixpath
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.fs as pafs
@@ -22,6 +24,34 @@ if TYPE_CHECKING:
 
 _PLACES = ("scheme", "endpoint_override", "account_name", "host", "port")
 _CREDENTIAL = re.compile(r"secret|token|passw|credential|sas|(^|_)key($|_)", re.IGNORECASE)
+
+
+class ForkSafeHandler(pafs.FSSpecHandler):
+    """Wraps an fsspec file system, and makes a new one in a forked process.
+
+    Most fsspec file systems of remote stores run an event loop in a thread, which a fork does not copy. They refuse to
+    be used in a forked process, such as a ``DataLoader`` worker.
+    """
+
+    def __init__(self, fs: Any) -> None:
+        self._fs, self._pid = fs, os.getpid()
+
+    @property
+    def fs(self) -> Any:
+        """The file system of this process."""
+        if self._pid != os.getpid():
+            with suppress(Exception):  # without pickle, it may still work here
+                self._fs = pickle.loads(pickle.dumps(self._fs))
+            self._pid = os.getpid()
+        return self._fs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ForkSafeHandler, (self.fs,)
+
+
+def has_plain_handler(filesystem: pafs.PyFileSystem) -> bool:
+    """Whether nobody has changed how pyarrow calls the fsspec file system that it wraps."""
+    return type(filesystem.handler) in (pafs.FSSpecHandler, ForkSafeHandler)
 
 
 def store_of(filesystem: pafs.FileSystem) -> str:

@@ -83,6 +83,7 @@ def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BUSY: dict[str, Fault] = {
+    "503 that fsspec calls missing": lambda: _caused(FileNotFoundError("part"), AnswerError(503)),
     "time-out": lambda: TimeoutError(),
     "reset": lambda: ConnectionResetError(104, "Connection reset by peer"),
     "503": lambda: AnswerError(503),
@@ -138,6 +139,7 @@ def test_a_fault_that_stays_is_an_error_that_says_what_to_check(
     "error",
     [
         FileNotFoundError("part-000.parquet"),
+        _caused(FileNotFoundError("part-000.parquet"), AnswerError(404)),
         PermissionError("AccessDenied: timed out session"),
         AnswerError(404),
         ClientError(403),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pyarrow.fs as pafs
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from processes import PATIENCE_S
 
 from parquetry.common.errors import DatasetError
 from parquetry.common.layout.filesystem import _with_retry_limit, credentials_advice, resolve
+from parquetry.common.layout.stores import fsspec_of
 
 
 def test_an_absolute_path_stays_as_it_is(tmp_path: Path) -> None:
@@ -195,3 +201,42 @@ def test_a_store_that_refuses_names_its_credentials(url: str, error: Exception, 
 )
 def test_google_storage_gives_up_within_seconds(url: str, asked: str) -> None:
     assert _with_retry_limit(url) == asked
+
+
+class _OfOneProcess(LocalFileSystem):
+    """Refuses to work in a forked process, as fsspec's remote file systems do."""
+
+    cachable = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.owner = os.getpid()
+
+    def info(self, path: Any, **options: Any) -> Any:
+        if self.owner != os.getpid():
+            raise RuntimeError("This class is not fork-safe")
+        return super().info(path, **options)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_forked_process_makes_a_file_system_of_its_own(tmp_path: Path, wrapped: bool) -> None:
+    given = _OfOneProcess()
+    filesystem, path = resolve(
+        str(tmp_path), filesystem=pafs.PyFileSystem(pafs.FSSpecHandler(given)) if wrapped else given
+    )
+    assert fsspec_of(filesystem) is given
+    with ProcessPoolExecutor(1, mp_context=get_context("fork"), initializer=_keep, initargs=(filesystem, path)) as pool:
+        assert pool.submit(_type_of_kept).result(PATIENCE_S) == pafs.FileType.Directory
+    assert fsspec_of(filesystem) is given
+
+
+_KEPT: list[Any] = []
+
+
+def _keep(*kept: Any) -> None:
+    _KEPT[:] = kept
+
+
+def _type_of_kept() -> pafs.FileType:
+    filesystem, path = _KEPT
+    return filesystem.get_file_info(path).type

@@ -1,0 +1,243 @@
+"""Each kind of store, served on loopback, gives every reader the rows of a local dataset, in the same order."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http import HTTPStatus
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow.fs as pafs
+import pytest
+from builders import Built, build, make_row
+from faces import plain
+from moto.server import ThreadedMotoServer
+from processes import PATIENCE_S
+from torch.utils.data import DataLoader
+
+from benchmarks.slow_store import byte_range
+from parquetry.common import Pipeline, write_dataset
+from parquetry.torch_plugin import ParquetIterable
+
+FILES = [[20, 13], [7, 0, 30], [30]]
+NAMES = ("id", "speed", "tags", "image")
+
+Read = Callable[..., list[Any]]
+
+
+def by_threads(*args: Any, **options: Any) -> list[Any]:
+    return [plain(row) for row in shuffled(Pipeline(*args, executor="threads", **options))]
+
+
+def by_a_sidecar(*args: Any, **options: Any) -> list[Any]:
+    return [plain(row) for row in shuffled(Pipeline(*args, executor="sidecar", workers=2, **options))]
+
+
+def by_loader_workers(*args: Any, **options: Any) -> list[Any]:
+    rows = shuffled(ParquetIterable(*args, **options))
+    return [plain(row) for row in DataLoader(rows, batch_size=None, num_workers=2)]
+
+
+READERS = [by_threads, by_a_sidecar, by_loader_workers]
+
+
+def shuffled(rows: Any) -> Any:
+    return rows.select(*NAMES).nulls("fill", "speed", value=-1).shuffle(20, seed=3)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build(tmp_path_factory.mktemp("rows") / "data", FILES, names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def expected(built: Built) -> list[Any]:
+    return by_threads(built.url)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _credentials() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "example")
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+# --- S3 and Google Cloud Storage ---
+
+
+@pytest.fixture(scope="module")
+def s3(built: Built) -> Iterator[str]:
+    """The URL of the dataset in a bucket, written by `write_dataset`."""
+    server = ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    pafs.S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True).create_dir("lake")
+    url = f"s3://lake/rows?endpoint_override={quote(endpoint, safe='')}"
+    write_dataset(url, built.schema, (make_row(n, NAMES) for n in range(len(built.rows))), row_group_rows=20, files=3)
+    yield url
+    server.stop()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture(scope="module")
+def gs(built: Built) -> Iterator[str]:
+    """The URL of the dataset in a bucket, written by `write_dataset`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "gcp_storage_emulator", "start", "--in-memory", "--default-bucket", "lake"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]  # a process, because pyarrow waits with Python's lock held
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + PATIENCE_S
+    while not answers(port):
+        assert server.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    url = f"gs://anonymous@lake/rows?scheme=http&endpoint_override=127.0.0.1%3A{port}"
+    write_dataset(url, built.schema, (make_row(n, NAMES) for n in range(len(built.rows))), row_group_rows=20, files=3)
+    yield url
+    server.kill()
+    server.wait()
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("store", ["s3", "gs"])
+def test_a_bucket_that_was_written_gives_the_rows_in_order(
+    store: str, reader: Read, built: Built, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(store)
+    rows = reader(url)
+    assert rows == by_threads(url)
+    assert sorted(rows, key=lambda row: row["id"]) == sorted(by_threads(built.url), key=lambda row: row["id"])
+
+
+@pytest.mark.parametrize("store", ["s3", "gs"])
+def test_filters_ranks_and_states_work_on_a_bucket(store: str, request: pytest.FixtureRequest) -> None:
+    def ranks() -> list[Any]:
+        rows = Pipeline(request.getfixturevalue(store), ["id"]).where([("id", ">=", 30)]).shuffle(9, seed=1)
+        return [rows.shard(2, rank) for rank in range(2)]
+
+    seen = []
+    for rows, again in zip(ranks(), ranks(), strict=True):
+        iterator = iter(rows)
+        seen += [int(next(iterator)["id"]) for _ in range(11)]
+        resumed = iter(again)
+        resumed.load_state_dict(iterator.state_dict())
+        seen += [int(row["id"]) for row in resumed]
+    assert sorted(seen) == list(range(30, sum(map(sum, FILES))))
+
+
+@pytest.mark.parametrize("store", ["s3", "gs"])
+def test_a_bucket_that_is_not_there_is_named(store: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(store).replace("lake/rows", "nowhere/rows")
+    with pytest.raises(OSError, match="nowhere"):
+        len(Pipeline(url))
+
+
+# --- HTTP ---
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves a folder with range requests. Some requests fail, each in the way of ``faults``, one after the other."""
+
+    protocol_version = "HTTP/1.1"
+    faults: tuple[str, ...] = ()
+    every = 4
+    """One request in so many fails."""
+    lock = threading.Lock()
+    requests = 0
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Logs nothing."""
+
+    def do_HEAD(self) -> None:  # the name that http.server calls
+        self._answer(body=False)
+
+    def do_GET(self) -> None:  # the name that http.server calls
+        self._answer(body=True)
+
+    def _fault(self) -> str:
+        cls = type(self)
+        with cls.lock:
+            cls.requests += 1
+            if not cls.faults or cls.requests % cls.every:
+                return ""
+            return cls.faults[cls.requests // cls.every % len(cls.faults)]
+
+    def _answer(self, *, body: bool) -> None:
+        fault = self._fault()
+        path = self.translate_path(self.path)
+        if fault == "busy":
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "Slow Down")
+            return
+        if fault == "reset":
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        if not os.path.isfile(path):
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        data = Path(path).read_bytes()
+        wanted = byte_range(self.headers.get("Range"), len(data))
+        first, last = wanted or (0, len(data) - 1)
+        self.send_response(HTTPStatus.OK if wanted is None else HTTPStatus.PARTIAL_CONTENT)
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", f'"{len(data)}"')
+        self.send_header("Content-Length", str(last - first + 1))
+        if wanted is not None:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(data)}")
+        self.end_headers()
+        if body:
+            cut = fault == "cut"
+            self.wfile.write(data[first : (first + last) // 2 if cut else last + 1])
+            self.close_connection = cut
+
+
+@pytest.fixture
+def http(built: Built) -> Iterator[Callable[..., list[str]]]:
+    """Returns a function that serves the dataset, and returns the URLs of its files."""
+    servers = []
+
+    def serve(*faults: str) -> list[str]:
+        handler = type("Faulty", (Handler,), {"faults": faults, "lock": threading.Lock()})
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=built.url))
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        names = sorted(path.name for path in Path(built.url).glob("[!_.]*.parquet"))
+        return [f"http://127.0.0.1:{server.server_address[1]}/{name}" for name in names]
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("faults", [(), ("busy",), ("reset",), ("cut",), ("busy", "reset", "cut")], ids=str)
+def test_http_gives_the_rows_in_order_whatever_fails_in_between(
+    http: Callable[..., list[str]], reader: Read, faults: tuple[str, ...], expected: list[Any]
+) -> None:
+    assert reader(http(*faults)) == expected
+
+
+def test_a_file_that_http_does_not_have_is_named(http: Callable[..., list[str]]) -> None:
+    urls = http()
+    with pytest.raises(OSError, match=r"part-999\.parquet"):
+        len(Pipeline([*urls, urls[0].rsplit("/", 1)[0] + "/part-999.parquet"]))
