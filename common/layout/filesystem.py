@@ -42,6 +42,10 @@ _CREDENTIALS = {
     "hf": "The token for Hugging Face is missing or has no access. Set HF_TOKEN, run `hf auth login`, or pass "
     "storage_options={'token': ...}.",
 }
+_HADOOP = (
+    " For HDFS, pyarrow loads Java and Hadoop's client: set JAVA_HOME and HADOOP_HOME, and CLASSPATH to the output of "
+    "`hadoop classpath --glob`."
+)
 _REFUSED = re.compile(
     r"access.?denied|permission.?denied|unauthenticated|unauthorized|forbidden|\b40[13]\b|credential|anonymous caller"
     r"|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|Authentication|valid account name",
@@ -148,10 +152,10 @@ def _from_arrow(text: str, scheme: str) -> tuple[pafs.FileSystem, str]:
         filesystem, path = pafs.FileSystem.from_uri(limited)
     except (pa.ArrowException, ImportError, OSError, ValueError) as error:
         reason = str(error).partition("\n")[0]  # libhdfs lists every place it searched
+        advice = _HADOOP if scheme in ("hdfs", "viewfs") else credentials_advice(text, error).removeprefix(".")
         raise DatasetError(
             f"file system of '{text}': pyarrow could not set up '{scheme}' ({reason}). Correct the URL, pass "
-            "storage_options=... to go through fsspec, or pass a ready filesystem=..."
-            f"{credentials_advice(text, error).removeprefix('.')}"
+            f"storage_options=... to go through fsspec, or pass a ready filesystem=...{advice}"
         ) from error
     return filesystem, _trimmed(path)
 

@@ -482,8 +482,11 @@ def _scattered(step: Ngram, groups: np.ndarray | None) -> str:
     """Returns a sentence that says that rows of one group lie apart, so windows are lost; empty if they do not."""
     if groups is None or step.span == 1 or not groups.shape[1]:
         return ""
-    runs = groups[:, np.flatnonzero(np.append(True, _differs(groups)))]
-    count, pieces = np.unique(runs, axis=1).shape[1], runs.shape[1]
+    first, *others = groups[:, np.flatnonzero(np.append(True, _differs(groups)))].astype(np.int64)
+    found, group = np.unique(first, return_inverse=True)
+    for codes in others:
+        found, group = np.unique(group * (codes.max() + 2) + codes + 1, return_inverse=True)
+    count, pieces = len(found), len(first)
     if count == pieces:
         return ""
     by = list(step.group_by)

@@ -140,6 +140,13 @@ def test_a_bad_uri_of_pyarrow_says_so() -> None:
         resolve("s3://bucket/train?nonsense=1")
 
 
+@pytest.mark.parametrize("url", ["hdfs://namenode:8020/drives", "viewfs://cluster/drives"])
+def test_hdfs_goes_through_pyarrow_and_says_what_it_needs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROW_LIBHDFS_DIR", "/nowhere")
+    with pytest.raises(DatasetError, match=r"pyarrow could not set up '(hdfs|viewfs)' .*CLASSPATH to the output of"):
+        resolve(url)
+
+
 def test_a_given_pyarrow_filesystem_is_used_as_it_is(tmp_path: Path) -> None:
     given = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
     assert resolve("inner/train/", filesystem=given) == (given, "inner/train")

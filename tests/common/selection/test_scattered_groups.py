@@ -41,6 +41,14 @@ def test_rows_that_lie_apart_are_told_with_the_remedy(tmp_path: Path, caplog: py
     assert "lie in" not in filtered.explain()
 
 
+def test_groups_of_several_fields_are_told_together(tmp_path: Path) -> None:
+    table = pa.table({"g": [0, 0, 1, None, 0], "h": ["x", "y", "x", "x", "x"]})
+    rows = Pipeline(write_table(tmp_path, table))
+    windows = rows.ngram(length=2, group_by=["g", "h"])
+    assert "the rows of 4 groups by ['g', 'h'] lie in 5 pieces" in windows.explain()
+    assert "lie in" not in rows.take(4).ngram(length=1, group_by=["g", "h"]).explain()
+
+
 def test_an_error_of_no_window_says_that_rows_lie_apart(tmp_path: Path) -> None:
     windows = over(tmp_path, [0, 1] * 6).ngram(length=2, group_by="g")
     with pytest.raises(EmptySelectionError, match=r"left 0 of 12\. ngram: the rows of 2 groups .* lie in 12 pieces"):
