@@ -28,6 +28,11 @@ _MEMORY_FILES = (
     " memory:// files exist only in the process that wrote them. No other process (a sidecar, a loader worker, another "
     "rank) sees them. Read them with executor='threads', or write them to a disk or a store."
 )
+_WILDCARD = re.compile(r"[*?\[]")
+_PATTERN = (
+    " Patterns are not expanded: name the directory, or pass a list of files, such as the one that glob.glob() or an "
+    "fsspec file system's glob() returns."
+)
 _LISTINGS = 16
 _TABLE_LOGS = {
     "Delta": re.compile(r"(?P<table>|.+/)_delta_log/(\d{20}\.(json|checkpoint.*)|_last_checkpoint)$"),
@@ -157,7 +162,7 @@ def _list_one(url: str, fs: pafs.FileSystem, path: str) -> tuple[list[DataFile],
             raise
         raise DatasetError(f"dataset {url!r}: cannot be reached: {error}{advice}") from error
     if kind == pafs.FileType.NotFound:
-        advice = _MEMORY_FILES if "memory" in fs.type_name else ""
+        advice = _MEMORY_FILES if "memory" in fs.type_name else _PATTERN if _WILDCARD.search(url) else ""
         raise DatasetError(
             f"dataset {url!r}: expected a directory or a Parquet file, found nothing there. Check the URL.{advice}"
         )
