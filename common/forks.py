@@ -80,13 +80,21 @@ def importing() -> Iterator[None]:
         yield
 
 
-def _wait_for_imports() -> None:
-    _forking.waited = _imports.acquire(timeout=_IMPORTS_WITHIN_S)
+_arrow_has_numpy = False
 
 
-def _let_imports_go_on() -> None:
-    if _forking.waited:
-        _imports.release()
+def arrow_to_numpy(array: Any) -> Any:
+    """Returns ``array.to_numpy(zero_copy_only=False)`` of an Arrow array.
+
+    In the first such call of a process, Arrow imports pandas, if it is installed. Forks wait until that is done.
+    """
+    global _arrow_has_numpy
+    if _arrow_has_numpy:
+        return array.to_numpy(zero_copy_only=False)
+    with importing():
+        result = array.to_numpy(zero_copy_only=False)
+        _arrow_has_numpy = True
+    return result
 
 
 _READS_WITHIN_S = 0.5  # a read from a store, or a user's function, may take long
@@ -127,18 +135,22 @@ def reading() -> Iterator[None]:
 
 
 def _before_fork() -> None:
-    _wait_for_imports()
+    _forking.waited = _forking.counted = False  # an interrupt may end this function anywhere, and the fork goes on
+    _forking.waited = _imports.acquire(timeout=_IMPORTS_WITHIN_S)
     own = getattr(_here, "depth", 0)
     with _reads.changed:
         _reads.forks += 1
+        _forking.counted = True
         _reads.changed.wait_for(lambda: _reads.inside <= own, _READS_WITHIN_S)
 
 
 def _after_in_parent() -> None:
-    with _reads.changed:
-        _reads.forks -= 1
-        _reads.changed.notify_all()
-    _let_imports_go_on()
+    if _forking.counted:
+        with _reads.changed:
+            _reads.forks -= 1
+            _reads.changed.notify_all()
+    if _forking.waited:
+        _imports.release()
 
 
 def _after_in_child() -> None:

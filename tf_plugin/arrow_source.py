@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
+from parquetry.common.forks import arrow_to_numpy
 from parquetry.common.schema.element import Element, OutputField
 from parquetry.common.transport.served.address import Endpoint
 from parquetry.common.transport.served.arrays import numbers_of
@@ -131,4 +132,4 @@ def _item(column: pa.Array, dtype: np.dtype[Any], row: int) -> Any:
     if not pa.types.is_list(column.type):
         return column[row].as_py()
     values = column[row].values
-    return values.to_numpy(zero_copy_only=False) if dtype.kind == "O" else numbers_of(values, dtype)
+    return arrow_to_numpy(values) if dtype.kind == "O" else numbers_of(values, dtype)

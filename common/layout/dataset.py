@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError, SchemaError
-from ..forks import cached_property
+from ..forks import arrow_to_numpy, cached_property
 from ..schema.dtypes import is_bytes
 from ..schema.field import Unischema, UnischemaField, match_names
 from ..schema.infer import flatten_fields, infer_fields
@@ -116,7 +116,9 @@ class StoredDataset:
     def listed_bytes(self) -> np.ndarray:
         """The total bytes of the files that each row group of a manifest lists."""
         with self.open(0) as source:
-            sizes = pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0).to_numpy()
+            sizes = arrow_to_numpy(
+                pq.read_table(source, columns=["size_bytes"], page_checksum_verification=True).column(0)
+            )
         ends = np.cumsum(self.row_groups.rows)
         return np.diff(np.concatenate([[0], np.cumsum(sizes)])[ends], prepend=0)
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..forks import arrow_to_numpy
 from .arrow_read import check_counts
 from .bitmaps import decode_bitmap64
 from .footers import remedy
@@ -111,8 +112,8 @@ class _DeleteReader:
         table = _checked(self._dataset, item, partial(_read_parquet, self._dataset, item, ["file_path", "pos"]))
         paths = one_array(table.column("file_path"))
         encoded = paths if pa.types.is_dictionary(paths.type) else paths.dictionary_encode()
-        codes = encoded.indices.to_numpy(zero_copy_only=False)
-        positions = table.column("pos").to_numpy()
+        codes = arrow_to_numpy(encoded.indices)
+        positions = arrow_to_numpy(table.column("pos"))
         order = np.argsort(codes, kind="stable")
         bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
         names = encoded.dictionary.to_pylist()
@@ -183,7 +184,7 @@ def _equal_rows(table: pa.Table, deleted: pa.Table) -> np.ndarray:
     codes = []
     for mine, theirs in zip(table.columns, deleted.columns, strict=True):
         both = pa.concat_arrays([one_array(mine), one_array(theirs.cast(mine.type))])
-        codes.append(both.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False))
+        codes.append(arrow_to_numpy(both.dictionary_encode(null_encoding="encode").indices))
     _, number = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
     number = number.reshape(-1)
     return np.isin(number[: len(table)], number[len(table) :])

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DatasetError
-from ..forks import ForkLock
+from ..forks import ForkLock, arrow_to_numpy
 from .chunk_statistics import ChunkStatistics
 from .file_versions import current_versions
 from .files import FileListing
@@ -67,7 +67,7 @@ class RowGroupIndex:
         self._is_readable = True
         self.file = file
         self.group = group
-        self.rows = self._ordered(pa.chunked_array([part.rows for part in parts])).to_numpy(zero_copy_only=False)
+        self.rows = arrow_to_numpy(self._ordered(pa.chunked_array([part.rows for part in parts])))
         self._bytes = lru_cache(maxsize=4)(self._sum_bytes)
 
     @property
@@ -95,7 +95,7 @@ class RowGroupIndex:
         return ChunkStatistics(
             minimum=low if known else None,
             maximum=high if known else None,
-            null_count=nulls.to_numpy(zero_copy_only=False),
+            null_count=arrow_to_numpy(nulls),
             exact=any(part.description.exact[name] for part in self._parts),
         )
 
@@ -115,7 +115,7 @@ class RowGroupIndex:
             table = self._read([f"{kind}:{leaf}"])
             if table is None:
                 return None
-            total += self._ordered(table.column(0)).to_numpy(zero_copy_only=False)
+            total += arrow_to_numpy(self._ordered(table.column(0)))
         return total
 
     def _read(self, columns: list[str]) -> pa.Table | None:

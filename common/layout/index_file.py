@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from ..errors import DatasetError
+from ..forks import arrow_to_numpy
 from .file_versions import FileVersion, opened
 from .index_format import BASE, METADATA_KEY, IndexDescription
 from .store_faults import asking_again
@@ -72,8 +73,8 @@ class IndexFile:
         table: pa.Table,
     ) -> IndexFile:
         names = single_chunk(table.column("file"))
-        codes = names.indices.to_numpy()
-        group, size, time = (table.column(name).to_numpy() for name in ("group", "size_bytes", "mtime_ns"))
+        codes = arrow_to_numpy(names.indices)
+        group, size, time = (arrow_to_numpy(table.column(name)) for name in ("group", "size_bytes", "mtime_ns"))
         first = np.flatnonzero(np.diff(codes, prepend=-1))
         count = np.diff(first, append=len(codes))
         if not np.array_equal(group, np.arange(len(codes)) - np.repeat(first, count)):

@@ -227,7 +227,8 @@ class KeptFiles:
     def _locked(self) -> Iterator[int]:
         """Locks the directory's lock file, which stores an upper bound on the total bytes of all files."""
         while True:
-            lock = os.open(os.path.join(self._directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            lock = os.open(os.path.join(self._directory, _LOCK), flags, 0o666)
             try:
                 with contextlib.suppress(OSError):  # without locks, limits hold approximately
                     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..forks import arrow_to_numpy
+
 
 def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
     """The member of a struct, null where the struct is null; or the keys or values of a map, as lists."""
@@ -18,7 +20,7 @@ def child(column: pa.ChunkedArray, part: str) -> pa.ChunkedArray:
         if pa.types.is_map(chunk.type):
             values = chunk.keys if part == "key" else chunk.items
             mask = chunk.is_null() if chunk.null_count else None
-            offsets = pa.array(chunk.offsets.to_numpy())  # Arrow accepts no mask with sliced offsets
+            offsets = pa.array(arrow_to_numpy(chunk.offsets))  # Arrow accepts no mask with sliced offsets
             chunks.append(pa.ListArray.from_arrays(offsets, values, mask=mask))
         else:
             chunks.append(chunk.field(part) if chunk.null_count == 0 else _masked(chunk, part))
@@ -99,7 +101,7 @@ def take_rows(table: pa.Table, rows: pa.Array) -> pa.Table:
 
 
 def _taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.ChunkedArray:
-    numbers = rows.to_numpy()
+    numbers = arrow_to_numpy(rows)
     if (numbers[1:] < numbers[:-1]).any():
         return pa.chunked_array([one_array(column).take(rows)])
     ends = np.cumsum([0, *map(len, column.chunks)])

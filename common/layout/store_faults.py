@@ -15,6 +15,7 @@ import pyarrow.fs as pafs
 
 from ..counting.counters import Count, add
 from ..errors import ParquetryError
+from ..forks import importing
 from .deadlines import answer_of
 from .stores import without_subtrees
 
@@ -73,7 +74,8 @@ def asking_again(
     """
     if is_local(filesystem):
         return read()
-    from tenacity import Retrying, retry_if_exception, wait_random_exponential  # imported only if there is a store
+    with importing():  # only if there is a store
+        from tenacity import Retrying, retry_if_exception, wait_random_exponential
 
     def give_up(state: RetryCallState) -> NoReturn:
         error = _error_of(state)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ..engine.read.normalise import normalise
 from ..errors import DecodeError
+from ..forks import arrow_to_numpy
 from ..layout.nested import one_array, widened
 from ..schema.arrow_types import scalar_dtype
 from ..schema.dtypes import is_bytes, is_text
@@ -59,7 +60,7 @@ def _scalars(field: UnischemaField, array: pa.Array) -> list[Any]:
 def _numbers(field: UnischemaField, array: pa.Array) -> np.ndarray:
     """Converts a canonical array of numbers or times to numpy, with zero for null."""
     filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0) if array.null_count else array
-    numbers = filled.to_numpy(zero_copy_only=False)
+    numbers = arrow_to_numpy(filled)
     dtype = np.dtype(field.dtype)
     result: np.ndarray = numbers.astype(np.int64).view(dtype) if dtype.kind in "mM" else numbers
     return result
@@ -113,15 +114,15 @@ def column_array(column: pa.ChunkedArray) -> np.ndarray:
     if pa.types.is_timestamp(kind):
         return _time_stamps(array)
     if pa.types.is_duration(kind):
-        return np.array(array.to_numpy(zero_copy_only=False))
+        return np.array(arrow_to_numpy(array))
     if pa.types.is_floating(kind):
-        return np.array(array.to_numpy(zero_copy_only=False), dtype=scalar_dtype(kind, field="column"))
+        return np.array(arrow_to_numpy(array), dtype=scalar_dtype(kind, field="column"))
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         if not array.null_count:
-            return np.array(array.to_numpy(zero_copy_only=False))
+            return np.array(arrow_to_numpy(array))
         filled = array.fill_null(False if pa.types.is_boolean(kind) else 0)
-        mask = array.is_null().to_numpy(zero_copy_only=False)
-        return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask)
+        mask = arrow_to_numpy(array.is_null())
+        return np.ma.MaskedArray(arrow_to_numpy(filled), mask)
     return _objects(array.to_pylist())
 
 
@@ -137,7 +138,7 @@ def _text(values: list[str | None]) -> np.ndarray:
 
 
 def _time_stamps(array: pa.Array) -> np.ndarray:
-    counts = array.cast(pa.timestamp(array.type.unit)).to_numpy(zero_copy_only=False)
+    counts = arrow_to_numpy(array.cast(pa.timestamp(array.type.unit)))
     seconds = counts.astype("datetime64[s]").astype(np.int64)
     known = seconds[~np.isnat(counts)]
     fits = not len(known) or bool((np.abs(known) < _NANOSECONDS).all())

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
+from ..forks import arrow_to_numpy
 from ..schema.plain import PlainFields, Seed
 
 _KINDS: dict[str, type[ColumnPredicate]] = {}
@@ -89,7 +90,7 @@ class Contains(ColumnPredicate):
             column = column.cast(pa.large_list(column.type.value_type))
         flat = column.flatten()
         lengths = pc.list_value_length(column).fill_null(0)  # flatten() skips values under null lists
-        owner = np.repeat(np.arange(len(column)), lengths.to_numpy(zero_copy_only=False))
+        owner = np.repeat(np.arange(len(column)), arrow_to_numpy(lengths))
         if pa.types.is_dictionary(flat.type):
             flat = flat.dictionary_decode()
         result = np.full(len(column), self.every)
@@ -100,7 +101,7 @@ class Contains(ColumnPredicate):
                 raise PipelineError(
                     f"contains('{self.field}'): expected values of type {flat.type}, got {value!r}."
                 ) from error
-            hits = pc.fill_null(pc.equal(flat, wanted), False).to_numpy(zero_copy_only=False)
+            hits = arrow_to_numpy(pc.fill_null(pc.equal(flat, wanted), False))
             found = np.zeros(len(column), dtype=bool)
             found[owner[hits]] = True
             result = result & found if self.every else result | found
@@ -163,12 +164,12 @@ class Inverted(ColumnPredicate):
 def hash_column(column: pa.Array, seed: int) -> np.ndarray:
     """Returns a stable hash of every value (uint64): splitmix64 for integers, BLAKE2b of a canonical text otherwise."""
     if pa.types.is_integer(column.type) and column.null_count == 0:
-        values = column.to_numpy(zero_copy_only=False)
+        values = arrow_to_numpy(column)
         return _splitmix(values.astype(np.int64 if values.dtype.kind == "i" else np.uint64).view(np.uint64), seed)
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     table = np.array([_hash_value(value, seed) for value in encoded.dictionary.to_pylist()], dtype=np.uint64)
     table = np.append(table, np.uint64(_hash_value(None, seed)))
-    result: np.ndarray = table[encoded.indices.fill_null(len(table) - 1).to_numpy(zero_copy_only=False)]
+    result: np.ndarray = table[arrow_to_numpy(encoded.indices.fill_null(len(table) - 1))]
     return result
 
 

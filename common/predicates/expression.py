@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import FieldNotFoundError, PipelineError
+from ..forks import arrow_to_numpy
 from ..schema.field import no_such_field
 
 _COMPARE = {
@@ -221,7 +222,7 @@ def row_mask(table: pa.Table, expression: pc.Expression) -> np.ndarray:
         PipelineError: Arrow refuses the expression for these column types, or the expression is not a condition.
     """
     found = row_values(table, expression, condition=True)
-    return np.asarray(found.fill_null(False).to_numpy(), dtype=np.bool_)
+    return np.asarray(arrow_to_numpy(found.fill_null(False)), dtype=np.bool_)
 
 
 def row_values(table: pa.Table, expression: pc.Expression, *, condition: bool = False) -> pa.ChunkedArray:
@@ -464,5 +465,5 @@ def _evaluate(table: pa.Table, expression: pc.Expression) -> pa.ChunkedArray:
         ]
     )
     result = plan.to_table(use_threads=False)  # callers already use several threads
-    row = result.column("row").to_numpy()  # acero promises no order
+    row = arrow_to_numpy(result.column("row"))  # acero promises no order
     return result.column("value") if (np.diff(row) == 1).all() else result.sort_by("row").column("value")

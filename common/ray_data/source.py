@@ -74,6 +74,7 @@ class ParquetrySource(Datasource):
         if plan.length is None:
             raise PipelineError("ParquetrySource: the pipeline repeats forever. Give repeat() a count, or use take().")
         self._pipeline = made
+        self._versions = made.versions
         self._epoch = epoch
         self._row_bytes = plan.row_bytes
         self._most_tasks = sum(len(part.dataset.row_groups.rows) for part in plan.parts)
@@ -111,7 +112,7 @@ class ParquetrySource(Datasource):
         rows = max(1, min(_BLOCK_BYTES // self._row_bytes, _MOST_ROWS))
         return [
             ReadTask(
-                partial(_blocks, self._pipeline, self._epoch, first, elements, rows),
+                partial(_blocks, self._pipeline, self._versions, self._epoch, first, elements, rows),
                 self._metadata(elements),
                 per_task_row_limit=per_task_row_limit,
             )
@@ -131,8 +132,11 @@ class ParquetrySource(Datasource):
         return BlockMetadata(num_rows=rows, size_bytes=size, input_files=None, exec_stats=None)
 
 
-def _blocks(pipeline: Pipeline[Any], epoch: int, first: int, elements: int | None, rows: int) -> Iterator[pa.Table]:
+def _blocks(
+    pipeline: Pipeline[Any], versions: Sequence[str], epoch: int, first: int, elements: int | None, rows: int
+) -> Iterator[pa.Table]:
     """Reads the elements of one task, in blocks."""
+    pipeline.hold_to(versions)  # the rows of a task were counted in the dataset as the driver saw it
     part = pipeline if elements is None else pipeline.skip(first).take(elements)
     if not part.element.batched:
         part = part.batch(rows)

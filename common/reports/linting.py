@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..forks import arrow_to_numpy
 from ..layout.dataset import StoredDataset
 from ..pipeline.explain import bytes_text
 from ..schema.image_files import is_image_file
@@ -310,7 +311,7 @@ def _time_order(report: DatasetReport, dataset: StoredDataset) -> Iterator[Findi
         if known.minimum is None or known.maximum is None:
             continue
         inside = dataset.row_groups.file[1:] == dataset.row_groups.file[:-1]
-        back = pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False).to_numpy(zero_copy_only=False)
+        back = arrow_to_numpy(pc.less(known.minimum[1:], known.maximum[:-1]).fill_null(False))
         count = int(np.count_nonzero(back & inside))
         if count:
             yield _note(

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
-from ..forks import cached_property
+from ..forks import arrow_to_numpy, cached_property
 from .plain import plain
 
 _KINDS = {str: pa.large_string(), bytes: pa.large_binary(), int: pa.int64()}
@@ -72,22 +72,22 @@ class Vocabulary:
             return _numbers(pc.index_in(values, value_set=self.values))
         if pa.types.is_integer(values.type):
             order, known = self._sorted
-            place = np.minimum(np.searchsorted(known, values.to_numpy()), len(known) - 1)
-            return np.where(known[place] == values.to_numpy(), order[place], -1)
+            place = np.minimum(np.searchsorted(known, arrow_to_numpy(values)), len(known) - 1)
+            return np.where(known[place] == arrow_to_numpy(values), order[place], -1)
         # A hash table of many strings takes longer to build than a batch, so it is kept.
-        texts = values.to_numpy(zero_copy_only=False).tolist()
+        texts = arrow_to_numpy(values).tolist()
         return np.fromiter(map(self._table.get, texts, repeat(-1)), np.int64, len(texts))
 
     @cached_property
     def _sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        order = np.argsort(self.values.to_numpy())
-        return order, self.values.to_numpy()[order]
+        order = np.argsort(arrow_to_numpy(self.values))
+        return order, arrow_to_numpy(self.values)[order]
 
     @cached_property
     def _table(self) -> dict[Any, int]:
-        return dict(zip(self.values.to_numpy(zero_copy_only=False).tolist(), range(len(self)), strict=True))
+        return dict(zip(arrow_to_numpy(self.values).tolist(), range(len(self)), strict=True))
 
 
 def _numbers(found: pa.Array) -> np.ndarray:
-    codes: np.ndarray = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    codes: np.ndarray = arrow_to_numpy(found.fill_null(-1)).astype(np.int64)
     return codes

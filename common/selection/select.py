@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError, SchemaError
+from ..forks import arrow_to_numpy
 from ..layout.dataset import StoredDataset
 from ..layout.nested import take_rows, without_nulls
 from ..predicates.expression import Call, FieldRef, Node, field_names, parse_expression, row_mask, walk
@@ -499,12 +500,12 @@ def _scattered(step: Ngram, groups: np.ndarray | None) -> str:
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
     """Returns a number for every value, -1 for null. Equal values have equal numbers across chunks."""
     shared = column.unify_dictionaries() if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    return np.concatenate([chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in shared.chunks])
+    return np.concatenate([arrow_to_numpy(chunk.indices.fill_null(-1)) for chunk in shared.chunks])
 
 
 def _stamps(dataset: StoredDataset, step: Ngram, rows: RowSet, column: pa.ChunkedArray) -> Stamps:
     if column.null_count:
-        wrong = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        wrong = int(np.flatnonzero(arrow_to_numpy(column.is_null()))[0])
         row_group, row = rows.locate(np.array([wrong]))
         raise DatasetError(
             f"ngram: {dataset.describe_row(int(row_group[0]), int(row[0]))}: expected a timestamp in "

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import PipelineError
-from ..forks import cached_property
+from ..forks import arrow_to_numpy, cached_property
 
 _TOP = np.uint64(1 << 63)
 _WORD = (1 << 64) - 1
@@ -107,7 +107,7 @@ def stamps_of(column: pa.ChunkedArray, name: str) -> Stamps:
 def _numbers(chunk: pa.Array) -> np.ndarray:
     if pa.types.is_temporal(chunk.type):
         chunk = chunk.view(pa.int32() if chunk.type.bit_width == 32 else pa.int64())
-    result: np.ndarray = chunk.to_numpy(zero_copy_only=False)
+    result: np.ndarray = arrow_to_numpy(chunk)
     return result
 
 

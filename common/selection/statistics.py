@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from ..forks import arrow_to_numpy
 from ..layout.chunk_statistics import belongs, convert_bounds, footer_statistics
 from ..layout.dataset import StoredDataset
 from .pruning import ColumnStatistics
@@ -69,7 +70,7 @@ def _of_partition(dataset: StoredDataset, name: str) -> ColumnStatistics:
     return ColumnStatistics(
         minimum=values,
         maximum=values,
-        null_count=np.where(values.is_null().to_numpy(zero_copy_only=False), rows, 0),
+        null_count=np.where(arrow_to_numpy(values.is_null()), rows, 0),
         num_rows=rows,
         exact=True,
     )

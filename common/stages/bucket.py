@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DecodeError, NullValueError, PipelineError
+from ..forks import arrow_to_numpy
 from .base import Decision, Stage, positive_integer
 from .columns import Columns, ResolveFields
 from .measure import Measure
@@ -186,10 +187,10 @@ def _lengths(name: str, column: pa.ChunkedArray, describe: Callable[[int], str])
             f"{kind}. Name another field."
         )
     if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        row = int(np.flatnonzero(arrow_to_numpy(column.is_null()))[0])
         raise NullValueError(
             f"field '{name}', {describe(row)}: expected a value with a length, found null. "
             f"Leave such rows out with nulls('drop', '{name}')."
         )
     numbers = column if pa.types.is_integer(kind) else pc.binary_length(column)
-    return np.asarray(numbers.to_numpy(), dtype=np.int64)
+    return np.asarray(arrow_to_numpy(numbers), dtype=np.int64)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import DatasetError, PipelineError
+from ..forks import arrow_to_numpy
 from ..predicates.expression import (
     FieldRef,
     expression_from_json,
@@ -341,8 +342,8 @@ def _weights_in(column: pa.ChunkedArray, called: str, describe: Callable[[int], 
         raise PipelineError(f"weigh: expected numbers in {called}, got {kind}. Name a numeric field or an expression.")
     if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
         column = column.cast(pa.float64())
-    missing = column.is_null().to_numpy()
-    parts = [chunk.to_numpy(zero_copy_only=False).astype(np.float64) for chunk in column.chunks]
+    missing = arrow_to_numpy(column.is_null())
+    parts = [arrow_to_numpy(chunk).astype(np.float64) for chunk in column.chunks]
     numbers = np.concatenate([np.zeros(0), *parts])
     with np.errstate(invalid="ignore"):
         wrong = np.flatnonzero(missing | ~(np.isfinite(numbers) & (numbers >= 0)))
@@ -366,7 +367,7 @@ def _classes(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, list[Any]]
             "Name another field."
         ) from error
     encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
-    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+    return arrow_to_numpy(encoded.indices).astype(np.int64), encoded.dictionary.to_pylist()
 
 
 def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:

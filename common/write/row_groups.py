@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import PipelineError
+from ..forks import arrow_to_numpy
 from ..schema.plain import integer, plain
 
 DEFAULT_ROW_GROUP_ROWS = 65_536
@@ -130,5 +131,5 @@ def value_bytes(values: pa.RecordBatch | pa.Array) -> np.ndarray:
 
 
 def _lengths(lengths: pa.Array) -> np.ndarray:
-    result: np.ndarray = lengths.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    result: np.ndarray = arrow_to_numpy(lengths.fill_null(0)).astype(np.int64)
     return result

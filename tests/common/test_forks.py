@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from processes import PATIENCE_S
 
 from parquetry.common import forks
 from parquetry.common.forks import ForkLock, cached_property, importing, reading
@@ -194,3 +197,45 @@ def test_the_error_of_a_property_stands_alone() -> None:
     with pytest.raises(ValueError, match="bad") as raised:
         _ = Failing().value
     assert raised.value.__context__ is None
+
+
+FORKS_BESIDE_PANDAS = """
+import os, sys, threading, time
+import pyarrow as pa
+from parquetry.common.forks import arrow_to_numpy
+begun = threading.Event()
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            begun.set()
+            time.sleep(0.5)
+sys.meta_path.insert(0, Slow())
+assert "pandas" not in sys.modules
+thread = threading.Thread(target=arrow_to_numpy, args=(pa.array(["a"]),))
+thread.start()
+begun.wait(60)
+child = os.fork()
+if not child:
+    os._exit(len(arrow_to_numpy(pa.array(["b"] * 7))))
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_waits_while_arrow_imports_pandas() -> None:
+    pytest.importorskip("pandas")
+    ended = subprocess.run([sys.executable, "-c", FORKS_BESIDE_PANDAS], timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 7
+
+
+def test_an_interrupt_of_a_fork_that_waits_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def acquire(self, timeout: float) -> bool:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(forks, "_imports", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            forks._before_fork()
+        forks._after_in_parent()
+    assert forks._reads.forks == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from builders import Built, build
 from faces import plain
 
 from parquetry.common import Pipeline
-from parquetry.common.errors import PipelineError
+from parquetry.common.errors import DatasetError, PipelineError
 
 ray = pytest.importorskip("ray")
 from parquetry.common.ray_data import ParquetrySource  # noqa: E402  # needs Ray
@@ -119,3 +120,13 @@ def test_datasets_of_the_plug_ins_are_taken(built: Built) -> None:
 def test_what_never_ends_is_refused(built: Built) -> None:
     with pytest.raises(PipelineError, match=r"repeats forever\. Give repeat\(\) a count"):
         ParquetrySource(built.pipeline("id").repeat())
+
+
+def test_a_dataset_that_changes_before_it_is_read_is_an_error(tmp_path: Path) -> None:
+    built = build(tmp_path, [[20], [20]], names=("id",))
+    source = ParquetrySource(built.pipeline())
+    first = sorted(Path(built.url).glob("[!_]*.parquet"))[0]
+    shutil.copy(first, first.with_name("part-999.parquet"))
+    for task in source.get_read_tasks(2):
+        with pytest.raises(DatasetError, match="expected the files that were there when it was opened"):
+            list(ray.cloudpickle.loads(ray.cloudpickle.dumps(task))())  # as a worker gets it

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DecodeError, TransformError
+from ...forks import arrow_to_numpy
 from ...schema.codecs import ListCodec, ReadListCodec
 from ...schema.element import OutputField
 from ...schema.field import Shape, UnischemaField
@@ -116,11 +117,7 @@ def _typed(kind: pa.DataType, axes: Shape, leaf: pa.DataType) -> pa.DataType:
 
 def _nested(flat: pa.Array, rows: int, shape: tuple[int, ...], mask: pa.Array | None) -> pa.Array:
     if not shape:
-        return (
-            flat
-            if mask is None
-            else flat.take(pa.array(np.arange(len(flat)), mask=mask.to_numpy(zero_copy_only=False)))
-        )
+        return flat if mask is None else flat.take(pa.array(np.arange(len(flat)), mask=arrow_to_numpy(mask)))
     for axis in reversed(range(1, len(shape))):
         flat = _fixed_lists(flat, shape[axis], rows * math.prod(shape[:axis]))
     return _fixed_lists(flat, shape[0], rows, mask)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...forks import arrow_to_numpy
 from ...schema.element import Element, OutputField
 from ...schema.ragged import NestedArray, RaggedArray, ends_of
 from .arrow_take import take_runs
@@ -47,7 +48,7 @@ class Strings:
             pa.py_buffer(np.ascontiguousarray(self.data)),
         ]
         array = pa.Array.from_buffers(pa.large_string() if text else pa.large_binary(), count, buffers)
-        objects = array.to_numpy(zero_copy_only=False)
+        objects = arrow_to_numpy(array)
         if objects.dtype != object:
             objects = objects.astype(object)
         objects = objects.reshape(self.shape)

@@ -25,7 +25,10 @@ _LOGGER = logging.getLogger(__name__)
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
 _POLL_S, _LONGEST_POLL_S = 0.001, 0.05
 PATIENCE_S = 60.0
-"""How long to wait for another reader's entry before fetching it as well."""
+"""How long to wait for another reader's entry before fetching it as well, plus the time that a slow store needs."""
+_SLOWEST_BYTES_PER_S = 1 << 20
+_MOST_EXPIRED = 3
+"""After so many waits in vain, a reader claims nothing any more."""
 
 
 class Claims:
@@ -38,9 +41,10 @@ class Claims:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._setlk = getattr(fcntl, "F_OFD_SETLK", None)
+        self._expired = 0
 
     @contextlib.contextmanager
-    def claim(self, digest: str) -> Iterator[bool]:
+    def claim(self, digest: str, size_bytes: int = 0) -> Iterator[bool]:
         """Claims an entry while the block runs, or waits until another reader has released its claim.
 
         Yields whether it waited. If so, the block holds no claim: look for the entry again, and if it is still missing
@@ -48,6 +52,7 @@ class Claims:
 
         Args:
             digest: the hexadecimal name of the entry.
+            size_bytes: how much a reader fetches for it, which decides how long to wait.
         """
         descriptor = self._opened()
         if descriptor is None:
@@ -58,11 +63,12 @@ class Claims:
         try:
             is_held = self._lock(descriptor, start)
             if not is_held:
-                self._wait(descriptor, start)
+                self._wait(descriptor, start, PATIENCE_S + size_bytes / _SLOWEST_BYTES_PER_S)
             yield self._setlk is not None and not is_held
         finally:
             if is_held:  # closing is not enough: a process forked in the meantime has this description, too
-                self._set(descriptor, fcntl.F_UNLCK, start)
+                with contextlib.suppress(OSError):
+                    _set(descriptor, fcntl.F_UNLCK, start)
             os.close(descriptor)
 
     def _opened(self) -> int | None:
@@ -78,31 +84,34 @@ class Claims:
             os.fchmod(descriptor, os.stat(self._directory).st_mode & 0o666)
         return descriptor
 
-    def _wait(self, descriptor: int, start: int) -> None:
-        pause, end = _POLL_S, time.monotonic() + PATIENCE_S
+    def _wait(self, descriptor: int, start: int, patience_s: float) -> None:
+        pause, end = _POLL_S, time.monotonic() + patience_s
         while time.monotonic() < end:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_POLL_S)
             if self._lock(descriptor, start):
-                self._set(descriptor, fcntl.F_UNLCK, start)
+                with contextlib.suppress(OSError):
+                    _set(descriptor, fcntl.F_UNLCK, start)
                 return
+        self._expired += 1
         _LOGGER.warning(
-            "cache %s: another process has been fetching a row group for %.0f s; fetching here from now on.",
+            "cache %s: another process has been fetching a row group for %.0f s; fetching it here, too.",
             self._directory,
-            PATIENCE_S,
+            patience_s,
         )
-        self._setlk = None
+        if self._expired >= _MOST_EXPIRED:
+            self._setlk = None
 
     def _lock(self, descriptor: int, start: int) -> bool:
         """Returns whether the byte is locked now. Where locks do not work, it counts as locked."""
         try:
-            self._set(descriptor, fcntl.F_WRLCK, start)
+            _set(descriptor, fcntl.F_WRLCK, start)
         except BlockingIOError:
             return False
         except OSError:
             self._setlk = None
         return True
 
-    def _set(self, descriptor: int, kind: int, start: int) -> None:
-        if self._setlk is not None:
-            fcntl.fcntl(descriptor, self._setlk, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))
+
+def _set(descriptor: int, kind: int, start: int) -> None:
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, 1, 0))

@@ -81,9 +81,9 @@ class DiskCache:
         self._touch(path, status.st_mtime_ns)
         return table
 
-    def claim(self, key: str) -> AbstractContextManager[bool]:
+    def claim(self, key: str, size_bytes: int = 0) -> AbstractContextManager[bool]:
         """Claims a missing entry while the block runs. Yields whether another reader had claimed it; see `Claims`."""
-        return self._claims.claim(_digest(key))
+        return self._claims.claim(_digest(key), size_bytes) if self._is_writable else contextlib.nullcontext(False)
 
     def put(self, key: str, table: pa.Table) -> None:
         """Stores a table if there is room for it. If the disk fails, logs a warning and stops storing tables."""

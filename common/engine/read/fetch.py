@@ -49,7 +49,7 @@ class TableCache(Protocol):
     def get(self, key: str) -> pa.Table | None:
         """Returns the table stored under the key, or ``None`` if there is none or it is damaged."""
 
-    def claim(self, key: str) -> AbstractContextManager[bool]:
+    def claim(self, key: str, size_bytes: int = 0) -> AbstractContextManager[bool]:
         """Claims a missing table while the block runs. Yields whether another reader had claimed it until now."""
 
     def put(self, key: str, table: pa.Table) -> None:
@@ -221,7 +221,7 @@ class Fetcher:
         kept = self._kept(self._cache, key, row_group, wanted)
         if kept is not None:
             return kept
-        with self._cache.claim(key) as has_waited:
+        with self._cache.claim(key, self._bytes(row_group)) as has_waited:
             kept = self._kept(self._cache, key, row_group, wanted) if has_waited else None
             if kept is not None:
                 return kept

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
+from ...forks import arrow_to_numpy
 from ..kept import KeptFiles, cache_root
 from ..table import import_package
 
@@ -112,7 +113,7 @@ def _digest(table: pa.Table) -> str:
     digest = hashlib.blake2b(f"{_VERSION} {len(table)} {table.num_columns}".encode(), digest_size=16)
     for name, column in zip(table.column_names, table.columns, strict=True):
         digest.update(f"\0{name}\0{column.type}\0".encode())
-        digest.update(np.packbits(column.is_null().to_numpy()).tobytes() if column.null_count else b"-")
+        digest.update(np.packbits(arrow_to_numpy(column.is_null())).tobytes() if column.null_count else b"-")
         values = pa.table([column.drop_null()], names=["values"]).combine_chunks()
         stream = pa.BufferOutputStream()
         with pa.ipc.new_stream(stream, values.schema) as writer:

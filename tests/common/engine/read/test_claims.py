@@ -49,8 +49,8 @@ def holder(directory: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def waits(directory: Path, digest: str = DIGEST) -> bool:
-    with Claims(str(directory)).claim(digest) as has_waited:
+def waits(directory: Path, digest: str = DIGEST, size_bytes: int = 0) -> bool:
+    with Claims(str(directory)).claim(digest, size_bytes) as has_waited:
         return has_waited
 
 
@@ -97,18 +97,43 @@ def test_a_claim_ends_with_its_process(tmp_path: Path) -> None:
         assert not waits(tmp_path)
 
 
-def test_a_reader_that_stalls_is_not_waited_for_twice(
+def test_a_reader_that_stalls_is_waited_for_a_few_times_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(claims, "PATIENCE_S", 0.1)
     ours = Claims(str(tmp_path))
     with holder(tmp_path) as process, caplog.at_level(logging.WARNING):
         os.kill(process.pid, signal.SIGSTOP)
-        for _ in range(2):
+        for _ in range(claims._MOST_EXPIRED + 2):
             with ours.claim(DIGEST):
                 pass
-        assert len(caplog.records) == 1
-        assert "fetching here from now on" in caplog.text
+            with ours.claim(DIGEST[::-1]) as has_waited:  # others are still claimed
+                assert not has_waited
+        assert len(caplog.records) == claims._MOST_EXPIRED
+        assert "fetching it here, too" in caplog.text
+
+
+def test_a_large_row_group_is_waited_for_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.0)
+    with holder(tmp_path) as process, ThreadPoolExecutor(1) as other:
+        waiting = other.submit(waits, tmp_path, size_bytes=1 << 40)
+        time.sleep(0.2)
+        assert not waiting.done()
+        process.kill()
+        assert waiting.result(timeout=PATIENCE_S)
+
+
+def test_a_thread_that_gave_up_leaves_the_claim_of_another_to_be_released(tmp_path: Path) -> None:
+    ours = Claims(str(tmp_path))
+    with ours.claim(DIGEST):
+        child = os.fork()
+        if not child:
+            time.sleep(PATIENCE_S)
+            os._exit(0)
+        ours._setlk = None  # another thread waited in vain
+    assert not waits(tmp_path)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def test_a_forked_process_does_not_keep_a_claim(tmp_path: Path) -> None:
