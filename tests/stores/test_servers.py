@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import pyarrow.fs as pafs
@@ -153,15 +154,21 @@ def test_a_bucket_that_is_not_there_is_named(store: str, request: pytest.Fixture
 # --- HTTP ---
 
 
+FAILING = (3, 6)
+"""Which requests for a file fail: the first ones come before the plan."""
+
+
 class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder with range requests. Some requests fail, each in the way of ``faults``, one after the other."""
+    """Serves a folder with range requests. Two requests for each file fail, in the ways of ``faults``, one after the other.
+
+    A read is made three times, so it succeeds even if both fall into it.
+    """
 
     protocol_version = "HTTP/1.1"
     faults: tuple[str, ...] = ()
-    every = 4
-    """One request in so many fails."""
     lock = threading.Lock()
-    requests = 0
+    requests: ClassVar[Counter[str]] = Counter()
+    failed = 0
 
     def log_message(self, format: str, *args: object) -> None:
         """Logs nothing."""
@@ -175,10 +182,11 @@ class Handler(SimpleHTTPRequestHandler):
     def _fault(self) -> str:
         cls = type(self)
         with cls.lock:
-            cls.requests += 1
-            if not cls.faults or cls.requests % cls.every:
+            cls.requests[self.path] += 1
+            if not cls.faults or cls.requests[self.path] not in FAILING:
                 return ""
-            return cls.faults[cls.requests // cls.every % len(cls.faults)]
+            cls.failed += 1
+            return cls.faults[cls.failed % len(cls.faults)]
 
     def _answer(self, *, body: bool) -> None:
         fault = self._fault()
@@ -212,14 +220,15 @@ class Handler(SimpleHTTPRequestHandler):
 @pytest.fixture
 def http(built: Built) -> Iterator[Callable[..., list[str]]]:
     """Returns a function that serves the dataset, and returns the URLs of its files."""
-    servers = []
+    servers, faulty = [], []
 
     def serve(*faults: str) -> list[str]:
-        handler = type("Faulty", (Handler,), {"faults": faults, "lock": threading.Lock()})
+        handler = type("Faulty", (Handler,), {"faults": faults, "lock": threading.Lock(), "requests": Counter()})
         server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=built.url))
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         servers.append(server)
+        faulty.extend([handler] if faults else [])
         names = sorted(path.name for path in Path(built.url).glob("[!_.]*.parquet"))
         return [f"http://127.0.0.1:{server.server_address[1]}/{name}" for name in names]
 
@@ -227,6 +236,7 @@ def http(built: Built) -> Iterator[Callable[..., list[str]]]:
     for server in servers:
         server.shutdown()
         server.server_close()
+    assert all(handler.failed >= 3 for handler in faulty)
 
 
 @pytest.mark.parametrize("reader", READERS)
