@@ -77,9 +77,9 @@ def test_equal_plans_share_their_files(spark: Any, cache: Path) -> None:
 
 
 def test_the_session_may_name_the_directory(spark: Any, cache: Path) -> None:
-    with pytest.raises(PipelineError, match=r"Write file:///dbfs/"):
+    with pytest.raises(PipelineError, match=r"Use file:///dbfs/"):
         spark_converter(numbers(spark), "dbfs:/cache")
-    with pytest.raises(PipelineError, match=r"Pass parent_cache_dir=\.\.\., or set spark\.conf\.set"):
+    with pytest.raises(PipelineError, match=r"Pass parent_cache_dir=\.\.\., or call spark\.conf\.set"):
         spark_converter(numbers(spark))
     spark.conf.set("parquetry.spark.converter.parentCacheDirUrl", f"file://{cache}")
     try:

@@ -1,4 +1,4 @@
-// The op that tells how many elements a dataset has.
+// The op that returns the number of elements in a dataset.
 
 #include <string>
 #include <vector>
@@ -18,7 +18,7 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::tstring;
 
-// The elements of a whole iteration, or the error for which nobody knows them.
+// Returns the number of elements in a whole iteration, or an error if it cannot be found.
 class DatasetCardinalityOp : public OpKernel {
  public:
   using OpKernel::OpKernel;

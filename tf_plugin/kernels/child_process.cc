@@ -37,7 +37,8 @@ int PidfdOpen(pid_t pid) {
 #endif
 }
 
-// Moves a descriptor out of the way of the child's 0 to 3 (a trainer may run with its standard streams closed).
+// Moves a descriptor above the child's 0 to 3, because a trainer may run with closed standard
+// streams.
 int MoveUp(int fd) {
   const int moved = fcntl(fd, F_DUPFD_CLOEXEC, kFirstFreeFd);
   close(fd);
@@ -49,7 +50,8 @@ void Signal(int event_fd) {
   [[maybe_unused]] const ssize_t written = write(event_fd, &one, sizeof(one));
 }
 
-// glibc 2.34 has it. Looked up when this library loads, so that one built there still loads on an older system.
+// Only glibc 2.34 and later has this function. It is looked up when this library loads, so that a
+// build made there still loads on an older system.
 using CloseAllFromFunction = int (*)(posix_spawn_file_actions_t*, int);
 const auto close_all_from =
     reinterpret_cast<CloseAllFromFunction>(dlsym(RTLD_DEFAULT, "posix_spawn_file_actions_addclosefrom_np"));
@@ -131,7 +133,8 @@ std::shared_ptr<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>
   }
   fcntl(pipe_fds[0], F_SETFL, O_NONBLOCK);
   std::shared_ptr<ChildProcess> process(new ChildProcess(pid, pipe_fds[0]));
-  // The thread keeps the object alive until the child is reaped, so that no zombie is left whoever drops it.
+  // The thread keeps the object alive until the child is reaped. No zombie is left, whoever drops
+  // the object.
   StartDetachedThread(
       [](void* raw) {
         const std::unique_ptr<std::shared_ptr<ChildProcess>> held(static_cast<std::shared_ptr<ChildProcess>*>(raw));
@@ -180,7 +183,8 @@ void ChildProcess::Watch() {
     int status = 0;
     const pid_t reaped = waitpid(pid_, &status, WNOHANG);
     if (reaped == 0 || (reaped < 0 && errno == EINTR)) continue;
-    // Either ours, or somebody else in this process waits for all children (ECHILD): then the status is lost.
+    // The child was reaped here, or another part of this process waits for all children (ECHILD).
+    // In that case, the status is lost.
     if (stderr_open) ReadStderr();
     std::lock_guard<std::mutex> lock(mutex_);
     ended_ = true;
@@ -193,7 +197,7 @@ void ChildProcess::Watch() {
   if (pidfd >= 0) close(pidfd);
 }
 
-// Forwards what there is; false at the end of the stream.
+// Forwards the available output. Returns false at the end of the stream.
 bool ChildProcess::ReadStderr() {
   char buffer[4096];
   while (true) {

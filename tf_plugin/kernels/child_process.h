@@ -1,4 +1,5 @@
-// One child process with one inherited descriptor: started, watched, its stderr forwarded, its end reported, reaped.
+// Starts and watches one child process that inherits one descriptor: forwards its stderr, reports
+// how it ended, and reaps it.
 
 #ifndef PARQUETRY_KERNELS_CHILD_PROCESS_H_
 #define PARQUETRY_KERNELS_CHILD_PROCESS_H_
@@ -16,27 +17,28 @@ namespace parquetry {
 
 class ChildProcess {
  public:
-  // Runs `command` + {"--fd", "3"}, where descriptor 3 of the child is a copy of `inherited_fd`. The child has
-  // /dev/null as stdin and no other descriptor of ours; it is in a process group of its own, so that Ctrl-C reaches
-  // the trainer alone. Returns nothing and says why in `error` if it cannot be started.
+  // Runs `command` + {"--fd", "3"}. Descriptor 3 of the child is a copy of `inherited_fd`. The
+  // child has /dev/null as stdin and inherits no other descriptor from this process. It runs in its
+  // own process group, so that Ctrl-C reaches only the trainer. If the child cannot be started,
+  // returns null and stores the reason in `error`.
   static std::shared_ptr<ChildProcess> Spawn(const std::vector<std::string>& command, int inherited_fd,
                                              std::string* error);
   ~ChildProcess();
 
-  // Readable from the child's end on; for poll.
+  // Becomes readable when the child ends, and stays readable. Use it with poll.
   int ended_fd() const { return ended_fd_; }
   pid_t pid() const { return pid_; }
 
-  // True once the child has ended and is reaped; waits for that at most `limit`.
+  // Waits at most `limit`. Returns true if the child has ended and has been reaped.
   bool WaitEnded(std::chrono::milliseconds limit);
 
-  // "exit status 3", "signal 9 (Killed)", or "it is still running".
+  // Returns "exit status 3", "signal 9 (Killed)", or "it is still running".
   std::string Ending();
 
-  // The last 8 KiB that the child wrote to its stderr.
+  // Returns the last 8 KiB that the child wrote to its stderr.
   std::string StderrTail();
 
-  // To be called after the child has been told to end: kills it if it is still there after `grace`.
+  // Call this after telling the child to end. Kills it if it still runs after `grace`.
   void KillAfter(std::chrono::milliseconds grace);
 
  private:
@@ -57,7 +59,7 @@ class ChildProcess {
   std::chrono::steady_clock::time_point kill_at_ = std::chrono::steady_clock::time_point::max();
 };
 
-// Starts `body` on a thread of its own that no signal handler runs on.
+// Runs `body` on a new thread that never runs signal handlers.
 void StartDetachedThread(void (*body)(void*), void* argument);
 
 }  // namespace parquetry

@@ -42,7 +42,7 @@ namespace layout = counters_layout;
 
 namespace {
 
-// Where a trace is being written, as Python's `trace` says to all of this process.
+// Stores the path of the file to trace to. Python's `trace` sets it for the whole process.
 void SetTrace(double* memory) {
   const char* const path = std::getenv("PARQUETRY_TRACE_SPOOL");
   const size_t size = path == nullptr ? 0 : std::strlen(path);
@@ -97,7 +97,8 @@ void Counters::Given(double rows, double bytes, double begin) {
   if (memory_[layout::kPathBytes] > 0 && now - begin > layout::kShortestTraced) Trace(begin, now);
 }
 
-// Appends a line to the file of Python's `trace`; a file that has gone is no error.
+// Appends a line to the file of Python's `trace`. If the file no longer exists, this is not an
+// error.
 void Counters::Trace(double begin, double end) const {
   const auto size = static_cast<size_t>(memory_[layout::kPathBytes]);
   const std::string path(reinterpret_cast<const char*>(memory_) + layout::kPathAt, size);

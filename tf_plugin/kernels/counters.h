@@ -1,4 +1,5 @@
-// What an iteration counts, in memory that it shares with its sidecar and with Python; docs/protocol.md has the layout.
+// Counts what happens in an iteration. The memory is shared with its sidecar and with Python;
+// docs/protocol.md describes the layout.
 
 #ifndef PARQUETRY_KERNELS_COUNTERS_H_
 #define PARQUETRY_KERNELS_COUNTERS_H_
@@ -10,31 +11,33 @@
 
 namespace parquetry {
 
-// The counters of one iteration, and the consumer's row in them. One thread at a time may count.
+// The counters of one iteration, and the consumer's row in them. Only one thread may count at a
+// time.
 class Counters {
  public:
-  // Null if the system has no such memory: then nothing is counted.
+  // Returns null if the system has no such memory. Then nothing is counted.
   static std::shared_ptr<Counters> Make();
   ~Counters();
   Counters(const Counters&) = delete;
   Counters& operator=(const Counters&) = delete;
 
-  // Seconds of the monotonic clock.
+  // Returns the monotonic clock, in seconds.
   static double Now();
 
-  // For the sidecar; -1 in a forked child.
+  // The descriptor to send to the sidecar; -1 in a forked child.
   int fd() const { return file_.get(); }
 
-  // A descriptor of the same memory that is the caller's; -1 in a forked child.
+  // Returns a new descriptor for the same memory, which the caller owns; -1 in a forked child.
   int Duplicate() const;
 
-  // An element came, which was waited for since `begin`. The first one was the startup.
+  // Counts an element that arrived after a wait since `begin`. The wait for the first one counts as
+  // startup.
   void Given(double rows, double bytes, double begin);
 
-  // An element failed.
+  // Counts an element that failed.
   void Failed();
 
-  // A sidecar that died was started again.
+  // Counts a restart after a sidecar died.
   void Restarted();
 
  private:

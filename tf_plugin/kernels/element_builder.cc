@@ -15,10 +15,11 @@ using protocol::TensorEntry;
 
 namespace {
 
-// Below this a copy is cheaper than a counted reference, and does not hold the slot.
+// Below this size, copying is cheaper than counting a reference, and the copy does not hold the
+// slot.
 constexpr size_t kLeastAliasedBytes = 512;
 
-// A tensor's memory inside a batch; holds the batch.
+// The memory of a tensor that lies inside a batch. Keeps the batch alive.
 class BatchBuffer : public tensorflow::TensorBuffer {
  public:
   BatchBuffer(const char* data, size_t bytes, std::shared_ptr<const Batch> batch)
@@ -31,7 +32,8 @@ class BatchBuffer : public tensorflow::TensorBuffer {
     return true;
   }
   void FillAllocationDescription(tensorflow::AllocationDescription*) const override {}
-  // An op must not take it over for its output, which would keep the slot for longer than the element lives.
+  // An op must not reuse this memory for its output: that would hold the slot longer than the
+  // element lives.
   bool OwnsMemory() const override { return false; }
 
  private:
@@ -89,8 +91,8 @@ absl::Status Component::Parse(const std::string& text, tensorflow::DataType dtyp
 }
 
 absl::Status ElementBuilder::Attach(std::shared_ptr<const Batch> batch) {
-  // A message of several elements that came with few slots left is given out as copies of each: whoever keeps one
-  // element then keeps neither a slot nor the other elements.
+  // If a message with several elements arrives when few slots are left, each element is copied.
+  // Keeping one element then holds neither a slot nor the other elements.
   const bool single = batched_ && batch->num_elements() == 1;
   may_alias_ = single || !batch->scarce();
   batch_ = single && batch->scarce() ? batch->CopyOut() : std::move(batch);
@@ -104,8 +106,8 @@ absl::Status ElementBuilder::Attach(std::shared_ptr<const Batch> batch) {
     if (static_cast<Role>(entry.role) == Role::kValid) {
       return absl::InvalidArgumentError(
           absl::StrCat("batch for field '", field_names_[entry.field],
-                       "': expected no null, got one. TensorFlow has no null: give the field a policy for nulls, or "
-                       "keep such rows out with where(...)."));
+                       "': expected no null, got one. TensorFlow has no nulls: set a policy with nulls(...), or "
+                       "leave these rows out with where(...)."));
     }
     entries_[entry.field * protocol::kRoles + entry.role] = &entry;
   }
@@ -156,14 +158,14 @@ const TensorEntry* ElementBuilder::Get(const Component& component, Role role) co
 absl::Status ElementBuilder::Find(const Component& component, Role role, const TensorEntry** out) const {
   *out = Get(component, role);
   if (*out != nullptr) return absl::OkStatus();
-  return Fail(component, absl::StrCat("expected a tensor of role ", static_cast<int>(role), ", got none"));
+  return Fail(component, absl::StrCat("expected a tensor with role ", static_cast<int>(role), ", got none"));
 }
 
 absl::Status ElementBuilder::Part(const Component& component, const TensorEntry& entry, int64_t element,
                                   tensorflow::TensorShape* shape, int64_t* first, int64_t* items) const {
   const int64_t elements = batch_->num_elements();
   if (entry.ndim < 1 || entry.dims[0] % elements != 0 || (!batched_ && entry.dims[0] != elements)) {
-    return Fail(component, batched_ ? "expected batches of one size" : "expected one row per element");
+    return Fail(component, batched_ ? "expected batches of equal size" : "expected one row per element");
   }
   absl::Status status = batched_ ? shape->AddDimWithStatus(entry.dims[0] / elements) : absl::OkStatus();
   for (int i = 1; i < entry.ndim && status.ok(); ++i) status = shape->AddDimWithStatus(entry.dims[i]);
@@ -227,7 +229,7 @@ absl::Status ElementBuilder::Strings(const Component& component, const TensorEnt
   for (int64_t i = 0; i < items; ++i) {
     const int64_t begin = offsets[i], end = offsets[i + 1];
     if (begin < 0 || end < begin || static_cast<uint64_t>(end) > data_entry->bytes) {
-      return Fail(component, "expected string offsets that rise and stay inside the data");
+      return Fail(component, "expected ascending string offsets inside the data");
     }
     strings(i).assign(data + begin, end - begin);
   }
@@ -243,7 +245,7 @@ absl::Status ElementBuilder::CellsOf(const Component& component, int64_t element
   }
   const int64_t cells = entry->dims[0], axes = entry->dims[1];
   const int64_t* const shapes = reinterpret_cast<const int64_t*>(batch_->data(*entry));
-  // The item that each cell begins with, computed once per batch and field.
+  // Compute the first item of each cell, once per batch and field.
   if (offsets_.empty()) offsets_.resize(field_names_.size());
   std::vector<int64_t>& offsets = offsets_[component.field];
   if (offsets.empty()) {
@@ -253,11 +255,11 @@ absl::Status ElementBuilder::CellsOf(const Component& component, int64_t element
       for (int64_t axis = 0; axis < axes; ++axis) {
         const int64_t length = shapes[cell * axes + axis];
         if (length < 0 || __builtin_mul_overflow(items, length, &items)) {
-          return Fail(component, "expected ragged shapes that are not negative");
+          return Fail(component, "expected non-negative ragged shapes with fewer items");
         }
       }
       if (__builtin_add_overflow(offsets[cell], items, &offsets[cell + 1])) {
-        return Fail(component, "expected ragged shapes of fewer items");
+        return Fail(component, "expected ragged shapes with fewer items");
       }
     }
     const absl::Status fits = CheckItems(component, offsets[cells]);
@@ -265,7 +267,7 @@ absl::Status ElementBuilder::CellsOf(const Component& component, int64_t element
   }
   const int64_t elements = batch_->num_elements();
   const int64_t count = elements == 0 ? 0 : cells / elements;
-  if (count * elements != cells) return Fail(component, "expected as many cells in every element");
+  if (count * elements != cells) return Fail(component, "expected the same number of cells in every element");
   const int64_t first = element * count;
   *out = Cells{shapes + first * axes, axes, count, offsets[first], offsets[first + count] - offsets[first]};
   return absl::OkStatus();
@@ -308,7 +310,7 @@ absl::Status ElementBuilder::ValuesShape(const Component& component, int64_t ite
                                          tensorflow::TensorShape* shape) const {
   int64_t inner = 1;
   for (int i = 1; i < component.shape.dims(); ++i) inner *= component.shape.dim_size(i);
-  if (inner < 0 || (inner > 0 && items % inner != 0)) return Fail(component, "expected whole inner values");
+  if (inner < 0 || (inner > 0 && items % inner != 0)) return Fail(component, "expected a whole number of inner values");
   absl::Status status = shape->AddDimWithStatus(inner == 0 ? 0 : items / inner);
   for (int i = 1; i < component.shape.dims() && status.ok(); ++i) {
     status = shape->AddDimWithStatus(component.shape.dim_size(i));

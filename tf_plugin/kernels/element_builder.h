@@ -1,14 +1,15 @@
-// From a batch in shared memory to the flat tensors of one tf.data element.
+// Turns a batch in shared memory into the flat tensors of one tf.data element.
 //
-// How each flat component is made is written as "<field>:<kind>", where kind is
-//   dense      the field's tensor, or in an unbatched pipeline one row of it
+// "<field>:<kind>" says how to make each flat component. The kinds are:
+//   dense      the field's tensor, or one row of it if the pipeline is not batched
 //   string     the same for strings
-//   cell       one row of a field of variable shape, as a dense tensor of its own shape
-//   values     the flat values of a field of variable shape, with its trailing fixed axes
-//   splits:<k> the int64 row splits of axis k of a field of variable shape (axis 0 has one partition per cell)
-// A tensor points into the batch where it is aligned and big enough to be worth it. No two tensors share a byte, so that
-// one who writes to a tensor (TensorFlow never does, because its buffer says that it does not own its memory) changes no
-// other.
+//   cell       one row of a variable-shape field, as a dense tensor with its own shape
+//   values     the flat values of a variable-shape field, with its trailing fixed axes
+//   splits:<k> the int64 row splits of axis k of a variable-shape field (axis 0 has one partition
+//              per cell)
+// A tensor points into the batch if it is aligned and large enough to be worth it. No two tensors
+// share a byte, so writing to one changes no other. (TensorFlow itself never writes to these
+// tensors, because their buffers say that they do not own their memory.)
 
 #ifndef PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
 #define PARQUETRY_KERNELS_ELEMENT_BUILDER_H_
@@ -38,14 +39,14 @@ struct Component {
   tensorflow::PartialTensorShape shape;
 };
 
-// Makes the elements of one message after the other: the batch in it, each of several equal batches laid end to end,
-// or each row of a chunk. Not thread-safe.
+// Makes the elements of one message in order. The message holds a single batch, several equal
+// batches laid end to end, or a chunk, whose rows are the elements. Not thread-safe.
 class ElementBuilder {
  public:
   ElementBuilder(const std::vector<Component>* components, const std::vector<std::string>* field_names, bool batched)
       : components_(*components), field_names_(*field_names), batched_(batched) {}
 
-  // Takes the next batch up; `num_elements()` elements can then be built from it.
+  // Starts on the next batch. You can then build `num_elements()` elements from it.
   absl::Status Attach(std::shared_ptr<const Batch> batch);
 
   void Detach() { batch_ = nullptr; }
@@ -56,7 +57,7 @@ class ElementBuilder {
   absl::Status Build(int64_t element, std::vector<tensorflow::Tensor>* out);
 
  private:
-  // A range of the cells of a field of variable shape, and of their elements.
+  // A range of cells of a variable-shape field, and their items.
   struct Cells {
     const int64_t* shapes = nullptr;  // of the first cell of the range
     int64_t axes = 0;
@@ -69,7 +70,8 @@ class ElementBuilder {
   const protocol::TensorEntry* Get(const Component& component, protocol::Role role) const;
   absl::Status Find(const Component& component, protocol::Role role, const protocol::TensorEntry** out) const;
 
-  // The shape of an element's part of a tensor, and the number of items before and in it.
+  // Computes the shape of one element's part of a tensor, the number of items before the part, and
+  // the number of items in it.
   absl::Status Part(const Component& component, const protocol::TensorEntry& entry, int64_t element,
                     tensorflow::TensorShape* shape, int64_t* first, int64_t* items) const;
   tensorflow::Tensor View(tensorflow::DataType dtype, const tensorflow::TensorShape& shape, const char* data,
@@ -79,17 +81,18 @@ class ElementBuilder {
                            int64_t items) const;
   absl::Status String(const Component& component, int64_t element, tensorflow::Tensor* out) const;
 
-  // TensorFlow's strings own their bytes, so these are always copied.
+  // Always copies, because TensorFlow's strings own their bytes.
   absl::Status Strings(const Component& component, const protocol::TensorEntry& offsets_entry,
                        const tensorflow::TensorShape& shape, int64_t first, int64_t items,
                        tensorflow::Tensor* out) const;
   absl::Status CellsOf(const Component& component, int64_t element, Cells* out);
 
-  // That the values hold as many items as the shapes say.
+  // Checks that the number of values matches the shapes.
   absl::Status CheckItems(const Component& component, int64_t items) const;
   absl::Status Ragged(const Component& component, int64_t element, tensorflow::Tensor* out);
 
-  // [items / inner, inner...], where the inner axes are the fixed ones behind the last variable one.
+  // Computes [items / inner, inner...]. The inner axes are the fixed ones after the last variable
+  // one.
   absl::Status ValuesShape(const Component& component, int64_t items, tensorflow::TensorShape* shape) const;
   absl::Status Splits(const Component& component, int64_t element, tensorflow::Tensor* out);
   static int64_t Rows(const Cells& cells, int64_t cell, int axis);
@@ -100,7 +103,7 @@ class ElementBuilder {
   bool may_alias_ = true;
   std::shared_ptr<const Batch> batch_;
   std::vector<const protocol::TensorEntry*> entries_;  // by field, then role
-  std::vector<std::vector<int64_t>> offsets_;          // by field, for those of variable shape
+  std::vector<std::vector<int64_t>> offsets_;          // by field, only if its shape varies
 };
 
 }  // namespace parquetry

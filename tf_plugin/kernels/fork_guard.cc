@@ -10,7 +10,7 @@ namespace parquetry {
 namespace {
 
 std::atomic<uint64_t> generation{0};
-uint64_t fds_generation = 0;  // of the process that the descriptors are open in
+uint64_t fds_generation = 0;  // the generation of the process in which `fds` are open
 
 struct Guard {
   std::mutex fds_mutex;
@@ -20,8 +20,9 @@ struct Guard {
 
 Guard* MakeGuard();
 
-// Made while the library loads, not at first use: a fork in the middle of that would leave the child waiting for it for
-// ever. Leaked on purpose: threads of ours may still run while the process exits.
+// Made while the library loads, not at first use: if a fork happened during first use, the child
+// would wait for it forever. Leaked on purpose, because our threads may still run while the process
+// exits.
 Guard* const guard = MakeGuard();
 
 Guard* MakeGuard() {
@@ -35,19 +36,20 @@ Guard* MakeGuard() {
         guard->shared_mutex.unlock();
       },
       [] {
-        // In the child of a child, what the first fork closed may be another file by now.
+        // In the child of a child, a number that the first fork closed may belong to another file
+        // by now.
         if (fds_generation == generation.fetch_add(1)) {
           for (const int fd : guard->fds) close(fd);
         }
-        // Only close() is safe here, so the set is emptied by whoever uses it next; its descriptors read as -1 from
-        // now.
+        // Only close() is safe here, so the next user of the set empties it. From now on, its
+        // descriptors read as -1.
         guard->fds_mutex.unlock();
         guard->shared_mutex.unlock();
       });
   return new Guard;
 }
 
-// Call with `fds_mutex` held: forgets the descriptors that the fork closed.
+// Removes the descriptors that the fork closed. Call this with `fds_mutex` held.
 std::set<int>& CurrentFds() {
   if (fds_generation != ForkGeneration()) {
     guard->fds.clear();

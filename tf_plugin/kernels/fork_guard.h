@@ -1,8 +1,9 @@
-// What a fork of the trainer must not break: a child process holds copies of the parent's sockets, and of mutexes that
-// another thread of the parent may have held at that moment.
+// Keeps a fork of the trainer from breaking things. A child process gets copies of the parent's
+// sockets, and of mutexes that other threads of the parent may hold at that moment.
 //
-// A forked child closes its copies at once (else the sidecar would outlive its trainer for as long as the child does),
-// and nothing made before the fork sends, closes or waits from the child.
+// A forked child closes its copies at once. Otherwise the sidecar would run for as long as the
+// child lives, even after its trainer has ended. In the child, objects made before the fork never
+// send, close or wait.
 
 #ifndef PARQUETRY_KERNELS_FORK_GUARD_H_
 #define PARQUETRY_KERNELS_FORK_GUARD_H_
@@ -12,13 +13,15 @@
 
 namespace parquetry {
 
-// Counts the forks between the first process and this one; what is kept beside an object tells whose it is.
+// Returns the number of forks between the first process and this one. Store it with an object to
+// tell which process made the object.
 uint64_t ForkGeneration();
 
-// A mutex that is free in a forked child, whoever held it in the parent. It is never destroyed.
+// A mutex that is free in a forked child, even if the parent held it. It is never destroyed.
 std::mutex& ForkSafeMutex();
 
-// A descriptor that belongs to the process that made it: closed by the destructor there, and by the fork in a child.
+// A descriptor that belongs to the process that made it. The destructor closes it in that process,
+// and a fork closes it in the child.
 class OwnedFd {
  public:
   explicit OwnedFd(int fd);
@@ -26,7 +29,7 @@ class OwnedFd {
   OwnedFd(const OwnedFd&) = delete;
   OwnedFd& operator=(const OwnedFd&) = delete;
 
-  // The descriptor, or -1 in a process other than the one that made it.
+  // Returns the descriptor, or -1 in any process that did not make it.
   int get() const { return generation_ == ForkGeneration() ? fd_ : -1; }
 
  private:

@@ -21,12 +21,15 @@ using Clock = std::chrono::steady_clock;
 using Handler = void (*)(int);
 
 constexpr int kSliceMs = 100;
-constexpr std::chrono::milliseconds kPatience{200};   // with a main thread that may run Python, and would serve it
-constexpr std::chrono::milliseconds kSecondChance{500};  // for one that waits elsewhere, once our wait has ended
-constexpr std::chrono::seconds kLastChance{30};          // for one that TensorFlow does not let go
+// How long to wait for a main thread that may be running Python and could handle the signal.
+constexpr std::chrono::milliseconds kPatience{200};
+// How long a main thread that waits elsewhere may take after our wait has ended.
+constexpr std::chrono::milliseconds kSecondChance{500};
+// How long a main thread may take if it does not get out of TensorFlow.
+constexpr std::chrono::seconds kLastChance{30};
 
-// The few functions of Python's stable ABI that are needed. Looked up where Python runs already: this library is linked
-// to none, and its client runs without one.
+// The few functions of Python's stable ABI that are needed. They are looked up only in a process
+// that runs Python: this library does not link to Python, and its client also runs without it.
 struct Python {
   int (*is_initialized)();
   int (*add_pending_call)(int (*)(void*), void*);
@@ -49,7 +52,7 @@ struct Python {
     return *out != nullptr;
   }
 
-  // Nothing where no Python runs.
+  // Returns null if Python is not running.
   static const Python* Get() {
     static const Python* const found = [] {
       auto python = std::make_unique<Python>();
@@ -66,7 +69,8 @@ struct Python {
     return found != nullptr && found->is_initialized() != 0 ? found : nullptr;
   }
 
-  // signal.getsignal(SIGINT) is signal.default_int_handler, without a line of Python: it would serve the signal here.
+  // Whether signal.getsignal(SIGINT) is signal.default_int_handler. Runs no Python code, because
+  // Python would handle the signal at its first line.
   bool RaisesKeyboardInterrupt() const {
     const int state = ensure();
     void* const module = import("_signal");
@@ -82,11 +86,11 @@ struct Python {
     return raises;
   }
 
-  // Whether TensorFlow is making an exception of our status at the moment, or enters or leaves a scope. What is raised
-  // in the one is lost, and in the other leaves the scope open.
+  // Whether TensorFlow is turning our status into an exception, or entering or leaving a scope. An
+  // exception raised in the first case is lost; in the second, it leaves the scope open.
   bool InsideTensorFlowsCare() const {
     bool inside = false;
-    void* running = frame();  // borrowed, other than those above it
+    void* running = frame();  // a borrowed reference, unlike its callers
     for (bool first = true; running != nullptr && !inside; first = false) {
       void* const code = code_of(running);
       const std::string file = TextOf(code, "co_filename"), function = TextOf(code, "co_name");
@@ -102,7 +106,7 @@ struct Python {
     return inside;
   }
 
-  // Whether the innermost line of Python that the main thread runs is one of TensorFlow's.
+  // Whether the innermost line of Python that the main thread runs belongs to TensorFlow.
   bool MainThreadInTensorFlow() const {
     const int state = ensure();
     void* const threading = import("threading");
@@ -135,15 +139,18 @@ struct Python {
   }
 };
 
-// A SIGINT that comes during a wait of ours is held back from Python, which would otherwise raise KeyboardInterrupt while
-// TensorFlow makes an exception of our status, and lose it. It is handed on as soon as Python's main thread runs outside
-// of that, and in any case after a while.
+// If a SIGINT arrives during one of our waits, it is held back from Python. Otherwise Python would
+// raise KeyboardInterrupt while TensorFlow turns our status into an exception, and the
+// KeyboardInterrupt would be lost. The signal is passed on as soon as Python's main thread has left
+// that code, and after a while in any case.
 std::atomic<int> waits{0};
 std::atomic<uint64_t> held{0};
 std::atomic<Handler> python_handler{nullptr};
 std::atomic<bool> handling{false};
 std::atomic<bool> nudging{false};
-std::atomic<bool> abandoned{false};  // a wait was ended: so is every other one, until Python's main thread runs again
+// True after a wait was ended. Every other wait then ends too, until Python's main thread runs
+// again.
+std::atomic<bool> abandoned{false};
 
 void HandOn() {
   if (held.exchange(0) == 0) return;
@@ -152,23 +159,25 @@ void HandOn() {
 
 void OnInterrupt(int) {
   if (nudging.exchange(false)) return;
-  if (handling.exchange(true)) return;  // another library has put us behind itself, and itself behind us
+  // Another library installed its handler over ours, and the two now call each other.
+  if (handling.exchange(true)) return;
   held.fetch_add(1);
   if (waits.load() == 0) HandOn();
   handling.store(false);
 }
 
-// Hands on, and ends the system call that the main thread may be in: it was ended by the signal before, when Python knew
-// of none.
+// Passes the signal on, and interrupts the system call that the main thread may be in. The original
+// signal interrupted it too, but Python did not know about that signal yet.
 void HandOnAndNudge() {
   HandOn();
   struct sigaction now{};
-  if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_handler != OnInterrupt) return;  // it would be a second one
+  // With another handler in front, this would count as a second signal.
+  if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_handler != OnInterrupt) return;
   nudging.store(true);
   syscall(SYS_tgkill, getpid(), getpid(), SIGINT);
 }
 
-// Puts us in front of the handler that Python has installed, again whenever Python has installed it anew.
+// Installs our handler in front of Python's. Does so again whenever Python installs a new one.
 void Listen() {
   struct sigaction now{};
   if (sigaction(SIGINT, nullptr, &now) != 0 || (now.sa_flags & SA_SIGINFO) != 0) return;
@@ -181,8 +190,8 @@ void Listen() {
   sigaction(SIGINT, &now, nullptr);
 }
 
-// Called by Python in its main thread, between two lines. The signal is served here: at the next line, TensorFlow may be
-// at a place where it must not be.
+// Python calls this in its main thread, between two lines. The signal is handled here, because at
+// the next line TensorFlow may be in code that must not be interrupted.
 int HandOnInPython(void*) {
   const Python* const python = Python::Get();
   const bool later = held.load() > 0 && python != nullptr && python->InsideTensorFlowsCare();
@@ -192,8 +201,9 @@ int HandOnInPython(void*) {
   return python == nullptr ? 0 : python->check_signals();
 }
 
-// For a main thread that waits for something else, such as `time.sleep`, where no line of Python follows. One that is
-// still on its way out of TensorFlow, on a busy machine, gets to `HandOnInPython` by itself.
+// For a main thread that waits in something else, such as `time.sleep`, where no line of Python
+// follows. A main thread that is still leaving TensorFlow, on a busy machine, reaches
+// `HandOnInPython` by itself.
 void HandOnInAnyCase(void*) {
   const auto last_chance = Clock::now() + kLastChance;
   do {
@@ -236,7 +246,8 @@ bool InterruptWatch::Interrupted() {
     abandoned.store(true);
     StartDetachedThread(HandOnInAnyCase, nullptr);
   } else {
-    HandOnAndNudge();  // the user's own handler decides, and it is served when the main thread goes on
+    // The user's own handler decides. It runs when the main thread continues.
+    HandOnAndNudge();
   }
   return raises;
 }

@@ -1,8 +1,9 @@
-// Ctrl-C while a wait of ours keeps Python's main thread from serving it.
+// Handles Ctrl-C while one of our waits blocks Python's main thread.
 //
-// Python notes a signal at once, but runs its handler only between two lines of Python in the main thread, and that
-// thread sits inside TensorFlow until an element is there. So waits look out for SIGINT themselves: where Python would
-// answer it with KeyboardInterrupt, and does not get to it, the wait ends, and Python raises it as it goes on.
+// Python records a signal at once, but runs its handler only between two lines of Python in the
+// main thread, and that thread stays inside TensorFlow until an element arrives. So each wait
+// watches for SIGINT itself. If Python would raise KeyboardInterrupt but does not get to it, the
+// wait ends, and Python raises the exception when it continues.
 
 #ifndef PARQUETRY_KERNELS_INTERRUPTS_H_
 #define PARQUETRY_KERNELS_INTERRUPTS_H_
@@ -11,7 +12,8 @@
 
 namespace parquetry {
 
-// Looks out for SIGINTs that come during one wait. On any thread; free of effect in a process without Python.
+// Watches for SIGINT during one wait. Works on any thread. Does nothing in a process without
+// Python.
 class InterruptWatch {
  public:
   InterruptWatch();
@@ -19,10 +21,11 @@ class InterruptWatch {
   InterruptWatch(const InterruptWatch&) = delete;
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
-  // For poll: how long to wait before `Interrupted` is asked again.
+  // The timeout for poll between two calls of `Interrupted`.
   int slice_ms() const;
 
-  // True once SIGINT has come, Python has not got to it for a moment, and it would raise KeyboardInterrupt.
+  // Returns true if SIGINT has come, Python has not handled it for a moment, and Python would raise
+  // KeyboardInterrupt.
   bool Interrupted();
 
  private:

@@ -24,15 +24,15 @@ bool ReadStruct(std::string_view bytes, Struct* out) {
   return true;
 }
 
-// Whether texts of these lengths fill a body behind its struct.
+// Whether a struct and texts with these lengths fill a body exactly.
 bool Fill(std::string_view body, size_t struct_bytes, std::initializer_list<uint64_t> lengths) {
   uint64_t bytes = struct_bytes;
-  for (const uint64_t length : lengths) bytes += length;  // a few numbers of 32 bits
+  for (const uint64_t length : lengths) bytes += length;  // 32-bit numbers: no overflow
   return bytes == body.size();
 }
 
 std::string Unfit(const char* name, std::string_view body) {
-  return std::string("expected a body of ") + name + ", got " + std::to_string(body.size()) + " bytes that are none";
+  return std::string("expected the body of ") + name + ", got " + std::to_string(body.size()) + " bytes that do not fit";
 }
 
 bool RoleHasDType(const TensorEntry& tensor) {
@@ -52,7 +52,8 @@ bool RoleHasDType(const TensorEntry& tensor) {
   return false;
 }
 
-// The elements of a shape; -1 if it is none, or does not fit the protocol.
+// Returns the number of elements in a shape; -1 if the shape is invalid or does not fit the
+// protocol.
 int64_t Elements(const TensorEntry& tensor) {
   if (tensor.ndim > protocol::kMaxDims) return -1;
   int64_t elements = 1;
@@ -88,7 +89,7 @@ std::string ReadHeader(std::string_view packet, uint32_t descriptors, Header* ou
   if (body_bytes != out->body_bytes || descriptors != out->descriptors) {
     return "expected a body of " + std::to_string(out->body_bytes) + " bytes and " +
            std::to_string(out->descriptors) + " descriptors, got " + std::to_string(body_bytes) + " bytes and " +
-           std::to_string(descriptors) + ". The limit of open files may be reached";
+           std::to_string(descriptors) + ". The limit on open files may have been reached";
   }
   return "";
 }
@@ -126,7 +127,7 @@ std::string ReadBatchHeader(std::string_view body, BatchHeader* out) {
 bool TensorFits(const TensorEntry& tensor, uint64_t memory_bytes) {
   const size_t item_bytes = protocol::ItemBytes(static_cast<DType>(tensor.dtype));
   int64_t items = Elements(tensor);
-  // The offsets of n strings are n + 1 numbers, but their shape is that of the strings.
+  // The offsets of n strings are n + 1 numbers, but their shape is the shape of the strings.
   const bool offsets = tensor.role == static_cast<uint16_t>(Role::kStringOffsets);
   uint64_t bytes = 0, end = 0;
   return RoleHasDType(tensor) && items >= 0 && !__builtin_add_overflow(items, offsets ? 1 : 0, &items) &&

@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kShardAdvice[] =
     "A ParquetDataset cannot be sharded by files (AutoShardPolicy.FILE). Use dataset.shard(num_shards, index), which "
-    "reads only its part, or AutoShardPolicy.DATA or OFF in options.experimental_distribute.auto_shard_policy; with "
-    "tf.data service ShardingPolicy.DYNAMIC, DATA or OFF.";
+    "reads only its part, or set options.experimental_distribute.auto_shard_policy to AutoShardPolicy.DATA or OFF. With "
+    "tf.data service, use ShardingPolicy.DYNAMIC, DATA or OFF.";
 
 }  // namespace
 
@@ -43,7 +43,8 @@ absl::Status ParquetDataset::MakeSplitProviders(
 int64_t ParquetDataset::CardinalityInternal(tensorflow::data::CardinalityOptions) const {
   int64_t cardinality = tensorflow::data::kUnknownCardinality;
   if (const Error error = FindCardinality(request_.OnThisMachine(), facts_.get(), LogWarning, &cardinality)) {
-    // There is no way to return an error from here; an iterator will meet the same one. The next caller asks again.
+    // This method cannot return an error. An iterator will hit the same one. The next caller asks
+    // again.
     LOG(WARNING) << "cardinality of a Parquet dataset: " << error.message;
   }
   return cardinality;
@@ -66,7 +67,8 @@ absl::Status ParquetDataset::AsGraphDefInternal(tensorflow::data::SerializationC
   b->BuildAttrValue(form_.component_texts, &components);
   b->BuildAttrValue(form_.field_names, &field_names);
   b->BuildAttrValue(form_.batched, &batched);
-  // tf.data prints a source that it cannot shard, with its attributes, and says little else.
+  // If tf.data cannot shard a source, it prints the source with its attributes and says little
+  // else.
   tensorflow::AttrValue advice;
   b->BuildAttrValue(std::string(kShardAdvice), &advice);
   return b->AddDataset(this, {request, key, command, state},

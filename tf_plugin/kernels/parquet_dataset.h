@@ -1,4 +1,5 @@
-// The dataset of the source op: what its elements are made of, how many there are, and how it is written into a graph.
+// The dataset of the source op. It defines what elements consist of, how many there are, and how to
+// write the dataset to a graph.
 
 #ifndef PARQUETRY_KERNELS_PARQUET_DATASET_H_
 #define PARQUETRY_KERNELS_PARQUET_DATASET_H_
@@ -14,7 +15,8 @@
 
 namespace parquetry {
 
-// The attributes of the op: how each flat component of an element is made of the pipeline's fields.
+// The attributes of the op. They say how to make each flat component of an element from the
+// pipeline's fields.
 struct ElementForm {
   std::vector<std::string> component_texts;  // as the graph holds them
   std::vector<Component> components;
@@ -26,8 +28,9 @@ struct ElementForm {
 
 class ParquetDataset : public tensorflow::data::DatasetBase {
  public:
-  // With `passing` nothing is known of the dataset any more once its last object is dropped. `state` is where the first
-  // iterator begins; empty: at the start.
+  // If `passing` is true, everything known about the dataset is forgotten when its last object is
+  // dropped. `state` is where the first iterator begins; if it is empty, the iterator begins at the
+  // start.
   ParquetDataset(tensorflow::OpKernelContext* ctx, ElementForm form, Request request, bool passing, std::string state);
 
   const ElementForm& form() const { return form_; }

@@ -1,8 +1,9 @@
 // The tf.data source op: a dataset whose elements come from a sidecar.
 //
-// In: the pipeline as the request of docs/protocol.md, and how each flat component is made of the pipeline's fields
-// (element_builder.h). Out: a tf.data dataset with exact cardinality, exact checkpoints, and splits for tf.data
-// service. Each iterator has a sidecar to itself; nothing of Python runs in this process.
+// Input: the pipeline as the request in docs/protocol.md, and how to make each flat component from
+// the pipeline's fields (element_builder.h). Output: a tf.data dataset with exact cardinality,
+// exact checkpoints, and splits for tf.data service. Each iterator has its own sidecar. No Python
+// runs in this process.
 
 #include <string>
 #include <utility>
@@ -34,7 +35,7 @@ class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("output_types", &form_.dtypes));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("output_shapes", &form_.shapes));
     OP_REQUIRES(ctx, components.size() == form_.dtypes.size() && components.size() == form_.shapes.size(),
-                absl::InvalidArgumentError("components, output_types and output_shapes must be of one length."));
+                absl::InvalidArgumentError("components, output_types and output_shapes must have the same length."));
     for (size_t i = 0; i < components.size(); ++i) {
       Component component;
       OP_REQUIRES_OK(ctx, Component::Parse(components[i], form_.dtypes[i], form_.shapes[i], &component));
@@ -53,7 +54,8 @@ class ParquetDatasetOp : public tensorflow::data::DatasetOpKernel {
     OP_REQUIRES_OK(ctx, tensorflow::data::ParseScalarArgument<tstring>(ctx, "state", &state));
     OP_REQUIRES_OK(ctx, tensorflow::data::ParseVectorArgument<tstring>(ctx, "command", &command));
     OP_REQUIRES(ctx, !command.empty(), absl::InvalidArgumentError("command: expected a program, got nothing."));
-    // A new key goes into the graph with the dataset, so that whatever tf.data makes of this dataset counts with it.
+    // A new key goes into the graph together with the dataset, so that everything tf.data makes
+    // from this dataset shares its iterator count.
     const bool passing = key.empty();
     if (passing) key = DatasetRegistry::Get().NewKey();
     Request request{{command.begin(), command.end()}, json, key};
@@ -68,7 +70,7 @@ REGISTER_KERNEL_BUILDER(Name("Parquetry>ParquetDataset").Device(tensorflow::DEVI
 
 }  // namespace
 
-// Stateful, as every source dataset: its result must not be folded into a constant.
+// Stateful, like every source dataset: its result must not be folded into a constant.
 REGISTER_OP("Parquetry>ParquetDataset")
     .Input("request: string")
     .Input("dataset_key: string")

@@ -59,7 +59,8 @@ absl::Status ParquetIterator::GetNextInternal(IteratorContext*, std::vector<Tens
   if (counters_ != nullptr && status.ok() && !*end_of_sequence) counters_->Given(rows_given_, bytes_given_, begin);
   if (!status.ok()) out_tensors->clear();
   if (!status.ok() && !absl::IsCancelled(status) && !std::exchange(element_failed_, false)) {
-    // The iteration is over. It must not fail again: tf.data's ignore_errors would ask for ever.
+    // The iteration is over. It must not fail again, because tf.data's ignore_errors would then ask
+    // forever.
     ended_ = true;
     EndIteration();
   }
@@ -69,8 +70,8 @@ absl::Status ParquetIterator::GetNextInternal(IteratorContext*, std::vector<Tens
 absl::Status ParquetIterator::SaveInternal(SerializationContext*, IteratorStateWriter* writer) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (splits_ != nullptr) return SaveSplits(writer);
-  // A symbolic checkpoint saves every new iterator, also one that is about to be restored: it must not begin for
-  // that.
+  // A symbolic checkpoint saves every new iterator, even one that is about to be restored. Saving
+  // must not start such an iterator.
   if (restoring_) return writer->WriteScalar(full_name("state"), tstring());
   TF_RETURN_IF_ERROR(EnsureStarted());
   return writer->WriteScalar(full_name("state"), tstring(State()));
@@ -83,7 +84,7 @@ absl::Status ParquetIterator::RestoreInternal(IteratorContext*, IteratorStateRea
   TF_RETURN_IF_ERROR(reader->ReadScalar(full_name("state"), &state));
   restoring_ = false;
   if (!state.empty()) state_ = state;
-  // At once, so that a state of something else is refused here and not at the first element.
+  // Start now, so that a state from something else is rejected here and not at the first element.
   return EnsureStarted();
 }
 
@@ -128,7 +129,7 @@ absl::Status ParquetIterator::Advance(std::vector<Tensor>* out, bool* end_of_seq
   }
 }
 
-// The sidecar left rows out, which states say from there on.
+// Records that the sidecar skipped rows. States mention these rows from then on.
 void ParquetIterator::NoteStateEnds() {
   for (StateEnd& end : sidecar_->TakeStateEnds()) {
     if (splits_ == nullptr) DatasetRegistry::Get().EndStates(request_.dataset_key, start_, end);
@@ -143,7 +144,7 @@ std::string ParquetIterator::State() const {
   return started_->State(consumed_, after == state_ends_.begin() ? nullptr : &*std::prev(after));
 }
 
-// One element failed, as in any dataset: the next call gives the one behind it.
+// One element failed. As in any dataset, the next call returns the element after it.
 void ParquetIterator::Pass(int64_t position) {
   element_failed_ = true;
   if (counters_ != nullptr) counters_->Failed();
@@ -155,7 +156,8 @@ void ParquetIterator::Pass(int64_t position) {
 
 absl::Status ParquetIterator::Attach(std::shared_ptr<const Batch> batch) {
   const int64_t first = batch->first_element();
-  // Where rows may have been left out, which is where nobody knows the length, numbers may jump ahead.
+  // Element numbers may jump ahead only where rows may have been skipped, that is, if the length is
+  // unknown.
   if (first < consumed_ || (first > consumed_ && started_->remaining >= 0)) {
     return absl::InternalError(absl::StrCat("sidecar: expected element ", consumed_, ", got element ", first, "."));
   }
@@ -189,7 +191,8 @@ absl::Status ParquetIterator::EnsureStarted() {
 }
 
 Error ParquetIterator::Begin() {
-  std::shared_ptr<Counters> counters = counters_ == nullptr ? Counters::Make() : nullptr;  // it begins now
+  // The iteration begins now, so count from here.
+  std::shared_ptr<Counters> counters = counters_ == nullptr ? Counters::Make() : nullptr;
   if (sidecar_ == nullptr) {
     if (Error error = AcquireSidecar(request_, &canceller_, &sidecar_)) return error;
     std::lock_guard<std::mutex> lock(dataset()->facts().mutex);
@@ -202,7 +205,8 @@ Error ParquetIterator::Begin() {
     std::lock_guard<std::mutex> lock(dataset()->facts().mutex);
     dataset()->facts().counters = counters_;
   }
-  // Only now, because Keras makes iterators that it never reads: they are no epochs.
+  // Only take a number here, because Keras makes iterators that it never reads. They do not count
+  // as epochs.
   if (iteration_ < 0 && !state_) {
     state_ = registry.TakeNextState(request_.dataset_key);
     if (!state_) iteration_ = registry.TakeIteration(request_.dataset_key);
@@ -210,13 +214,13 @@ Error ParquetIterator::Begin() {
   }
   Started started;
   const std::string* const state = state_ ? &*state_ : nullptr;
-  const bool merge = dataset()->form().batched && splits_ == nullptr;  // a split ends at any batch
+  const bool merge = dataset()->form().batched && splits_ == nullptr;  // splits end at any batch
   const int counters_fd = counters_ == nullptr ? -1 : counters_->fd();
   if (Error error =
           sidecar_->Start(std::max<int64_t>(iteration_, 0), state, merge, &canceller_, &started, counters_fd)) {
     return error;
   }
-  if (std::exchange(again_, false)) {  // the same iteration goes on: what is known of it stays
+  if (std::exchange(again_, false)) {  // the same iteration continues: keep what is known about it
     started_ = std::move(started);
     return {};
   }
@@ -228,7 +232,7 @@ Error ParquetIterator::Begin() {
   return {};
 }
 
-// Replaces a sidecar that died, at the element that comes next, or before there was any.
+// Replaces a sidecar that died, either at the next element or before the first one.
 absl::Status ParquetIterator::BeginAgain(Error error) {
   const int64_t restarts = started_ ? sidecar_->restarts() : request_.Restarts();
   const std::optional<Started> before = started_;
@@ -247,7 +251,7 @@ absl::Status ParquetIterator::BeginAgain(Error error) {
     for (; counters_ != nullptr && uncounted > 0; --uncounted) counters_->Restarted();
   }
   if (!error) return absl::OkStatus();
-  if (error.kind == Error::Kind::kCancelled) return ToStatus(error);  // who asks once more begins there
+  if (error.kind == Error::Kind::kCancelled) return ToStatus(error);  // the next call starts here
   if (error.kind == Error::Kind::kBroken && restarted_ > 0) {
     absl::StrAppend(&error.message, "\nIt was started again ", restarted_, " times at element ", consumed_, ".");
   }
@@ -279,7 +283,8 @@ absl::Status ParquetIterator::NextSplit(bool* end_of_splits) {
 }
 
 void ParquetIterator::BeginSplit(Split split) {
-  // The split before it may have ended inside a chunk; the START of this one ends it in the sidecar as well.
+  // The previous split may have ended inside a chunk. The START of this split ends it in the
+  // sidecar too.
   builder_.Detach();
   started_.reset();
   state_ = std::move(split.state);

@@ -1,5 +1,5 @@
-// One iteration over a `ParquetDataset`: elements of its sidecar, or of the splits that tf.data service deals. It is
-// saved and restored exactly.
+// One iteration over a `ParquetDataset`. The elements come from its sidecar, or from the splits
+// that tf.data service hands out. You can save and restore an iterator exactly.
 
 #ifndef PARQUETRY_KERNELS_PARQUET_ITERATOR_H_
 #define PARQUETRY_KERNELS_PARQUET_ITERATOR_H_
@@ -65,24 +65,24 @@ class ParquetIterator : public tensorflow::data::DatasetIterator<ParquetDataset>
   std::shared_ptr<tensorflow::data::SplitProvider> splits_;
   int64_t split_left_ = 0;
   int64_t iteration_ = -1;
-  bool restoring_ = false;            // made to be restored, which has not happened yet
-  std::optional<std::string> state_;  // to begin from
+  bool restoring_ = false;            // made in order to be restored, but not restored yet
+  std::optional<std::string> state_;  // where to begin
   std::shared_ptr<Sidecar> sidecar_;
   std::optional<Started> started_;
   std::shared_ptr<Counters> counters_;  // null: nothing is counted
   ElementBuilder builder_;
-  int64_t row_ = 0;       // of the message that is attached
-  std::deque<StateEnd> state_ends_;  // of which the first may hold here
-  int64_t consumed_ = 0;  // elements, counted from the iteration's very start, with those that were left out
-  int64_t given_ = 0;     // elements, counted from the START
-  int64_t start_ = 0;     // its number in the registry
+  int64_t row_ = 0;       // next row of the attached message
+  std::deque<StateEnd> state_ends_;  // only the first may apply to the current position
+  int64_t consumed_ = 0;  // elements since the very start of the iteration, including skipped ones
+  int64_t given_ = 0;     // elements since START
+  int64_t start_ = 0;     // number of this START in the registry
   double rows_given_ = 0;   // of the latest element
   double bytes_given_ = 0;  // of its tensors
-  int64_t died_at_ = -1;    // consumed when a sidecar died last
-  int64_t restarted_ = 0;   // sidecars, in a row, at that element
-  bool again_ = false;      // what begins is the rest of an iteration whose sidecar died
+  int64_t died_at_ = -1;    // value of consumed_ when a sidecar last died
+  int64_t restarted_ = 0;   // sidecars in a row, at that element
+  bool again_ = false;      // the next start continues an iteration whose sidecar died
   bool ended_ = false;
-  bool element_failed_ = false;  // the error that is being returned is that of one element
+  bool element_failed_ = false;  // the error being returned is about one element
 };
 
 }  // namespace parquetry

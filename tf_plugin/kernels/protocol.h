@@ -1,5 +1,6 @@
-// The sidecar's messages as constants and structs; docs/protocol.md is the description, common/sidecar/protocol.py the
-// Python side, and a test holds the two equal. Plain C++17: no framework header, no function that does anything.
+// The sidecar's messages as constants and structs. docs/protocol.md describes them, and
+// common/transport/sidecar/protocol.py is the Python side; a test checks that the two are equal.
+// Plain C++17: no framework headers, and no functions that do anything.
 
 #ifndef PARQUETRY_KERNELS_PROTOCOL_H_
 #define PARQUETRY_KERNELS_PROTOCOL_H_
@@ -19,12 +20,12 @@ inline constexpr int kMaxDims = 8;
 
 // Flags of START.
 inline constexpr uint32_t kMerge = 1;   // a message may hold several batches
-inline constexpr uint32_t kResume = 2;  // begin at the state that it carries
+inline constexpr uint32_t kResume = 2;  // begin at the state in the body
 
 inline constexpr int64_t kInfinite = -1;
 inline constexpr int64_t kUnknown = -2;
 
-// Numbers below 100 go to the sidecar.
+// Types below 100 go to the sidecar.
 enum class MessageType : uint16_t {
   kOpen = 1,
   kStart = 2,
@@ -40,7 +41,7 @@ enum class MessageType : uint16_t {
   kState = 107,
 };
 
-// What a tensor is to its field.
+// What a tensor contains for its field.
 enum class Role : uint16_t {
   kDense = 0,
   kStringOffsets = 1,
@@ -66,7 +67,7 @@ enum class DType : uint16_t {
   kFloat64 = 12,
 };
 
-// Bytes of one element; 0 for a number that is no dtype.
+// Returns the bytes of one element; 0 if the number is not a dtype.
 constexpr size_t ItemBytes(DType dtype) {
   switch (dtype) {
     case DType::kBool:
@@ -101,8 +102,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40 && offsetof(Header, generation) == 8 && offsetof(Header, body_bytes) == 32);
 
-// Most bodies begin with one of these structs; behind it stand the texts whose lengths are its last members, and
-// nothing else.
+// Most bodies begin with one of these structs. The texts follow it directly, and nothing else does.
+// The last members of the struct are the lengths of the texts.
 struct StartBody {
   uint64_t iteration;
   uint64_t passes;

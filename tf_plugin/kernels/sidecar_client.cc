@@ -34,24 +34,25 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// As in the Python client. For a sidecar that was told to end, and for the exit status of one whose connection ended.
+// How long to wait for a sidecar that was told to end, and for the exit status of one whose
+// connection has ended. The Python client uses the same times.
 constexpr milliseconds kGraceToEnd{2000};
 constexpr milliseconds kGraceToReport{2000};
 
-// How often a sidecar that is waited for is looked after.
+// How often to check on a sidecar during a wait.
 constexpr int kLookMs = 500;
 
-// The argument of a sidecar that may open several requests, one after the other.
+// A sidecar with this argument may open several requests, one after the other.
 constexpr char kShared[] = "--shared";
 constexpr char kRestartsFlag[] = "--restarts";
-constexpr int64_t kRestarts = 3;  // as common/plan/options.py has it
+constexpr int64_t kRestarts = 3;  // the same number as in common/plan/options.py
 
-// Says where a trace goes, see counters.cc; a sidecar learns it from the counters.
+// Says where a trace goes (see counters.cc). A sidecar reads it from the counters.
 constexpr char kTraced[] = "PARQUETRY_TRACE_SPOOL=";
 
 std::string ErrnoText() { return std::strerror(errno); }
 
-// What a new process inherits.
+// Returns what a new process inherits.
 std::string Surroundings() {
   char* const directory = getcwd(nullptr, 0);
   std::string all = directory == nullptr ? "" : directory;
@@ -87,12 +88,12 @@ int AnonymousFile(const char* name) {
   return shared;
 }
 
-// The socket and the process, shared by the sidecar and by every batch that is out.
+// The socket and the process, shared by the sidecar and by every batch that is still in use.
 class Connection {
  public:
   Connection(int fd, std::shared_ptr<ChildProcess> process) : socket(fd), process(std::move(process)) {}
 
-  // False if the other side is gone.
+  // Returns false if the other side is gone.
   bool Send(MessageType type, uint64_t generation, uint64_t a, const std::string& body, int descriptor) {
     Header header{protocol::kMagic,
                   protocol::kVersion,
@@ -127,20 +128,21 @@ class Connection {
 
   void Release(uint64_t slot, uint64_t generation) {
     leases.fetch_sub(1);
-    Send(MessageType::kRelease, generation, slot, "", -1);  // a sidecar that is gone needs no slot
+    Send(MessageType::kRelease, generation, slot, "", -1);  // a dead sidecar needs no slot
   }
 
   void Close() {
     if (socket.get() < 0) return;
     Send(MessageType::kClose, 0, 0, "", -1);
-    // The descriptor itself stays until the last batch is dropped, so that its number is never somebody else's.
+    // The descriptor stays open until the last batch is dropped. Until then, nothing else can get
+    // its number.
     shutdown(socket.get(), SHUT_RDWR);
     process->KillAfter(kGraceToEnd);
   }
 
   const OwnedFd socket;
   const std::shared_ptr<ChildProcess> process;
-  std::atomic<int64_t> leases{0};  // slots that are ours at the moment
+  std::atomic<int64_t> leases{0};  // slots that we hold now
 };
 
 struct Sidecar::Packet {
@@ -148,7 +150,8 @@ struct Sidecar::Packet {
   const char* data = nullptr;  // of the body
   std::unique_ptr<OwnedFd> descriptor;
 
-  // Whether it is of an iteration that is over. An error of the sidecar itself is of none.
+  // Whether it belongs to an iteration that is over. An error of the sidecar itself belongs to
+  // none.
   bool late(uint64_t generation) const {
     return header.generation < generation && (header.generation != 0 || type() != MessageType::kError);
   }
@@ -161,13 +164,15 @@ struct Sidecar::Slot {
   uint64_t mapped_bytes = 0;
   std::shared_ptr<const void> mapping;
 
-  // What keeps the memory from being mapped, or nothing. To touch memory that is not there would end the process.
+  // Maps the slot. Returns why it cannot be mapped, or an empty string. The size is checked because
+  // touching memory that does not exist would kill the process.
   std::string Map(uint64_t bytes) {
     struct stat file {};
     const std::string what = "slot of " + std::to_string(bytes) + " bytes: ";
     if (fstat(descriptor->get(), &file) != 0) return what + ErrnoText();
-    if (static_cast<uint64_t>(file.st_size) < bytes) return what + "it has " + std::to_string(file.st_size);
-    // Writable: whoever holds a batch has leased the slot, and may change it in place (by way of DLPack, say).
+    if (static_cast<uint64_t>(file.st_size) < bytes) return what + "it only has " + std::to_string(file.st_size);
+    // Writable: whoever holds a batch has leased the slot, and may change it in place (for example
+    // through DLPack).
     void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor->get(), 0);
     if (address == MAP_FAILED) return what + "cannot map it: " + ErrnoText();
     mapping = std::shared_ptr<const void>(address, [bytes](const void* p) { munmap(const_cast<void*>(p), bytes); });
@@ -239,7 +244,8 @@ Sidecar::~Sidecar() { connection_->Close(); }
 Error Sidecar::Open(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out) {
   std::shared_ptr<Sidecar> sidecar;
   {
-    // No fork in between: its child would keep copies of the sockets that nobody knows of.
+    // A fork must not happen in between: the child would keep copies of the sockets that nothing
+    // tracks.
     std::lock_guard<std::mutex> lock(ForkSafeMutex());
     if (Error error = Launch(request, &sidecar)) return error;
   }
@@ -298,7 +304,7 @@ Error Sidecar::Start(int64_t iteration, const std::string* state, bool merge, co
   if (body.size() > protocol::kMaxBodyBytes) {
     return {Error::Kind::kRemote, "StateError",
             "state: expected at most " + std::to_string(protocol::kMaxBodyBytes) + " bytes, got " +
-                std::to_string(body.size()) + ". It is not a state that parquetry saved."};
+                std::to_string(body.size()) + ". This is not a state that parquetry saved."};
   }
   if (Error error = Send(MessageType::kStart, 0, body, counters)) return error;
   active_ = true;
@@ -351,7 +357,8 @@ void Sidecar::Stop() {
 bool Sidecar::Healthy() {
   if (broken_ || interrupted_ || connection_->socket.get() < 0) return false;
   pollfd fds[] = {{connection_->process->ended_fd(), POLLIN, 0}, {connection_->socket.get(), 0, 0}};
-  return poll(fds, 2, 0) == 0;  // nothing asked of the socket but whether the other side hung up
+  // Ask only whether the other side of the socket hung up.
+  return poll(fds, 2, 0) == 0;
 }
 
 Error Sidecar::Send(MessageType type, uint64_t a, const std::string& body, int descriptor) {
@@ -359,7 +366,7 @@ Error Sidecar::Send(MessageType type, uint64_t a, const std::string& body, int d
   return Ended();
 }
 
-// Messages up to the one wanted of this generation, or its ERROR.
+// Receives messages up to the wanted one of this generation, or up to its ERROR.
 Error Sidecar::Await(MessageType wanted, const Canceller* canceller, Packet* packet) {
   while (true) {
     if (Error error = Receive(canceller, packet)) return error;
@@ -374,7 +381,8 @@ Error Sidecar::Await(MessageType wanted, const Canceller* canceller, Packet* pac
   }
 }
 
-// One packet, after it has been looked through for what concerns every generation: slots, and batches that come late.
+// Receives one packet. Before returning, handles what concerns all generations: slots, and batches
+// that arrive late.
 Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
   if (broken_) return Ended();
   while (true) {
@@ -385,16 +393,16 @@ Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
     message.msg_control = control;
-    message.msg_controllen = CMSG_LEN(sizeof(int));  // the space would be enough for two
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // the control buffer itself has room for two
     const int fd = connection_->socket.get();
-    if (fd < 0) return Broken("made before a fork, used after it. Make the iterator in the process that uses it");
+    if (fd < 0) return Broken("made before a fork, used after it. Create the iterator in the process that uses it");
     const ssize_t got = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       if (Error error = Wait(canceller)) return error;
       continue;
     }
-    // ECONNRESET tells once that the other side went with messages of ours unread; its own last words may still be
-    // there.
+    // ECONNRESET is reported once, when the other side went away without reading our messages. Its
+    // last messages may still be in the socket.
     if (got < 0 && (errno == EINTR || errno == ECONNRESET)) continue;
     if (got <= 0) return Ended();
 
@@ -427,7 +435,7 @@ Error Sidecar::Receive(const Canceller* canceller, Packet* packet) {
   }
 }
 
-// Until there is something to receive, or the process has ended, or the wait is cancelled.
+// Waits until there is something to receive, the process has ended, or the wait is cancelled.
 Error Sidecar::Wait(const Canceller* canceller) {
   pollfd fds[] = {{connection_->socket.get(), POLLIN, 0},
                   {connection_->process->ended_fd(), POLLIN, 0},
@@ -444,14 +452,15 @@ Error Sidecar::Wait(const Canceller* canceller) {
     if (!stalled_.empty()) return Ended();
   }
   if (fds[2].revents != 0) return Error::Cancelled();
-  // Another process may hold the other end of the socket, so its end alone would not be noticed.
+  // Another process may hold the other end of the socket, so watching only for its end is not
+  // enough.
   if (fds[1].revents != 0 && fds[0].revents == 0) return Ended();
   return {};
 }
 
 Error Sidecar::AddSlot(const Packet& packet) {
   auto slot = std::make_unique<Slot>();
-  // The descriptor moves over: `packet` is ours, and const only to its reader.
+  // The descriptor moves out of `packet`. The packet is ours, and const only for its readers.
   slot->descriptor = std::move(const_cast<Packet&>(packet).descriptor);
   if (slot->descriptor == nullptr) return Broken("expected a descriptor with SLOT, got none");
   const std::string problem = packet.header.b > 0 ? slot->Map(packet.header.b) : "";
@@ -467,7 +476,7 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   batch->generation_ = generation_;
   const auto found = slots_.find(packet.header.a);
   if (found == slots_.end()) {
-    return Broken("expected a slot that was announced, got " + std::to_string(packet.header.a));
+    return Broken("expected an announced slot, got " + std::to_string(packet.header.a));
   }
   BatchHeader header;
   Slot& slot = *found->second;
@@ -477,7 +486,7 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
   const uint64_t table_bytes = uint64_t{header.num_tensors} * sizeof(TensorEntry);
   uint64_t table_end = 0;
   if (__builtin_add_overflow(header.table_offset, table_bytes, &table_end) || table_end > slot.mapped_bytes) {
-    return Broken("expected the tensor table inside the slot, got it at " + std::to_string(header.table_offset));
+    return Broken("expected the tensor table inside the slot, got one at " + std::to_string(header.table_offset));
   }
   batch->memory_ = slot.mapping;
   batch->base_ = static_cast<const char*>(slot.mapping.get());
@@ -494,7 +503,7 @@ Error Sidecar::MakeBatch(const Packet& packet, std::shared_ptr<const Batch>* out
                     std::to_string(tensor.bytes) + " bytes at " + std::to_string(tensor.offset));
     }
   }
-  // There may be more than promised, which are for elements that are made again.
+  // There may be more slots than promised. The extra ones are for elements that are made again.
   const int64_t slots = promised_slots_ > 0 ? promised_slots_ : static_cast<int64_t>(slots_.size());
   batch->scarce_ = slots - connection_->leases.load() <= 1;
   *out = std::move(batch);

@@ -1,8 +1,9 @@
-// The trainer's side of docs/protocol.md: starts a sidecar, runs iterations on it, maps its slots, and hands out
-// batches as leases on shared memory. Plain C++17 without a framework header, so that it can be tested alone.
+// The trainer's side of docs/protocol.md. Starts a sidecar, runs iterations on it, maps its slots,
+// and hands out batches as leases on shared memory. Plain C++17 without framework headers, so that
+// it can be tested alone.
 //
-// Threads: one thread at a time may call the methods of a `Sidecar`; a `Batch` may be dropped on any thread at any
-// time, also after its sidecar has ended or been dropped.
+// Threads: only one thread at a time may call the methods of a `Sidecar`. You can drop a `Batch` on
+// any thread at any time, even after its sidecar has ended or been dropped.
 
 #ifndef PARQUETRY_KERNELS_SIDECAR_CLIENT_H_
 #define PARQUETRY_KERNELS_SIDECAR_CLIENT_H_
@@ -24,9 +25,9 @@ struct Error {
   enum class Kind {
     kNone,
     kCancelled,
-    kRemote,  // an error message of the sidecar, which is well and can begin another iteration
-    kElement,  // the same, of one element; the iteration goes on behind it
-    kBroken,  // the sidecar is gone, or did not keep to the protocol
+    kRemote,  // an error message from the sidecar, which can still begin another iteration
+    kElement,  // an error about one element; the iteration continues after it
+    kBroken,  // the sidecar is gone, or violated the protocol
   };
 
   static Error Broken(std::string message) { return {Kind::kBroken, "SidecarError", std::move(message)}; }
@@ -35,13 +36,13 @@ struct Error {
   explicit operator bool() const { return kind != Kind::kNone; }
 
   Kind kind = Kind::kNone;
-  std::string error_class;  // a class of common/errors.py
+  std::string error_class;  // a class in common/errors.py
   std::string message;
-  int64_t position = 0;  // behind the element, for kElement
-  bool died = false;     // the process, for kBroken
+  int64_t position = 0;  // for kElement: the position after the element
+  bool died = false;     // for kBroken: whether the process died
 };
 
-// Ends every wait that was given it, for good. May be cancelled from any thread.
+// Ends every wait that uses it, permanently. Any thread may call `Cancel`.
 class Canceller {
  public:
   Canceller();
@@ -58,18 +59,20 @@ class Canceller {
   std::atomic<bool> cancelled_{false};
 };
 
-// What is wanted of a sidecar. Two iterators with equal requests may share one, one after the other: it keeps nothing
-// from one iteration to the next, and the JSON holds the version of the dataset's files.
+// What a sidecar is asked to do. Two iterators with equal requests may use the same sidecar, one
+// after the other: it keeps nothing between iterations, and the JSON contains the version of the
+// dataset's files.
 struct Request {
-  std::vector<std::string> command;  // for example {"/usr/bin/python3", "-m", "parquetry.common.sidecar"}
+  // For example {"/usr/bin/python3", "-m", "parquetry.common.sidecar"}.
+  std::vector<std::string> command;
   std::string json;                  // the body of OPEN
-  std::string dataset_key;           // under which iterators are counted; nothing that a sidecar knows of
+  std::string dataset_key;           // counts iterators by this key; sidecars do not know it
 
-  // With the Python to run here, which may be another machine than where the request was made: PARQUETRY_PYTHON, else
-  // the command's own, else python3.
+  // Returns the request with the Python to run on this machine, which may differ from the machine
+  // that made the request: PARQUETRY_PYTHON, else the Python in the command, else python3.
   Request OnThisMachine() const;
 
-  // How often in a row a sidecar is started again that died before it told how often that is to be done.
+  // How many times in a row to restart a sidecar that died before it sent its own limit.
   int64_t Restarts() const;
 
   bool operator==(const Request& other) const { return json == other.json && command == other.command; }
@@ -77,12 +80,12 @@ struct Request {
 
 class Connection;
 
-// A descriptor of memory that has no name, closed on exec; -1 if the system has none.
+// Returns a descriptor for unnamed memory, which is closed on exec; -1 if the system has none.
 int AnonymousFile(const char* name);
 
-// One BATCH message and the memory that it is in. The slot goes back to the sidecar when the last reference is
-// dropped. Always holds: every tensor lies inside the memory, begins on a 64-byte boundary, and is as long as its
-// dtype and shape say.
+// One BATCH message and its memory. The slot goes back to the sidecar when the last reference is
+// dropped. Every tensor is guaranteed to lie inside the memory, to begin on a 64-byte boundary, and
+// to be as long as its dtype and shape say.
 class Batch {
  public:
   ~Batch();
@@ -96,10 +99,11 @@ class Batch {
   int64_t num_rows() const { return num_rows_; }      // of all elements
   int64_t num_bytes() const { return num_bytes_; }  // of their tensors
 
-  // True if at most one slot was free when this batch came: holding on to it may stall the sidecar.
+  // True if at most one slot was free when this batch arrived. Keeping the batch may then stall the
+  // sidecar.
   bool scarce() const { return scarce_; }
 
-  // The same batch in memory of its own; holds no slot.
+  // Returns the same batch in its own memory. The copy holds no slot.
   std::shared_ptr<const Batch> CopyOut() const;
 
  private:
@@ -114,7 +118,7 @@ class Batch {
   int64_t num_rows_ = 0;
   int64_t num_bytes_ = 0;
   bool scarce_ = false;
-  std::shared_ptr<Connection> connection_;  // none for a copy
+  std::shared_ptr<Connection> connection_;  // null for a copy
   uint64_t slot_ = 0;
   uint64_t generation_ = 0;
 };
@@ -125,34 +129,37 @@ class Sidecar {
   static Error Open(const Request& request, const Canceller* canceller, std::shared_ptr<Sidecar>* out);
   ~Sidecar();
 
-  // Opens another request in the same process. Fails with kBroken if that cannot be done; the process has ended then.
+  // Opens another request in the same process. Returns kBroken if that is not possible; the process
+  // has then ended.
   Error Reopen(const Request& request, const Canceller* canceller);
 
-  // Whether `Reopen` may be called: a new process for that request would be like this one was, and nobody holds a slot,
-  // of which a request may have few.
+  // Whether you may call `Reopen`. True if a new process for that request would be like this one,
+  // and no batch holds a slot (a request may have few slots).
   bool MayOpen(const Request& request) const;
 
   const Request& request() const { return request_; }
   int64_t cardinality() const { return cardinality_; }
 
-  // How often in a row another is to be started in its place once it has died.
+  // How many times in a row to start another sidecar after this one has died.
   int64_t restarts() const { return restarts_; }
 
-  // Begins an iteration; ends the one before it. `state` may be null. With `merge` a message may hold several batches.
-  // `counters`: the descriptor of the memory that the iteration counts in; -1 = none.
+  // Begins an iteration and ends the previous one. `state` may be null. With `merge`, a message may
+  // hold several batches. `counters` is the descriptor of the memory that the iteration counts in;
+  // -1 for none.
   Error Start(int64_t iteration, const std::string* state, bool merge, const Canceller* canceller, Started* out,
               int counters = -1);
 
-  // The next batch of the iteration, or `*end`.
+  // Gets the next batch of the iteration, or sets `*end`.
   Error Next(const Canceller* canceller, std::shared_ptr<const Batch>* out, bool* end);
 
-  // What was said, up to the latest batch or error, about how states end; each is given once.
+  // Returns what the sidecar has said about how states end, up to the latest batch or error. Each
+  // item is returned once.
   std::vector<StateEnd> TakeStateEnds() { return std::exchange(state_ends_, {}); }
 
-  // Ends the iteration early. The sidecar can be started again.
+  // Ends the iteration early. You can start the sidecar again.
   void Stop();
 
-  // False once it cannot be used any more.
+  // Returns false once the sidecar can no longer be used.
   bool Healthy();
 
  private:
@@ -173,16 +180,18 @@ class Sidecar {
   Error Ended();
 
   Request request_;
-  const std::string surroundings_;  // environment and working directory that the process began with
+  const std::string surroundings_;  // environment and working directory when the process began
   const std::shared_ptr<Connection> connection_;
   int64_t cardinality_ = protocol::kUnknown;
   int64_t restarts_ = 0;
   int64_t stall_timeout_ms_ = 0;  // 0: none
-  std::string stalled_;           // what the process did when it was killed for that
+  std::string stalled_;           // what the process was doing when it was killed for stalling
   uint64_t generation_ = 0;
   bool broken_ = false;
-  bool interrupted_ = false;  // by Ctrl-C: a function may run on that nobody waits for, and none must wait behind it
-  bool active_ = false;  // an iteration runs
+  // Interrupted by Ctrl-C. A function that nobody waits for may still be running, and no new work
+  // may queue behind it.
+  bool interrupted_ = false;
+  bool active_ = false;  // an iteration is running
   int64_t promised_slots_ = 0;
   std::vector<StateEnd> state_ends_;
   std::map<uint64_t, std::unique_ptr<Slot>> slots_;

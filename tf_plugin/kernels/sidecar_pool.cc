@@ -18,7 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kFewestKept = 4;  // idle ones, however few are in use at once: training and validation take turns
+// Keep at least this many idle sidecars, however few are in use at once: training and validation
+// take turns.
+constexpr size_t kFewestKept = 4;
 constexpr double kIdleSeconds = 30;
 
 struct Idle {
@@ -30,14 +32,15 @@ struct Pool {
   const uint64_t generation = ForkGeneration();
   std::list<Idle> idle;  // oldest first
   std::vector<std::weak_ptr<Sidecar>> used;
-  std::deque<std::pair<Clock::time_point, size_t>> most_used;  // times rise, numbers fall
+  std::deque<std::pair<Clock::time_point, size_t>> most_used;  // times ascend, counts descend
   bool janitor_runs = false;
   std::condition_variable changed;
 };
 
 Pool* pool = nullptr;
 
-// Call with the mutex held. A forked child begins with an empty pool; its parent's is left as it is, never destroyed.
+// Call this with the mutex held. A forked child begins with an empty pool. The parent's pool stays
+// as it is and is never destroyed.
 Pool& CurrentPool() {
   if (pool == nullptr || pool->generation != ForkGeneration()) pool = new Pool;
   return *pool;
@@ -53,7 +56,8 @@ Clock::duration IdleTime() {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// Call with the mutex held: the sidecar is in use from now on, or until now. Both count as "lately".
+// Records that the sidecar is in use from now on, or was until now. Both count as recent use. Call
+// this with the mutex held.
 void NoteUse(Pool& own, const std::shared_ptr<Sidecar>& sidecar) {
   const auto is_over = [&sidecar](const std::weak_ptr<Sidecar>& one) {
     return one.expired() || (!one.owner_before(sidecar) && !sidecar.owner_before(one));
@@ -64,14 +68,16 @@ void NoteUse(Pool& own, const std::shared_ptr<Sidecar>& sidecar) {
   own.most_used.emplace_back(Clock::now(), own.used.size());
 }
 
-// Call with the mutex held: how many may be idle, which is as many as were in use at once lately.
+// Returns how many sidecars may be idle: as many as were recently in use at once. Call this with
+// the mutex held.
 size_t MostKept(Pool& own, Clock::duration lately) {
   while (!own.most_used.empty() && own.most_used.front().first < Clock::now() - lately) own.most_used.pop_front();
   return std::max(kFewestKept, own.most_used.empty() ? 0 : own.most_used.front().second);
 }
 
-// Call with the mutex held: moves one of this request to `found`, else the oldest that may open it if that one would be
-// dropped when one more is returned.
+// Moves an idle sidecar to `found`: one with this request, else the oldest that may open it. The
+// latter happens only if one more returned sidecar would cause a drop. Call this with the mutex
+// held.
 void TakeIdle(Pool& own, const Request& request, std::list<Idle>* found) {
   const auto take_first = [&own, found](const auto& fits) {
     const auto it = std::find_if(own.idle.begin(), own.idle.end(), fits);
@@ -82,7 +88,7 @@ void TakeIdle(Pool& own, const Request& request, std::list<Idle>* found) {
   take_first([&request](const Idle& idle) { return idle.sidecar->MayOpen(request); });
 }
 
-// Drops what has been idle too long; ends when nothing is idle.
+// Drops sidecars that have been idle too long. Ends when none are idle.
 void RunJanitor(void*) {
   std::unique_lock<std::mutex> lock(ForkSafeMutex());
   Pool& own = CurrentPool();

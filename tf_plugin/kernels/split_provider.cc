@@ -12,7 +12,7 @@
 namespace parquetry {
 namespace {
 
-constexpr int64_t kSplits = 64;  // of a finite dataset: enough to even out a few slow workers
+constexpr int64_t kSplits = 64;  // for a finite dataset: enough to even out a few slow workers
 constexpr int64_t kElementsOfEndlessSplit = 1024;
 
 }  // namespace
@@ -27,7 +27,7 @@ absl::Status Split::Parse(const tensorflow::Tensor& tensor, Split* out) {
                              : "");
   const size_t bar = text.find('|');
   if (bar == std::string::npos || !absl::SimpleAtoi(text.substr(0, bar), &out->elements)) {
-    return absl::InvalidArgumentError("split: expected '<elements>|<state>'. It is not a split of this dataset.");
+    return absl::InvalidArgumentError("split: expected '<elements>|<state>'. This is not a split from this dataset.");
   }
   out->state = text.substr(bar + 1);
   return absl::OkStatus();
@@ -40,7 +40,7 @@ absl::Status ParquetSplitProvider::GetNext(tensorflow::Tensor* split, bool* end_
     if (!status.ok()) return status;
   }
   if (started_->remaining == protocol::kUnknown) {
-    // Nobody knows where elements begin, so one worker reads all of them.
+    // It is unknown where elements begin, so one worker reads all of them.
     *end_of_splits = given_ > 0;
     if (!*end_of_splits) *split = Split{kWholeIteration, started_->State(started_->consumed)}.ToTensor();
     given_ = 1;

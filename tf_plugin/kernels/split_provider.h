@@ -1,4 +1,5 @@
-// Splits for tf.data service's dynamic sharding: positions in one iteration, dealt to whichever worker asks.
+// Splits for tf.data service's dynamic sharding: positions in one iteration, handed to whichever
+// worker asks.
 
 #ifndef PARQUETRY_KERNELS_SPLIT_PROVIDER_H_
 #define PARQUETRY_KERNELS_SPLIT_PROVIDER_H_
@@ -16,9 +17,10 @@
 
 namespace parquetry {
 
-inline constexpr int64_t kWholeIteration = std::numeric_limits<int64_t>::max();  // elements of a split up to the end
+// A split with this number of elements goes to the end of the iteration.
+inline constexpr int64_t kWholeIteration = std::numeric_limits<int64_t>::max();
 
-// A piece of one iteration: a state to begin from, and how many elements to read from there.
+// A part of one iteration: the state to begin from, and the number of elements to read from there.
 struct Split {
   tensorflow::Tensor ToTensor() const;
   static absl::Status Parse(const tensorflow::Tensor& tensor, Split* out);
@@ -27,8 +29,8 @@ struct Split {
   std::string state;
 };
 
-// Cuts one iteration after the other into splits. A split is a position, so every worker that is given one reads the
-// same elements for it, in whatever order the splits are dealt.
+// Cuts iterations into splits, one iteration after another. A split is a position, so every worker
+// that gets it reads the same elements, in whatever order the splits are handed out.
 class ParquetSplitProvider : public tensorflow::data::SplitProvider {
  public:
   explicit ParquetSplitProvider(Request request) : request_(std::move(request)) {}

@@ -17,10 +17,10 @@ constexpr double kIdleShare = 0.01;
 struct Found {
   char state = '?';
   int group = 0;
-  double seconds = 0;  // of processors
+  double seconds = 0;  // of processor time
 };
 
-// What /proc says of a process.
+// Reads what /proc says about a process.
 bool ReadProcess(const char* name, Found* out) {
   const int file = open(("/proc/" + std::string(name) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
@@ -40,7 +40,8 @@ bool ReadProcess(const char* name, Found* out) {
   return true;
 }
 
-// What the processes of a group have used; negative where the system does not say.
+// Returns the processor time that the processes in a group have used; negative if the system does
+// not report it.
 double ProcessorSeconds(pid_t group) {
   DIR* const folder = opendir("/proc");
   if (folder == nullptr) return -1;
@@ -85,7 +86,7 @@ double WarningSeconds() {
 
 }  // namespace
 
-// Workers that stall are replaced by the sidecar itself, which gets the time for that.
+// The sidecar itself replaces workers that stall, so it gets some extra time.
 StallWatch::StallWatch(pid_t pid, int64_t timeout_ms)
     : pid_(pid), timeout_s_(timeout_ms > 0 ? 1 + 1.25 * static_cast<double>(timeout_ms) / 1000 : 0) {}
 

@@ -1,5 +1,6 @@
-// Looks after one wait for a sidecar, as common/transport/sidecar/stalls.py: after half a minute it is told who waits for
-// what; with a limit, a sidecar that used no processor for so long is killed.
+// Watches one wait for a sidecar, as common/transport/sidecar/stalls.py does. After half a minute,
+// it prints who waits for what. With a limit, a sidecar that used no processor time for that long
+// is killed.
 
 #ifndef PARQUETRY_KERNELS_STALL_WATCH_H_
 #define PARQUETRY_KERNELS_STALL_WATCH_H_
@@ -14,10 +15,12 @@ namespace parquetry {
 
 class StallWatch {
  public:
-  // Waits for the processes of the group that `pid` leads. `timeout_ms`: how long they may do nothing; 0: for ever.
+  // Watches the processes in the group that `pid` leads. `timeout_ms` is how long they may stay
+  // inactive; 0 means forever.
   StallWatch(pid_t pid, int64_t timeout_ms);
 
-  // To be called from time to time: what the sidecar does if it is stalled; else nothing.
+  // Call this regularly. If the sidecar is stalled, returns what it is doing; otherwise an empty
+  // string.
   std::string Look();
 
  private:
@@ -27,7 +30,7 @@ class StallWatch {
   const double timeout_s_;
   const Clock::time_point begin_ = Clock::now();
   Clock::time_point since_ = begin_;
-  double used_s_ = -1;  // of processors, at `since_`; negative: not looked yet
+  double used_s_ = -1;  // processor seconds used until `since_`; negative: not checked yet
   bool told_ = false;
 };
 

@@ -1,4 +1,5 @@
-// The ops that take the state of a dataset's latest iterator, and say where its next one begins.
+// The ops that take the state of a dataset's latest iterator, and that set where its next one
+// begins.
 
 #include <optional>
 
@@ -17,8 +18,8 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::tstring;
 
-// The state after so many elements of the iteration that the dataset's latest iterator began, and how many elements it
-// had left when it began; -1 endless, -2 unknown.
+// Returns the state after a number of elements, for the iteration of the dataset's latest iterator.
+// Also returns how many elements the iteration had left when it began; -1: endless, -2: unknown.
 class DatasetStateOp : public OpKernel {
  public:
   explicit DatasetStateOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -40,7 +41,7 @@ class DatasetStateOp : public OpKernel {
     OP_REQUIRES(ctx, text.has_value(),
                 absl::FailedPreconditionError(absl::StrCat("state of a Parquet dataset: expected one of the latest ",
                                                            Progress::kMostJumps, " elements, got element ", given,
-                                                           ". Take states earlier.")));
+                                                           ". Take the state earlier.")));
     Tensor *state = nullptr, *remaining = nullptr;
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, tensorflow::TensorShape({}), &state));
     OP_REQUIRES_OK(ctx, ctx->allocate_output(1, tensorflow::TensorShape({}), &remaining));
@@ -52,7 +53,8 @@ class DatasetStateOp : public OpKernel {
   bool since_restart_ = false;
 };
 
-// The next new iterator of a dataset begins at this state, and goes on with the iteration that it was taken from.
+// Makes the next new iterator of a dataset begin at this state and continue the iteration that the
+// state comes from.
 class DatasetSetStateOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -67,7 +69,8 @@ class DatasetSetStateOp : public OpKernel {
   }
 };
 
-// A descriptor of the counters of a dataset's latest iteration, which is the caller's to close; -1 if there is none.
+// Returns a descriptor for the counters of a dataset's latest iteration, which the caller must
+// close; -1 if there is none.
 class DatasetCountersOp : public OpKernel {
  public:
   using OpKernel::OpKernel;

@@ -1,4 +1,5 @@
-// The errors of a sidecar as TensorFlow's: the class decides the code, the message stays as it is.
+// Converts the errors of a sidecar to TensorFlow's. The class decides the code, and the message
+// stays the same.
 
 #ifndef PARQUETRY_KERNELS_TO_STATUS_H_
 #define PARQUETRY_KERNELS_TO_STATUS_H_
