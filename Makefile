@@ -102,7 +102,7 @@ sanitize: $(VENV)/.installed
 	PARQUETRY_SANITIZE=address,undefined PARQUETRY_FUZZ_RUNS=2000000 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
 	PARQUETRY_SANITIZE=undefined $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k $(FORK_STORM)
 	PARQUETRY_SANITIZE=thread TSAN_OPTIONS=die_after_fork=0 $(VENV)/bin/python -m pytest -n 0 tests/tf_plugin/test_client.py -k "not $(FORK_STORM)"
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native/test_gather.py
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 PARQUETRY_SANITIZE=address,undefined CXX=g++ $(VENV)/bin/python -m pytest -n 0 -s tests/common/native
 
 # Known vulnerabilities in the dependencies; run before a release. Needs a network.
 audit:

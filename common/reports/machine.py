@@ -23,6 +23,7 @@ from typing import Literal
 import platformdirs
 
 from ..layout.kept import cache_root
+from ..native import jpeg
 from ..native.build import is_wanted, library_path
 from ..native.compiler import find_compiler
 from ..native.gather import is_compiled
@@ -149,7 +150,8 @@ def _limit(number: int) -> str:
 def _core() -> Check:
     """Checks whether the compiled core copies rows, or numpy does."""
     if is_compiled():
-        return Check(name="compiled core", level="fine", found=f"loaded: {library_path()}")
+        parts = "" if jpeg.is_usable() else "; decodes whole JPEG images, even for a crop: built without libjpeg-turbo"
+        return Check(name="compiled core", level="fine", found=f"loaded: {library_path()}{parts}")
     if not is_wanted():
         found, remedy = "switched off: numpy and Arrow are used instead", "Unset PARQUETRY_NATIVE to use it."
     else:

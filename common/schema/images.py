@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..errors import SchemaError
+from ..native.jpeg import Box, decode_part
 from .codec import Codec, CodedField
 from .dtypes import dtype_to_json
 from .image_files import (
@@ -173,6 +174,23 @@ class CompressedImageCodec(Codec):
         if image.shape[:2] != out.shape[:2]:
             raise ValueError(f"expected a reduced image of shape {out.shape}, got {image.shape}")
         return True
+
+    def decode_part_into(self, data: memoryview, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:
+        """Decodes a part of a JPEG of ``size`` (H, W) at ``1 / factor`` (1, 2, 4 or 8) of its size, rounded up.
+
+        ``box`` is a part of the reduced image. The pixels are those of the whole image. Returns False, with anything in
+        ``out``, if that is not possible here. Decode the whole image then, which raises if it is damaged.
+        """
+        data = data.cast("B")
+        channels = _channels_of(out)
+        fits_buffer = out.flags.c_contiguous and out.dtype == np.uint8 and channels in _JPEG_COLORS
+        if bytes(data[:2]) != JPEG_MAGIC or simplejpeg is None or not fits_buffer:
+            return False
+        if self.convert is False:
+            colours = simplejpeg.decode_jpeg_header(data)[2]
+            if _JPEG_MODES.get(colours, "RGB") != MODES[channels]:
+                return False
+        return decode_part(data, size, factor, box, out)
 
     def to_json(self) -> dict[str, Any]:
         stored = {"kind": self.kind, "image_codec": self.image_codec, "quality": self.quality}

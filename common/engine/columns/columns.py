@@ -20,6 +20,7 @@ from ...errors import DecodeError
 from ...forks import cached_property
 from ...layout.dataset import MAX_VALUE_BYTES
 from ...native.gather import gather as gather_rows
+from ...native.jpeg import Box
 from ...schema.codec import DAMAGE, Codec
 from ...schema.codecs import NdarrayCodec, ReadListCodec, TensorCodec
 from ...schema.dtypes import delivered_dtype, is_bytes, is_string_like, is_text
@@ -395,6 +396,12 @@ class CodedColumn:
             return self._codec.decode_reduced_into(data, factor, out)
         except DAMAGE as error:
             raise self._failed(row, error) from error
+
+    def decode_part(self, row: int, size: tuple[int, int], factor: int, box: Box, out: np.ndarray) -> bool:
+        """Decodes a part of one image, as `CompressedImageCodec.decode_part_into` does. Never raises for its bytes."""
+        if not isinstance(self._codec, CompressedImageCodec):
+            return False
+        return self._codec.decode_part_into(self._bytes(row), size, factor, box, out)
 
     def _bytes(self, row: int) -> memoryview:
         """Returns the stored bytes of a row, valid until this thread requests another row. Raises as `FileData`."""

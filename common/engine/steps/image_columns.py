@@ -19,7 +19,7 @@ from ..columns.arena import SCRATCH, Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
 from .chance import ItemKeys
-from .images import Numbers, drawn_numbers, process, reduction, size_after
+from .images import Numbers, Part, drawn_numbers, needed_part, process, size_after
 from .source import Source
 
 Describe = Callable[[int], str]
@@ -137,17 +137,32 @@ def _decoded(
     describe: Describe,
 ) -> None:
     """Puts one encoded image through the step. Decodes it no larger than needed."""
-    whole = column.reused and step.random  # every window crops a different part of it
-    small = None if whole else reduction(step, shape[0], shape[1], numbers)
-    if small is not None:
-        reduced = (-(-shape[0] // small.factor), -(-shape[1] // small.factor), *shape[2:])
-        image = SCRATCH.array("decoded", reduced, step.field.dtype)
-        if column.decode_reduced(row, small.factor, image):
-            process(step, image, numbers, out, reduced=small)
-            return
-    image = SCRATCH.array("decoded", shape, step.field.dtype)
-    column.decode(row, image, keep=whole)
-    _process(step, image, numbers, out, lambda: describe(row))
+    keep = column.reused and step.random  # every window crops a different part of it
+    part = None if keep else needed_part(step, shape[0], shape[1], numbers)
+    image = None if part is None else _decoded_part(column, row, shape, part, step.field.dtype)
+    if image is None:
+        part = None
+        image = SCRATCH.array("decoded", shape, step.field.dtype)
+        column.decode(row, image, keep=keep)
+    _process(step, image, numbers, out, lambda: describe(row), part)
+
+
+def _decoded_part(
+    column: CodedColumn, row: int, shape: tuple[int, ...], part: Part, dtype: np.dtype
+) -> np.ndarray | None:
+    """Decodes a part of an image, and as little else as the codec can. ``None`` if it only decodes whole images."""
+    top, left, height, width = part.box
+    reduced = (-(-shape[0] // part.factor), -(-shape[1] // part.factor))
+    if (height, width) != reduced:
+        image = SCRATCH.array("decoded", (height, width, *shape[2:]), dtype)
+        if column.decode_part(row, (shape[0], shape[1]), part.factor, part.box, image):
+            return image
+    if part.factor == 1:
+        return None
+    image = SCRATCH.array("decoded", (*reduced, *shape[2:]), dtype)
+    if not column.decode_reduced(row, part.factor, image):
+        return None
+    return image[top : top + height, left : left + width]
 
 
 def apply_images(
@@ -212,11 +227,18 @@ def _shape_after(step: ImageStep, shape: tuple[int, ...], where: Callable[[], st
     return full if step.axes is None else tuple(full[axis] for axis in step.axes)
 
 
-def _process(step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, where: Callable[[], str]) -> None:
+def _process(
+    step: ImageStep,
+    image: np.ndarray,
+    numbers: Numbers,
+    out: np.ndarray,
+    where: Callable[[], str],
+    part: Part | None = None,
+) -> None:
     if min(image.shape[:2]) == 0:
         raise _failed(step, where(), ValueError(f"expected pixels, got an image of shape {image.shape}"))
     try:
-        process(step, image, numbers, out)
+        process(step, image, numbers, out, part=part)
     except ParquetryError:  # the error is not about this image
         raise
     except ValueError as error:

@@ -30,12 +30,18 @@ Numbers = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reduction:
-    """How to decode a smaller image: at ``1 / factor`` of its size. Its part ``box`` is then resized to ``size``."""
+class Part:
+    """The part of an image that a step's first operation needs.
+
+    Attributes:
+        factor: decode the image at ``1 / factor`` of its size, rounded up.
+        box: the part, in pixels of that reduced image.
+        size: the size to which the first operation resizes the part; ``None`` if it only crops.
+    """
 
     factor: int
     box: Box
-    size: tuple[int, int]
+    size: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,24 +77,22 @@ def size_after(step: ImageStep, height: int, width: int) -> tuple[int, int]:
     return height, width
 
 
-def process(
-    step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, *, reduced: Reduction | None = None
-) -> None:
+def process(step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, *, part: Part | None = None) -> None:
     """Puts one image through the step into ``out``, whose axes are already in the step's order.
 
     Args:
         step: the image step.
-        image: the decoded image.
+        image: the decoded image, or only its ``part``.
         numbers: the random numbers of its item.
         out: where the finished image goes.
-        reduced: how the image was reduced while it was decoded, if it was.
+        part: what `needed_part` returned, if only that was decoded.
 
     Raises:
         ValueError: the image is smaller than a crop.
     """
     if step.axes is not None:
         out = out.transpose(np.argsort(step.axes))
-    actions = _actions(step, image.shape[0], image.shape[1], image.dtype, numbers, reduced)
+    actions = _actions(step, image.shape[0], image.shape[1], image.dtype, numbers, part)
     made = 0
     for number, action in enumerate(actions):
         top, left, height, width = action.box
@@ -106,24 +110,32 @@ def process(
         copy_into(image, out)
 
 
-def reduction(step: ImageStep, height: int, width: int, numbers: Numbers) -> Reduction | None:
-    """Returns how far an image may be reduced while it is decoded, or ``None``.
+def needed_part(step: ImageStep, height: int, width: int, numbers: Numbers) -> Part | None:
+    """Returns which part of an image the step needs, and how far it may be reduced. ``None`` if it needs all of it.
 
-    Only an image that is first shrunk with ``"area"`` is reduced, by a power of two that leaves at least the wanted
-    size. A crop keeps at least twice the wanted size, because the reduction moves its edges by up to half a pixel.
+    Only a part that is first shrunk with ``"area"`` is reduced, by a power of two that leaves at least the wanted size.
+    A crop keeps at least twice the wanted size, because the reduction moves its edges by up to half a pixel.
     """
     op = step.ops[0] if step.ops else None
-    box: Box
-    if isinstance(op, ResizedCropOp) and op.interpolation == "area":
-        box, size, least = _part(op, numbers[0], height, width), (op.height, op.width), 2
-    elif isinstance(op, ResizeOp) and op.interpolation == "area":
-        box, size, least = (0, 0, height, width), op.size(height, width), 1
+    whole: Box = (0, 0, height, width)
+    if min(height, width) == 0:
+        return None
+    if isinstance(op, ResizedCropOp):
+        box, size, least = _drawn_box(op, numbers[0], height, width), (op.height, op.width), 2
+    elif isinstance(op, ResizeOp):
+        box, size, least = whole, op.size(height, width), 1
+    elif isinstance(op, CropOp) and op.height <= height and op.width <= width:
+        return _unless(whole, Part(factor=1, box=_middle_or_any(op, numbers[0], height, width), size=None))
     else:
         return None
-    for factor in (8, 4, 2):
+    for factor in (8, 4, 2) if op.interpolation == "area" else ():
         if box[2] >= size[0] * factor * least and box[3] >= size[1] * factor * least:
-            return Reduction(factor=factor, box=_reduced_box(box, factor, height, width), size=size)
-    return None
+            return Part(factor=factor, box=_reduced_box(box, factor, height, width), size=size)
+    return _unless(whole, Part(factor=1, box=box, size=size))
+
+
+def _unless(whole: Box, part: Part) -> Part | None:
+    return None if part.box == whole else part
 
 
 def _reduced_box(box: Box, factor: int, height: int, width: int) -> Box:
@@ -137,7 +149,7 @@ def _reduced_box(box: Box, factor: int, height: int, width: int) -> Box:
 
 
 def _actions(
-    step: ImageStep, height: int, width: int, dtype: np.dtype, numbers: Numbers, reduced: Reduction | None
+    step: ImageStep, height: int, width: int, dtype: np.dtype, numbers: Numbers, part: Part | None
 ) -> list[_Action]:
     result: list[_Action] = []
 
@@ -154,13 +166,13 @@ def _actions(
         height, width = size
 
     for number, op in enumerate(step.ops):
-        if reduced is not None and number == 0 and isinstance(op, ResizeOp | ResizedCropOp):
-            crop(reduced.box)
-            resize(reduced.size, op.interpolation)
+        if part is not None and number == 0:  # already cropped
+            if part.size is not None and isinstance(op, ResizeOp | ResizedCropOp):
+                resize(part.size, op.interpolation)
         elif isinstance(op, ResizeOp):
             resize(op.size(height, width), op.interpolation)
         elif isinstance(op, ResizedCropOp):
-            crop(_part(op, numbers[number], height, width))
+            crop(_drawn_box(op, numbers[number], height, width))
             resize((op.height, op.width), op.interpolation)
         elif isinstance(op, CropOp):
             crop(_middle_or_any(op, numbers[number], height, width))
@@ -182,7 +194,7 @@ def _middle_or_any(op: CropOp, numbers: Sequence[float], height: int, width: int
     return int(numbers[0] * (free_high + 1)), int(numbers[1] * (free_wide + 1)), op.height, op.width
 
 
-def _part(op: ResizedCropOp, numbers: Sequence[float], height: int, width: int) -> Box:
+def _drawn_box(op: ResizedCropOp, numbers: Sequence[float], height: int, width: int) -> Box:
     """Returns a box of random area and proportions. After ten that do not fit, returns the largest centred one."""
     area, (low, high) = height * width, op.ratio
     for trial in range(TRIES):

@@ -1,0 +1,177 @@
+"""Parts of JPEG images are exactly what the whole image has there, or are left to a decoder of whole images."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import examples
+from PIL import Image
+
+from parquetry.common import CompressedImageCodec, Pipeline, Unischema, UnischemaField, write_dataset
+from parquetry.common.native import jpeg
+
+COLOURS = {1: "GRAY", 3: "RGB"}
+SUBSAMPLINGS = ["4:4:4", "4:2:2", "4:2:0", "4:1:1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def usable(core: None) -> None:
+    """Skips where libjpeg-turbo or its header is missing."""
+    if not jpeg.is_usable():
+        pytest.skip("no libjpeg-turbo, or no header when the core was built")
+
+
+@st.composite
+def files(draw: st.DrawFn) -> tuple[bytes, tuple[int, int]]:
+    """Draws a JPEG file and its size."""
+    height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    grey = draw(st.booleans())
+    noise = np.random.default_rng(draw(st.integers(0, 9)))
+    pixels = noise.integers(0, 256, (height, width) if grey else (height, width, 3), np.uint8)
+    options: dict[str, Any] = {"quality": draw(st.sampled_from([30, 90])), "progressive": draw(st.booleans())}
+    if not grey:
+        options["subsampling"] = draw(st.sampled_from(SUBSAMPLINGS))
+    if draw(st.booleans()):
+        options["restart_marker_blocks"] = draw(st.integers(1, 5))
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "JPEG", **options)
+    return stream.getvalue(), (height, width)
+
+
+def whole(data: bytes, size: tuple[int, int], factor: int, channels: int) -> np.ndarray:
+    """Returns the whole image, reduced."""
+    high, wide = (-(-length // factor) for length in size)
+    decoded = simplejpeg.decode_jpeg(data, COLOURS[channels], min_height=high, min_width=wide, min_factor=factor)
+    assert decoded.shape == (high, wide, channels)
+    return decoded
+
+
+def span(draw: st.DrawFn, length: int) -> tuple[int, int]:
+    """Draws a begin and a length inside ``length``."""
+    begin = draw(st.integers(0, length - 1))
+    return begin, draw(st.integers(1, length - begin))
+
+
+@examples(300)
+@given(st.data())
+def test_a_part_is_exactly_that_of_the_whole_image(data: st.DataObject) -> None:
+    file, size = data.draw(files())
+    # simplejpeg reduces tiny images further than asked, because they have the same size then.
+    factor = data.draw(st.sampled_from([1, 1, 2, 4, 8] if min(size) > 8 else [1]))
+    channels = data.draw(st.sampled_from([1, 3]))
+    image = whole(file, size, factor, channels)
+    (top, high), (left, wide) = (span(data.draw, length) for length in image.shape[:2])
+    out = np.full((high, wide, channels), 7, np.uint8)
+    assert jpeg.decode_part(memoryview(file), size, factor, (top, left, high, wide), out)
+    np.testing.assert_array_equal(out, image[top : top + high, left : left + wide])
+
+
+@examples(300)
+@given(st.data())
+def test_a_damaged_file_is_refused_wherever_the_whole_image_is(data: st.DataObject) -> None:
+    file, size = data.draw(files())
+    changed = bytearray(file)
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(file) - 1))] = data.draw(st.integers(0, 255))
+    changed = changed[: data.draw(st.sampled_from([len(file), len(file), len(file) - 2, len(file) // 2]))]
+    (top, high), (left, wide) = (span(data.draw, length) for length in size)
+    out = np.zeros((high, wide, 3), np.uint8)
+    decoded = jpeg.decode_part(memoryview(bytes(changed)), size, 1, (top, left, high, wide), out)
+    try:
+        image = whole(bytes(changed), size, 1, 3)
+    except (ValueError, AssertionError):
+        assert not decoded
+        return
+    if decoded:
+        np.testing.assert_array_equal(out, image[top : top + high, left : left + wide])
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (b"", (4, 4)),
+        (b"\xff\xd8", (4, 4)),
+        (b"\xff\xd8\xff\xd9", (4, 4)),
+        (b"not a JPEG at all", (4, 4)),
+        (bytes(simplejpeg.encode_jpeg(np.zeros((9, 9, 3), np.uint8))), (9, 8)),  # another size than expected
+    ],
+)
+def test_other_bytes_are_left_to_whole_decoders(data: bytes, size: tuple[int, int]) -> None:
+    assert not jpeg.decode_part(memoryview(data), size, 1, (0, 0, 4, 4), np.zeros((4, 4, 3), np.uint8))
+
+
+def test_a_box_outside_the_image_writes_nothing() -> None:
+    data = bytes(simplejpeg.encode_jpeg(np.full((9, 9, 3), 200, np.uint8)))
+    out = np.zeros((4, 4, 3), np.uint8)
+    for factor, top, left in ((1, 6, 0), (1, 0, 6), (2, 2, 0), (2, 0, 2)):
+        assert not jpeg.decode_part(memoryview(data), (9, 9), factor, (top, left, 4, 4), out)
+    assert not out.any()
+
+
+def test_cmyk_is_left_to_whole_decoders() -> None:
+    stream = io.BytesIO()
+    Image.new("CMYK", (20, 20), (10, 20, 30, 40)).save(stream, "JPEG")
+    data = memoryview(stream.getvalue())
+    assert not jpeg.decode_part(data, (20, 20), 1, (0, 0, 4, 4), np.zeros((4, 4, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of different sizes and one damaged at its end."""
+    directory = tmp_path_factory.mktemp("photos") / "data"
+    noise = np.random.default_rng(3)
+    files = []
+    for number in range(12):
+        pixels = noise.integers(0, 256, (int(noise.integers(40, 90)), int(noise.integers(40, 90)), 3), np.uint8)
+        files.append(bytes(simplejpeg.encode_jpeg(pixels, 85, "RGB", "420" if number % 2 else "422")))
+    files[5] = files[5][: len(files[5]) * 9 // 10]
+    schema = Unischema(
+        "photos",
+        [
+            UnischemaField("id", np.int64),
+            UnischemaField("image", np.uint8, (None, None, 3), CompressedImageCodec("jpeg")),
+        ],
+    )
+    write_dataset(directory, schema, ({"id": number, "image": file} for number, file in enumerate(files)))
+    return directory
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "area"])
+def test_every_crop_is_the_same_without_the_core(
+    photos: Path, interpolation: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[bool] = []
+    decode_part = CompressedImageCodec.decode_part_into
+
+    def counted(*arguments: Any) -> bool:
+        decoded.append(decode_part(*arguments))
+        return decoded[-1]
+
+    monkeypatch.setattr(CompressedImageCodec, "decode_part_into", counted)
+    found = crops(photos, interpolation)
+    assert any(decoded)
+    assert not all(decoded)  # the damaged image
+    request.getfixturevalue("by_numpy")
+    decoded.clear()
+    wanted = crops(photos, interpolation)
+    assert not any(decoded)
+    assert found == wanted
+    assert {number for number, _ in wanted[0]} == set(range(12)) - {5}
+
+
+def crops(photos: Path, interpolation: Any) -> list[list[tuple[int, bytes]]]:
+    """Returns the rows of three chains that begin with a crop."""
+    rows = Pipeline(photos, executor="threads", workers=2, on_error="skip").shuffle(6, seed=1).repeat(3)
+    chains = [
+        rows.random_resized_crop("image", (12, 10), seed=2, interpolation=interpolation).random_flip("image", seed=3),
+        rows.center_crop("image", 33).resize("image", (8, 8), interpolation=interpolation),
+        rows.random_crop("image", (20, 31), seed=4).normalize("image", (0.5,) * 3, (0.2,) * 3),
+    ]
+    return [[(int(row["id"]), row["image"].tobytes()) for row in chain] for chain in chains]
