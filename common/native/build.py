@@ -22,7 +22,10 @@ from .compiler import digest_of, find_compiler, has_content, locked, run_compile
 SOURCES = Path(__file__).resolve().parent
 BUILT = SOURCES / "built"  # a separate folder, because Python treats a .so file in a package as a module
 # The C++ runtime is not needed and not linked: the library runs wherever its C library is available.
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wl,-z,now")
+_FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti", "-Wl,-z,now"),
+    "-ffp-contract=off",  # the same numbers on every processor
+)
 
 _logger = logging.getLogger(__name__)
 

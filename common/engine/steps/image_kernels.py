@@ -17,6 +17,7 @@ import numpy as np
 
 from ...errors import CodecUnavailableError, missing_package
 from ...forks import importing
+from ...native.pixels import normalise
 from ...stages.image_base import RESIZABLE
 from ..columns.arena import SCRATCH
 
@@ -115,6 +116,8 @@ def normalise_into(image: np.ndarray, out: np.ndarray, multiply: np.ndarray, sub
     """
     if image.ndim == 2:
         image, out = image[..., None], out[..., None]
+    if normalise(image, out, multiply, subtract):
+        return
     if out.dtype == np.float16:
         _normalise_to_half(image, out, multiply, subtract)
     elif not (image[0].flags.c_contiguous and out[0].flags.c_contiguous):

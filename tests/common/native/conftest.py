@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parquetry.common.native import build, gather, jpeg
+from parquetry.common.native import build, gather, jpeg, pixels
 from parquetry.common.native.compiler import find_compiler
 
 
@@ -48,3 +48,4 @@ def forget() -> None:
     build.library.cache_clear()
     gather._core.cache_clear()
     jpeg._loaded.cache_clear()
+    pixels._function.cache_clear()
