@@ -19,7 +19,7 @@ from ..columns.arena import SCRATCH, Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
 from .chance import ItemKeys
-from .images import Numbers, Part, drawn_numbers, needed_part, process, size_after
+from .images import Numbers, ImagePart, drawn_numbers, needed_part, process, size_after
 from .source import Source
 
 Describe = Callable[[int], str]
@@ -148,7 +148,7 @@ def _decoded(
 
 
 def _decoded_part(
-    column: CodedColumn, row: int, shape: tuple[int, ...], part: Part, dtype: np.dtype
+    column: CodedColumn, row: int, shape: tuple[int, ...], part: ImagePart, dtype: np.dtype
 ) -> np.ndarray | None:
     """Decodes a part of an image, and as little else as the codec can. ``None`` if it only decodes whole images."""
     top, left, height, width = part.box
@@ -233,7 +233,7 @@ def _process(
     numbers: Numbers,
     out: np.ndarray,
     where: Callable[[], str],
-    part: Part | None = None,
+    part: ImagePart | None = None,
 ) -> None:
     if min(image.shape[:2]) == 0:
         raise _failed(step, where(), ValueError(f"expected pixels, got an image of shape {image.shape}"))

@@ -30,7 +30,7 @@ Numbers = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ImagePart:
     """The part of an image that a step's first operation needs.
 
     Attributes:
@@ -77,7 +77,9 @@ def size_after(step: ImageStep, height: int, width: int) -> tuple[int, int]:
     return height, width
 
 
-def process(step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, *, part: Part | None = None) -> None:
+def process(
+    step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarray, *, part: ImagePart | None = None
+) -> None:
     """Puts one image through the step into ``out``, whose axes are already in the step's order.
 
     Args:
@@ -110,7 +112,7 @@ def process(step: ImageStep, image: np.ndarray, numbers: Numbers, out: np.ndarra
         copy_into(image, out)
 
 
-def needed_part(step: ImageStep, height: int, width: int, numbers: Numbers) -> Part | None:
+def needed_part(step: ImageStep, height: int, width: int, numbers: Numbers) -> ImagePart | None:
     """Returns which part of an image the step needs, and how far it may be reduced. ``None`` if it needs all of it.
 
     Only a part that is first shrunk with ``"area"`` is reduced, by a power of two that leaves at least the wanted size.
@@ -125,16 +127,16 @@ def needed_part(step: ImageStep, height: int, width: int, numbers: Numbers) -> P
     elif isinstance(op, ResizeOp):
         box, size, least = whole, op.size(height, width), 1
     elif isinstance(op, CropOp) and op.height <= height and op.width <= width:
-        return _unless(whole, Part(factor=1, box=_middle_or_any(op, numbers[0], height, width), size=None))
+        return _unless(whole, ImagePart(factor=1, box=_middle_or_any(op, numbers[0], height, width), size=None))
     else:
         return None
     for factor in (8, 4, 2) if op.interpolation == "area" else ():
         if box[2] >= size[0] * factor * least and box[3] >= size[1] * factor * least:
-            return Part(factor=factor, box=_reduced_box(box, factor, height, width), size=size)
-    return _unless(whole, Part(factor=1, box=box, size=size))
+            return ImagePart(factor=factor, box=_reduced_box(box, factor, height, width), size=size)
+    return _unless(whole, ImagePart(factor=1, box=box, size=size))
 
 
-def _unless(whole: Box, part: Part) -> Part | None:
+def _unless(whole: Box, part: ImagePart) -> ImagePart | None:
     return None if part.box == whole else part
 
 
@@ -149,7 +151,7 @@ def _reduced_box(box: Box, factor: int, height: int, width: int) -> Box:
 
 
 def _actions(
-    step: ImageStep, height: int, width: int, dtype: np.dtype, numbers: Numbers, part: Part | None
+    step: ImageStep, height: int, width: int, dtype: np.dtype, numbers: Numbers, part: ImagePart | None
 ) -> list[_Action]:
     result: list[_Action] = []
 
