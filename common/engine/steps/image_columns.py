@@ -19,7 +19,7 @@ from ..columns.arena import SCRATCH, Arena
 from ..columns.batch import Column, Dense, Ragged
 from ..columns.columns import CodedColumn, FixedColumn
 from .chance import ItemKeys
-from .images import Numbers, ImagePart, drawn_numbers, needed_part, process, size_after
+from .images import ImagePart, Numbers, drawn_numbers, needed_part, process, size_after
 from .source import Source
 
 Describe = Callable[[int], str]
