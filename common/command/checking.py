@@ -130,16 +130,18 @@ def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
         right=("count", "nulls", "mean", "deviation", "least", "median", "most", "distinct"),
     )
     for field in found["fields"]:
-        lengths, quantiles = field["lengths"], field["quantiles"]
+        lengths, quantiles, unit = field["lengths"], field["quantiles"], field.get("unit")
         common = [f"{value} ({times:,})" for value, times in field["common"][:3] if times > 1]
         columns.add_row(
             field["name"],
             field["dtype"],
             f"{field['count']:,}",
             _nulls(field),
-            *(_number(field[name]) for name in ("mean", "deviation", "least")),
-            _number(quantiles[4] if quantiles else None),
-            _number(field["most"]),
+            _number(field["mean"], unit),
+            _spread(field["deviation"], unit),
+            _number(field["least"], unit),
+            _number(quantiles[4] if quantiles else None, unit),
+            _number(field["most"], unit),
             "" if lengths is None else f"{lengths[0]:,} ... {lengths[1]:,.1f} ... {lengths[2]:,}",
             "" if field["distinct"] is None else f"{field['distinct']:,}",
             ", ".join(common),
@@ -157,8 +159,18 @@ def _statistics(found: dict[str, Any]) -> Iterable[RenderableType]:
     yield f"{kind} {found['rows']:,}{of} rows"
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.5g}"
+def _number(value: float | None, unit: str | None) -> str:
+    from ..display.text import time_text
+
+    if value is None or unit is None:
+        return "" if value is None else f"{value:.5g}"
+    return time_text(value, unit)
+
+
+def _spread(value: float | None, unit: str | None) -> str:
+    if value is None or unit is None:
+        return _number(value, None)
+    return f"{value:.5g} {unit[unit.index('[') + 1 : -1]}"
 
 
 def _numbers(values: Iterable[float]) -> str:

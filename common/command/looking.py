@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from numbers import Integral
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..pipeline.pipeline import Pipeline
     from ..reports.inspecting import DatasetReport
     from ..reports.linting import Finding
-    from ..reports.rows import Preview
+    from ..reports.rows import Preview, PreviewField
 
 Chain = Annotated[
     str, typer.Argument(metavar="CHAIN", help="Verbs as in Python: 'where(field(\"a\") > 3).shuffle(1000).batch(64)'.")
@@ -139,13 +140,18 @@ def sample(
 
 def _previewed(found: Preview) -> Shown:
     """Shows rows side by side: one column per row, one line per field."""
-    from ..display.text import short_text
+    from ..display.text import short_text, time_text
+
+    def cell(field: PreviewField, value: Any) -> str:
+        if field.unit is not None and isinstance(value, Integral):
+            return time_text(int(value), field.unit)
+        return short_text(value, 20).removeprefix(f"{field.dtype} {field.shape} ")  # it is in the columns before
 
     columns = table("field", "dtype", "shape", *(f"row {number}" for number in range(len(found.elements))))
     for field in found.fields:
-        told = f"{field.dtype} {field.shape} "  # already in the columns dtype and shape
-        cells = [short_text(element.get(field.name), 20).removeprefix(told) for element in found.elements]
-        columns.add_row(field.name, field.dtype, str(field.shape) if field.shape else "", *cells)
+        cells = [cell(field, element.get(field.name)) for element in found.elements]
+        dtype = field.dtype if field.unit in (None, field.dtype) else f"{field.dtype} ({field.unit})"
+        columns.add_row(field.name, dtype, str(field.shape) if field.shape else "", *cells)
     many = "" if found.length is None else f" of {found.length:,}"
     return Shown(found.to_json(), (columns, "", f"{len(found.elements)}{many} elements"))
 

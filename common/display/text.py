@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from functools import reduce
 from html import escape
 from typing import Any
@@ -67,6 +68,19 @@ def short_text(value: Any, letters: int = _LETTERS) -> str:
         return text[: 2 * letters - 3] + "..." if len(text) > 2 * letters or flat.size > _NUMBERS else text
     text = " ".join(_scalar_text(value).split())
     return text if len(text) <= 2 * letters else f"{text[: 2 * letters - 3]}..."
+
+
+def time_text(value: float, unit: str) -> str:
+    """Formats a count of a time unit, given as a numpy dtype, as a time or a duration.
+
+    >>> time_text(1_767_225_600, "datetime64[s]"), time_text(90, "timedelta64[m]")
+    ('2026-01-01 00:00:00', '1:30:00')
+    """
+    time = np.array(int(value), np.int64).view(unit)
+    if isinstance(duration := time.item(), timedelta):
+        return str(duration)
+    text = str(time).replace("T", " ")
+    return text.rstrip("0").removesuffix(".") if "." in text else text
 
 
 def _list_text(value: Any) -> str:

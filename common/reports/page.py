@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..display.images import data_url
-from ..display.text import html_table, short_text
+from ..display.text import html_table, short_text, time_text
 from ..errors import DatasetError, ParquetryError, PipelineError
 from ..layout.kept import whole_file
 from ..pipeline.explain import bytes_text
@@ -120,11 +120,7 @@ def html_report(
         _found(findings),
         _row_group_map(pipeline),
         _schema(report),
-        *(
-            []
-            if counted is None
-            else [_pictures(usable, images), _values(counted, report), _time_gaps(pipeline, report)]
-        ),
+        *([] if counted is None else [_pictures(usable, images), _values(counted), _time_gaps(pipeline, report)]),
         _rows(usable) if report.rows else "",
     ]
     title = escape(", ".join(report.urls))
@@ -232,14 +228,13 @@ def _pictures(pipeline: Pipeline, count: int) -> str:
     )
 
 
-def _values(found: Statistics, report: DatasetReport) -> str:
-    units = {field.name: field.unit for field in report.fields}
-    cards = "".join(filter(None, (_card(field, units.get(field.name)) for field in found.fields)))
+def _values(found: Statistics) -> str:
+    cards = "".join(filter(None, map(_card, found.fields)))
     whole = "all" if found.exact else f"{found.rows:,} rows sampled at random from"
     return f"<h2>Values</h2><p>From {whole} {found.total or found.rows:,} rows.</p><div class='cards'>{cards}</div>"
 
 
-def _card(field: FieldStatistics, unit: str | None) -> str:
+def _card(field: FieldStatistics) -> str:
     few = field.distinct is not None and field.distinct <= 20
     if few and field.common:
         most = max(times for _, times in field.common)
@@ -248,8 +243,8 @@ def _card(field: FieldStatistics, unit: str | None) -> str:
     elif field.histogram:
         drawing = _histogram(field.histogram)
         about = f"{field.least:.5g} ... {field.most:.5g}, mean {field.mean:.5g}, deviation {field.deviation:.5g}"
-        if unit is not None and field.least is not None and field.most is not None:
-            about = f"{_time(field.least, unit)} ... {_time(field.most, unit)}"
+        if field.unit is not None and field.least is not None and field.most is not None:
+            about = f"{time_text(field.least, field.unit)} ... {time_text(field.most, field.unit)}"
     elif field.lengths is not None:
         drawing, about = "", f"lengths {field.lengths[0]:,} ... {field.lengths[2]:,}, mean {field.lengths[1]:,.1f}"
     elif field.mean is not None:
@@ -259,11 +254,6 @@ def _card(field: FieldStatistics, unit: str | None) -> str:
     nulls = f", {field.nulls:,} nulls" if field.nulls else ""
     nulls += f", {field.nulls_inside:,} nulls in lists" if field.nulls_inside else ""
     return f"<div class='card'><h3>{escape(field.name)}</h3>{drawing}<p>{escape(about)}{nulls}</p></div>"
-
-
-def _time(value: float, unit: str) -> str:
-    """Formats a count of a unit such as ``datetime64[us]`` as a time or duration."""
-    return str(np.array(int(value), np.int64).view(unit)).replace("T", " ")
 
 
 def _histogram(counts: Iterable[int]) -> str:

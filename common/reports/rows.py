@@ -24,11 +24,15 @@ from .values import to_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewField:
-    """One leaf of the element: its name (``"1.speed"`` in windows), dtype, and shape (``None`` = variable size)."""
+    """One leaf of the element: its name (``"1.speed"`` in windows), dtype, and shape (``None`` = variable size).
+
+    ``unit`` is the numpy dtype of times that are delivered as numbers, such as ``"datetime64[us]"``.
+    """
 
     name: str
     dtype: str
     shape: Shape
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,7 @@ def preview(
             name=output.name,
             dtype=str(output.numpy_dtype) if output.kind == "dense" else output.kind,
             shape=output.element_shape,
+            unit=output.time,
         )
         for output in element.outputs
     )

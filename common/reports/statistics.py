@@ -57,6 +57,7 @@ class FieldStatistics:
         distinct: the number of distinct values without NaN; ``None`` if there are more than 10,000, or if values are
             not scalars.
         common: the 20 most frequent values with their counts.
+        unit: the numpy dtype of times that are delivered as numbers, such as ``"datetime64[us]"``; otherwise ``None``.
     """
 
     name: str
@@ -77,6 +78,7 @@ class FieldStatistics:
     distinct: int | None
     common: tuple[tuple[Any, int], ...]
     nulls_inside: int = 0
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +342,7 @@ class _Collector:
             distinct=None if self._values is None or not self._count else len(self._values),
             common=() if self._values is None else tuple(self._values.most_common(_SHOWN_VALUES)),
             nulls_inside=self._nulls_inside,
+            unit=self._output.time,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,23 @@ def test_lint_fails_for_problems_and_with_strict_for_notes(tmp_path: Path) -> No
 def test_inspect_writes_a_page(tmp_path: Path) -> None:
     assert "written to" in run("inspect", REAL, "--html", str(tmp_path / "page.html")).output
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_times_are_shown_as_times(tmp_path: Path) -> None:
+    begin = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+    times = [begin + timedelta(minutes=10 * number) for number in range(5)]
+    columns = {"at": pa.array(times, pa.timestamp("s", "UTC")), "took": pa.array(range(5), pa.duration("ms"))}
+    url = write_table(tmp_path, pa.table({"id": range(5), **columns}))
+    shown = run("head", url, "-n", "2").output
+    assert "int64 (datetime64[ms])" in shown
+    assert "2026-03-01 12:10:00" in shown
+    assert "0:00:00.001000" in shown
+    told = json.loads(run("head", url, "--json", "-n", "2").stdout)
+    assert [field["unit"] for field in told["fields"]] == [None, "datetime64[ms]", "timedelta64[ms]"]
+    assert told["rows"][1] == {"id": 1, "at": int(times[1].timestamp() * 1000), "took": 1}
+    found = run("stats", url).output
+    assert "2026-03-01 12:40:00" in found
+    assert "8.4853e+05 ms" in found
 
 
 def test_columns_that_cannot_become_tensors_are_named_and_the_others_shown(tmp_path: Path) -> None:
