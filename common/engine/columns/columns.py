@@ -19,6 +19,7 @@ import pyarrow as pa
 from ...errors import DecodeError
 from ...forks import cached_property
 from ...layout.dataset import MAX_VALUE_BYTES
+from ...native.copies import copy_value
 from ...native.gather import gather as gather_rows
 from ...native.jpeg import Box
 from ...schema.codec import DAMAGE, Codec
@@ -169,7 +170,7 @@ class FixedColumn:
                 values.read(local[first:last], out[first:last])
             else:
                 for number, row in enumerate(local[first:last].tolist(), first):
-                    out[number] = values[row]
+                    copy_value(values[row], out[number, ...])
 
     @cached_property
     def flat(self) -> tuple[np.ndarray, np.ndarray]:
@@ -429,7 +430,7 @@ class CodedColumn:
                 if row in later:
                     copies.append((number, first[row]))
                 else:
-                    out[number][...] = out[first[row]]
+                    copy_value(out[first[row]], out[number])
                 continue
             try:
                 if self._decoded is None:
@@ -442,7 +443,7 @@ class CodedColumn:
         for row, place in later.items():
             self.decode(row, place)
         for number, source in copies:
-            out[number][...] = out[source]
+            copy_value(out[source], out[number])
 
     def _gather_ragged(self, rows: np.ndarray, valid: np.ndarray | None) -> Ragged:
         field = self._field

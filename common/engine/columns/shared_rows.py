@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...native.copies import copy_value
 from .arena import BLOCK_REGIONS
 
 LIMIT_BYTES = 512 << 20
@@ -45,7 +46,7 @@ class SharedRows:
                         event = self._making[row] = threading.Event()
                     break
             if value is not None:
-                out[...] = value
+                copy_value(value, out)
                 return True
             if not wait:
                 return False
@@ -56,10 +57,10 @@ class SharedRows:
             return True
         assert event is not None
         try:
-            decode(out)
             kept = self._place(out)
-            kept[...] = out
+            decode(kept)
             self._rows[row] = kept
+            copy_value(kept, out)
         finally:  # after an error, the next request decodes again and raises the same error
             with self._lock:
                 del self._making[row]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from parquetry.common.native import build, gather, jpeg, pixels
+from parquetry.common.native import build, copies, gather, jpeg, pixels
 from parquetry.common.native.compiler import find_compiler
 
 
@@ -49,3 +49,4 @@ def forget() -> None:
     gather._core.cache_clear()
     jpeg._loaded.cache_clear()
     pixels._function.cache_clear()
+    copies._function.cache_clear()
