@@ -150,7 +150,7 @@ class _Ticket:
         return _borrow, (memory, descriptor)
 
 
-_Where: TypeAlias = tuple[range, weakref.ref[SharedRegion]]
+_Where: TypeAlias = tuple[range, Callable[[], SharedRegion | None]]
 
 
 class _Sharing:
@@ -161,6 +161,7 @@ class _Sharing:
         self._lock = threading.Lock()
         self._begins: list[int] = []
         self._regions: list[_Where] = []  # by address
+        self._latest: _Where = range(0), lambda: None  # the tensors of a batch are usually in one region
 
     def make(self) -> Region:
         """Returns a region that other processes can map, unless there are too many."""
@@ -179,17 +180,22 @@ class _Sharing:
             self._keep([*others, (range(begin, begin + size_bytes), weakref.ref(region))])
 
     def _keep(self, regions: list[_Where]) -> None:
+        self._latest = range(0), lambda: None
         self._regions = sorted(regions, key=lambda item: item[0].start)
         self._begins = [addresses.start for addresses, _ in self._regions]
 
     def find(self, address: int) -> tuple[SharedRegion, int] | None:
         """Returns the region that contains an address, and the offset in it."""
+        addresses, region = self._latest
+        if address in addresses and (found := region()) is not None:
+            return found, address - addresses.start
         with self._lock:
             number = bisect.bisect_right(self._begins, address) - 1
             if number < 0 or address not in self._regions[number][0]:
                 return None
-            region = self._regions[number][1]()
-            return None if region is None else (region, address - self._begins[number])
+            self._latest = self._regions[number]
+            found = self._latest[1]()
+            return None if found is None else (found, address - self._begins[number])
 
 
 _sharing = _Sharing(pid=0)
@@ -228,13 +234,15 @@ class Placer:
 
 def _reduce(tensor: torch.Tensor) -> Any:
     """Pickles a tensor for another process."""
-    plain = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
+    plain = tensor.layout is torch.strided and tensor.is_cpu and not tensor.requires_grad
     if not plain or not tensor.numel() or tensor.is_conj() or tensor.is_neg():
         return reduce_tensor(tensor)
     found = _sharing.find(tensor.data_ptr()) if _sharing.pid == os.getpid() else None
     if found is None:
         return reduce_tensor(tensor)
     region, offset = found
+    if tensor.ndim == 1 and tensor.is_contiguous():
+        return _vector_at, (region.ticket, offset, tensor.dtype, len(tensor))
     return _tensor_at, (region.ticket, offset, tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 
@@ -326,6 +334,10 @@ def _borrow(named: _Memory, descriptor: object) -> Any:
     lease = (ctypes.c_uint8 * named.size_bytes).from_buffer(mapped.memory)
     weakref.finalize(lease, _mappings.give_back, mapped).atexit = False
     return lease
+
+
+def _vector_at(lease: object, offset: int, dtype: torch.dtype, count: int) -> torch.Tensor:
+    return torch.frombuffer(lease, dtype=dtype, count=count, offset=offset)
 
 
 def _tensor_at(
