@@ -13,10 +13,11 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from ..counting.counters import Count, add, counters_here, counting
+from .wanted import first_done
 
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger(__name__)
@@ -41,13 +42,14 @@ def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_lis
 
     Raises:
         TimeoutError: there was no answer in time.
+        PipelineError: nobody wants it any more; see `Interest`.
         Exception: whatever ``read`` raised.
     """
     silent_s = _LISTING_S if is_listing else SILENT_S + size_bytes / _SLOWEST_BYTES_PER_S
     slow_s = silent_s if is_listing else SLOW_S + size_bytes / _USUAL_BYTES_PER_S
     asked = [_ask(read)]
     try:
-        wait([future for _, future in asked], timeout=min(slow_s, silent_s))
+        first_done([future for _, future in asked], min(slow_s, silent_s))
         if not asked[0][1].done() and slow_s < silent_s:
             _LOGGER.warning("%s: no answer from the store for %.0f s, asking a second time.", place, slow_s)
             add(Count.RETRIES, 1)
@@ -65,9 +67,10 @@ def answer_of(read: Callable[[], _T], place: str, *, size_bytes: int = 0, is_lis
 
 def _wait_for_success(futures: list[Future[Any]], seconds: float) -> None:
     """Waits until one of two reads has succeeded, or both have failed."""
-    done, rest = wait(futures, timeout=seconds, return_when=FIRST_COMPLETED)
+    done = first_done(futures, seconds)
+    rest = [future for future in futures if future not in done]
     if rest and done and all(future.exception() is not None for future in done):
-        wait(rest, timeout=seconds)
+        first_done(rest, seconds)
 
 
 def _ask(read: Callable[[], Any]) -> tuple[_Helper, Future[Any]]:

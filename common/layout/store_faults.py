@@ -18,6 +18,7 @@ from ..errors import ParquetryError
 from ..forks import importing
 from .deadlines import answer_of
 from .stores import without_subtrees
+from .wanted import pause
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -85,6 +86,7 @@ def asking_again(
         retry=retry_if_exception(passes),
         stop=lambda state: state.attempt_number >= min(most, _most_attempts(_error_of(state))),
         wait=wait_random_exponential(multiplier=FIRST_WAIT_S, max=_LONGEST_WAIT_S),
+        sleep=pause,
         before_sleep=lambda state: _note(state, place),
         retry_error_callback=give_up,
     )

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 
 from ...layout.kept import CLAIMS
+from ...layout.wanted import pause
 
 _LOGGER = logging.getLogger(__name__)
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock: type, whence, start, length, pid
@@ -85,10 +86,10 @@ class Claims:
         return descriptor
 
     def _wait(self, descriptor: int, start: int, patience_s: float) -> None:
-        pause, end = _POLL_S, time.monotonic() + patience_s
+        poll_s, end = _POLL_S, time.monotonic() + patience_s
         while time.monotonic() < end:
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_POLL_S)
+            pause(poll_s)
+            poll_s = min(2 * poll_s, _LONGEST_POLL_S)
             if self._lock(descriptor, start):
                 with contextlib.suppress(OSError):
                     _set(descriptor, fcntl.F_UNLCK, start)

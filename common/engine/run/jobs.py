@@ -20,6 +20,7 @@ import numpy as np
 
 from ...counting.counters import Count, Counters, Gauge, add, counted, took
 from ...errors import ELEMENT_ERRORS, PipelineError
+from ...layout.wanted import Interest
 from ...order.positions import BatchView
 from ...plan.draws import BlockKey, BlockRows, Draw
 from ...plan.plan import BasePlan
@@ -198,6 +199,7 @@ class BlockStore:
         self._threads = threads
         self._depth = 1  # the number of blocks to read ahead in each stream
         self._lock = Lock()
+        self._interest = Interest()
         self._closed = False
 
     @property
@@ -264,6 +266,7 @@ class BlockStore:
     def close(self) -> None:
         """Stops loading. Anyone who waits for a block gets an error. Idempotent."""
         self._closed = True
+        self._interest.end()
         self._pool.shutdown(wait=False, cancel_futures=True)
         while self._handles:
             _, handle = self._handles.popitem()
@@ -321,6 +324,7 @@ class BlockStore:
 
     def _fetched(self, source: int, row_group: int, wanted: np.ndarray) -> RowGroupColumns:
         self._counters.bind()
+        self._interest.bind()
         before = counted(Count.FILTERED_ROWS)
         part = self._fetchers[source].fetch(row_group, wanted)
         if self._workers > 1:  # all loader workers filter the same rows, so each counts its share

@@ -1,0 +1,128 @@
+"""Waits end when the iteration is closed or the interpreter exits."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+import pytest
+from processes import PATIENCE_S
+
+from parquetry.common.engine.read.claims import Claims
+from parquetry.common.errors import PipelineError
+from parquetry.common.layout import deadlines, store_faults, wanted
+
+STORE = pafs.PyFileSystem(pafs.FSSpecHandler(fsspec.filesystem("memory")))
+
+
+def ended_while(wait: Callable[[], object]) -> str:
+    """Returns the error that a wait in another thread ends with, once nobody wants it any more."""
+    interest, began, errors = wanted.Interest(), threading.Event(), []
+
+    def run() -> None:
+        interest.bind()
+        began.set()
+        try:
+            wait()
+        except PipelineError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    began.wait(PATIENCE_S)
+    time.sleep(0.1)
+    assert thread.is_alive()
+    interest.end()
+    interest.end()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+    return errors[0]
+
+
+def test_a_pause_ends() -> None:
+    assert "was closed" in ended_while(lambda: wanted.pause(3600))
+
+
+def test_a_wait_for_an_answer_ends() -> None:
+    answer = threading.Event()
+    try:
+        assert "was closed" in ended_while(lambda: deadlines.answer_of(answer.wait, "a store"))
+    finally:
+        answer.set()
+
+
+def test_no_further_attempt_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_faults, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(store_faults, "_LONGEST_WAIT_S", 3600.0)
+    attempts = []
+
+    def fail() -> None:
+        attempts.append(1)
+        raise ConnectionError("reset")
+
+    assert "was closed" in ended_while(lambda: store_faults.asking_again(STORE, fail, "a store"))
+    assert len(attempts) == 1
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_OFD_SETLK"), reason="no such locks here")
+def test_a_wait_for_another_reader_ends(tmp_path: Path) -> None:
+    claims = Claims(str(tmp_path))
+    with claims.claim("a" * 16) as has_waited:
+        assert not has_waited
+
+        def wait() -> None:
+            with Claims(str(tmp_path)).claim("a" * 16):
+                pass
+
+        assert "was closed" in ended_while(wait)
+
+
+def test_a_thread_without_an_interest_waits() -> None:
+    begin = time.monotonic()
+    wanted.pause(0.05)
+    assert time.monotonic() - begin >= 0.05
+    interest = wanted.Interest()
+    interest.end()
+    with pytest.raises(PipelineError, match="was closed"):
+        interest.bind()
+    wanted._here.ended = None
+
+
+EXITING = """
+import sys, threading, time
+from parquetry.common import Pipeline
+from parquetry.common.engine.read.claims import Claims
+
+began = threading.Event()
+
+def held_by_another(self, descriptor, start):
+    began.set()
+    return False
+
+Claims._lock = held_by_another
+rows = iter(Pipeline(sys.argv[1], executor="threads", workers=2).cache(sys.argv[2]))
+threading.Thread(target=lambda: next(rows), daemon=True).start()
+assert began.wait(60)
+print("leaves", flush=True)
+"""
+
+
+def test_a_script_that_ends_does_not_wait_for_another_reader(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": range(100)}), tmp_path / "a.parquet", row_group_size=10)
+    begin = time.monotonic()
+    command = [sys.executable, "-c", EXITING, str(tmp_path / "a.parquet"), str(tmp_path / "cache")]
+    told = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONSAFEPATH": "1"}, check=False
+    )
+    assert told.stdout == "leaves\n", told.stderr
+    assert time.monotonic() - begin < 40  # the wait for another reader takes a minute
